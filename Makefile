@@ -1,0 +1,80 @@
+# The front door. Every target sets up .venv by itself when that is needed.
+
+PYTHON ?= python3
+JOBS ?= 2
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+LOCKS := requirements/build.txt requirements/dev.txt
+
+# What `make lock` uses: the resolver, and what an editable install without build isolation needs.
+UV_VERSION := 0.13.7
+BUILD_REQUIRES := 'hatchling>=1.27' editables
+COMPILE := pip compile --no-config --quiet --universal --python-version 3.11 \
+	--fork-strategy fewest --generate-hashes --no-header --no-annotate
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup reproduce check test test-slow bench format lock clean
+
+help:  ## Show this list
+	@echo "usage: make TARGET [ARGS='options for the command'] [PYTHON=python3.11]"
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## Create or refresh .venv with the locked dependencies and this package
+
+$(STAMP): pyproject.toml $(LOCKS)
+	@command -v $(PYTHON) >/dev/null 2>&1 || { \
+		echo "error: '$(PYTHON)' not found; name a Python >= 3.11 with make PYTHON=/path/to/python3" >&2; \
+		exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "error: Python >= 3.11 is needed, but '$(PYTHON)' is $$($(PYTHON) -V 2>&1);" \
+			"name another with make PYTHON=/path/to/python3.11" >&2; \
+		exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "error: '$(PYTHON)' lacks venv or ensurepip (on Debian: apt install python3-venv)" >&2; \
+		exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/build.txt -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+reproduce: setup  ## Run the paper's studies and write the report to results/paper
+	$(BIN)/rmab reproduce --out results/paper $(ARGS)
+
+check: setup  ## Check formatting, lint, types and import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check  ## Run the checks, then the default test suite
+	$(BIN)/python -m pytest -n $(JOBS) -q $(ARGS)
+
+test-slow: setup  ## Run the tests that the default suite leaves out for their length
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+bench: setup  ## Run the benchmarks
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+format: setup  ## Format the code and apply the safe lint fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock:  ## Re-compile the lock files (ARGS=--upgrade for newer versions)
+	@set -eu; \
+	tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	$(PYTHON) -m venv "$$tmp"; \
+	"$$tmp/bin/python" -m pip install --quiet uv==$(UV_VERSION); \
+	"$$tmp/bin/uv" $(COMPILE) $(ARGS) --extra sim --extra dev pyproject.toml -o requirements/dev.txt; \
+	printf '%s\n' $(BUILD_REQUIRES) \
+		| "$$tmp/bin/uv" $(COMPILE) $(ARGS) -c requirements/dev.txt - -o requirements/build.txt
+	@echo "wrote $(LOCKS)"
+
+clean:  ## Remove .venv, caches and built packages; results/ stays
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
