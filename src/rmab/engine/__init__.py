@@ -1,0 +1,1 @@
+"""Monte Carlo over trials: one array program for CPU and GPU."""

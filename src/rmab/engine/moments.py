@@ -1,0 +1,109 @@
+"""Means and standard errors of arrays over trials, added up batch by batch.
+
+Welford's update in the form of Chan, Golub and LeVeque: two sets of trials with their means and
+sums of squared deviations merge into one without losing digits. Trials are always merged in blocks
+of BLOCK in their order, so the result does not depend on how they were batched, to the last bit.
+Values may be missing (NaN): a trial without a twentieth episode says nothing about it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["BLOCK", "CoMoments", "Moments", "Summary", "summary"]
+
+Floats = npt.NDArray[np.float64]
+
+BLOCK = 32
+
+
+class Summary(NamedTuple):
+    """Blocks of trials: each (..., blocks)."""
+
+    count: Floats
+    mean: Floats
+    squares: Floats  # sums of squared deviations from the block's mean
+
+
+def summary(values: Floats) -> Summary:
+    """`values` (..., trials) by blocks of BLOCK trials; the last block may be smaller."""
+    whole = values.shape[-1] // BLOCK * BLOCK
+    parts = [values[..., :whole].reshape(*values.shape[:-1], -1, BLOCK)] if whole else []
+    if whole < values.shape[-1]:
+        parts.append(values[..., None, whole:])
+    each = [_summary(part) for part in parts]
+    return Summary(*(np.concatenate(x, axis=-1) for x in zip(*each, strict=True)))
+
+
+def _summary(blocks: Floats) -> Summary:
+    """`blocks` (..., blocks, trials of a block)."""
+    mean = blocks.mean(-1)
+    if not np.isnan(mean).any():
+        rest = blocks - mean[..., None]
+        squares = np.einsum("...i,...i->...", rest, rest)
+        return Summary(np.full(mean.shape, float(blocks.shape[-1])), mean, squares)
+    there = ~np.isnan(blocks)
+    count = there.sum(-1).astype(np.float64)
+    mean = np.where(there, blocks, 0).sum(-1) / np.maximum(count, 1)
+    squares = (np.where(there, blocks - mean[..., None], 0) ** 2).sum(-1)
+    return Summary(count, mean, squares)
+
+
+class Moments:
+    """Count, mean and standard error of each entry of an array over trials."""
+
+    def __init__(self, *shape: int) -> None:
+        self.count: Floats = np.zeros(shape)
+        self.mean: Floats = np.zeros(shape)
+        self._squares: Floats = np.zeros(shape)
+
+    def add(self, blocks: Summary) -> None:
+        """Add blocks of trials of the array, or of its first rows."""
+        rows = slice(blocks.mean.shape[0]) if self.mean.ndim else ...
+        for place in range(blocks.mean.shape[-1]):
+            count, mean, squares = (x[..., place] for x in blocks)
+            total = self.count[rows] + count
+            share = count / np.maximum(total, 1)
+            step = mean - self.mean[rows]
+            self._squares[rows] += squares + step**2 * self.count[rows] * share
+            self.mean[rows] += step * share
+            self.count[rows] = total
+
+    @property
+    def se(self) -> Floats:
+        """Standard error of the mean; NaN where fewer than two trials gave a value."""
+        many = self.count > 1
+        safe = np.where(many, self.count, 2)
+        return np.where(many, np.sqrt(self._squares / (safe - 1) / safe), np.nan)
+
+
+class CoMoments:
+    """Means of several quantities of the same trials and the covariance of those means."""
+
+    def __init__(self, size: int) -> None:
+        self.count = 0
+        self.mean: Floats = np.zeros(size)
+        self._products: Floats = np.zeros((size, size))
+
+    def add(self, values: Floats) -> None:
+        """Add trials: `values` is (size, trials)."""
+        for start in range(0, values.shape[1], BLOCK):
+            block = values[:, start : start + BLOCK]
+            count = block.shape[1]
+            mean = block.mean(1)
+            rest = block - mean[:, None]
+            total = self.count + count
+            step = mean - self.mean
+            self._products += rest @ rest.T + np.outer(step, step) * self.count * count / total
+            self.mean += step * count / total
+            self.count = total
+
+    @property
+    def covariance(self) -> Floats:
+        """(size, size) covariance of the means; NaN for fewer than two trials."""
+        if self.count < 2:
+            return np.full_like(self._products, np.nan)
+        return self._products / (self.count - 1) / self.count

@@ -1,0 +1,221 @@
+"""Many trials of several policies: batches side by side, one tally.
+
+A batch runs every policy on the same trials, so that policies are compared on the same channels
+trial by trial. Batches run in threads, are merged in order, and are dropped once merged: memory
+does not grow with the number of trials.
+
+`whittle` with known dynamics is always run beside the policies: regret is measured against it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from rmab.arms import Arms, Dynamics
+from rmab.engine.moments import BLOCK, CoMoments, Moments, Summary, summary
+from rmab.engine.simulate import Joint, Outcome, Setting, Simulate, simulator
+from rmab.federation.policies import Policy, named
+from rmab.learning.randomness import seed_words
+from rmab.planning.joint import Optimum
+
+__all__ = ["REFERENCE", "Tally", "Trials", "batch_size", "final_slots", "simulate"]
+
+REFERENCE = "whittle"
+ELEMENTS = 8192  # arms x agents x trials that keep a slot inside a core's cache
+DEVICE_ELEMENTS = 1 << 24  # the same for an accelerator, which wants many
+SERIES_BYTES = 1 << 26  # the most a batch may keep of rewards by slot
+
+Floats = npt.NDArray[np.float64]
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What is simulated: the arms, K, how often and from which seed."""
+
+    arms: Arms
+    plays: int
+    setting: Setting
+    n_trials: int
+    seed: int
+    batch: int | None = None  # trials at once; None: what suits the machine
+    threads: int | None = None
+
+
+class Tally:
+    """One policy's results over trials; rewards are per agent and slot."""
+
+    def __init__(self, horizon: int, most: int, n_arms: int) -> None:
+        self.reward = Moments(horizon)  # by slot
+        self.regret = Moments(horizon)  # cumulative, against the reference
+        self.final = Moments()  # over the last tenth of the slots
+        self.episodes = Moments()  # how many there were
+        self.length = Moments(most)  # by episode
+        self.episode_reward = Moments(most)
+        self.episode_regret = Moments(most)  # per slot
+        self.error = Moments(most, n_arms)  # squared error of the dynamics
+
+
+def final_slots(horizon: int) -> int:
+    """How many slots the last tenth has; at least one."""
+    return max(1, round(horizon / 10))
+
+
+def batch_size(setting: Setting) -> int:
+    """Trials to run at once: a power of two of at least BLOCK."""
+    wide = ELEMENTS if jax.default_backend() == "cpu" else DEVICE_ELEMENTS
+    size = min(
+        wide // (setting.n_arms * setting.n_agents), SERIES_BYTES // (4 * setting.horizon)
+    )
+    return max(BLOCK, 1 << (max(1, size).bit_length() - 1))
+
+
+@dataclass
+class Simulated:
+    """What `simulate` returns: tallies by policy, and the policies' joint moments."""
+
+    n_trials: int
+    tallies: dict[str, Tally]
+    means: CoMoments  # average rewards of the policies in order, then of the reference
+    interrupted: bool = False
+
+
+def simulate(
+    trials: Trials,
+    policies: Mapping[str, Policy],
+    optimum: Optimum | None = None,
+    progress: Progress | None = None,
+) -> Simulated:
+    """Run all trials of all policies; Ctrl-C ends early with the trials done so far."""
+    setting = trials.setting
+    width = trials.batch or min(batch_size(setting), -(-trials.n_trials // BLOCK) * BLOCK)
+    if width % BLOCK:
+        raise ValueError(f"batch must be a multiple of {BLOCK}, got {width}")
+    joint = None if optimum is None else _joint(optimum)
+    reference = named(REFERENCE, setting.horizon)
+    everyone = {**policies, "": reference}
+    on_cpu = jax.default_backend() == "cpu"
+    threads = trials.threads or (len(os.sched_getaffinity(0)) if on_cpu else 1)
+    arrays = (jnp.asarray(x, jnp.float32) for x in trials.arms.dynamics)
+    truth = Dynamics(*arrays)
+
+    with ThreadPoolExecutor(threads) as pool:
+        shape = None if joint is None else (joint.actions.size, joint.subsets.shape[0])
+        build = partial(_program, setting, width, shape)
+        distinct = list(dict.fromkeys(everyone.values()))
+        programs = dict(zip(distinct, pool.map(build, distinct), strict=True))
+
+        def batch(start: int) -> _Batch:
+            who = jnp.arange(start, start + width, dtype=jnp.uint32)
+            seed, plays = seed_words(trials.seed), jnp.int32(trials.plays)
+            outcomes = {
+                policy: program(seed, who, truth, plays, joint if policy.joint else None)
+                for policy, program in programs.items()
+            }
+            mine = {name: outcomes[policy] for name, policy in everyone.items()}
+            return _reduce(trials, mine, min(width, trials.n_trials - start))
+
+        result = Simulated(0, {}, CoMoments(len(everyone)))
+        waiting: deque[Future[_Batch]] = deque()
+        starts = iter(range(0, trials.n_trials, width))
+        try:
+            for start in starts:
+                waiting.append(pool.submit(batch, start))
+                if len(waiting) > threads:
+                    _merge(result, trials, waiting.popleft().result(), progress)
+            while waiting:
+                _merge(result, trials, waiting.popleft().result(), progress)
+        except KeyboardInterrupt:
+            for future in waiting:
+                future.cancel()
+            if result.n_trials == 0:
+                raise
+            result.interrupted = True
+    return result
+
+
+def _program(
+    setting: Setting, width: int, shape: tuple[int, int] | None, policy: Policy
+) -> Simulate:
+    return simulator(setting, policy, width, shape if policy.joint else None)
+
+
+def _joint(optimum: Optimum) -> Joint:
+    sizes = 2 * np.asarray(optimum.caps) + 1
+    strides = np.append(1, np.cumprod(sizes[:0:-1]))[::-1]
+    return Joint(
+        jnp.asarray(optimum.actions, jnp.int32),
+        jnp.asarray(optimum.subsets, bool),
+        jnp.asarray(optimum.caps, jnp.int32),
+        jnp.asarray(strides, jnp.int32),
+    )
+
+
+class _Batch(NamedTuple):
+    """A batch reduced to what the tallies take."""
+
+    n_trials: int
+    means: Floats  # (policies + 1, trials) average rewards
+    most: dict[str, int]  # bound on episodes
+    parts: dict[str, dict[str, Summary]]  # by policy and by attribute of Tally
+
+
+def _reduce(trials: Trials, outcomes: dict[str, Outcome], count: int) -> _Batch:
+    """Moments of the first `count` trials of a batch."""
+    horizon = trials.setting.horizon
+    last = horizon - final_slots(horizon)
+    totals = {}
+    parts: dict[str, dict[str, Summary]] = {}
+    for name, out in outcomes.items():
+        rewards = np.asarray(out.rewards)[:, :count] / np.float64(trials.setting.n_agents)
+        total = np.zeros((horizon + 1, count))  # earned before each slot, and in all
+        np.cumsum(rewards, axis=0, out=total[1:])
+        totals[name] = total
+        parts[name] = {"reward": summary(rewards)}
+    against = totals[""]
+    del parts[""]
+    for name, part in parts.items():
+        out, total = outcomes[name], totals[name]
+        behind = against - total
+        part["regret"] = summary(behind[1:])
+        part["final"] = summary((total[-1] - total[last]) / (horizon - last))
+        episodes = np.asarray(out.episodes)[:count]
+        part["episodes"] = summary(episodes.astype(np.float64))
+        lengths = np.asarray(out.lengths)[: episodes.max(), :count]  # 0 past the last episode
+        ends = np.cumsum(lengths, axis=0)
+        starts = ends - lengths
+        lasted = np.where(lengths > 0, lengths, np.nan)
+        part["length"] = summary(lasted)
+        for key, series in (("episode_reward", total), ("episode_regret", behind)):
+            earned = np.take_along_axis(series, ends, 0) - np.take_along_axis(series, starts, 0)
+            part[key] = summary(earned / lasted)
+        if out.error.shape[0]:
+            error = np.asarray(out.error)[: episodes.max(), :, :count]
+            part["error"] = summary(np.where(lengths[:, None] > 0, error, np.nan))
+    means = np.stack([total[-1] / horizon for total in totals.values()])
+    return _Batch(count, means, {n: o.lengths.shape[0] for n, o in outcomes.items()}, parts)
+
+
+def _merge(result: Simulated, trials: Trials, batch: _Batch, progress: Progress | None) -> None:
+    """Add one batch to the tallies."""
+    for name, part in batch.parts.items():
+        if name not in result.tallies:
+            shape = trials.setting.horizon, batch.most[name], len(trials.arms)
+            result.tallies[name] = Tally(*shape)
+        for key, blocks in part.items():
+            getattr(result.tallies[name], key).add(blocks)
+    result.means.add(batch.means)
+    result.n_trials += batch.n_trials
+    if progress is not None:
+        progress(batch.n_trials)

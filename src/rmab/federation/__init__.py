@@ -1,0 +1,1 @@
+"""Algorithm 1 without input or output: rounds, merging, policies by name."""

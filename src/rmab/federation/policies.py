@@ -1,0 +1,117 @@
+"""Policies by name: which planner fills the table, from which dynamics.
+
+A policy joins a planner (dynamics -> index of every information state) to a learner (counts ->
+dynamics), or to none when it knows the true dynamics. `POLICIES` has the built-in ones by name; a
+user's own is a `Policy` of her own functions, see docs/own-policy.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from rmab.learning.learners import Evidence, survivors, thompson, ucb
+from rmab.learning.randomness import Draws
+from rmab.planning.planners import Planner, fixed, fixed_best, myopic, round_robin, whittle_at
+
+__all__ = ["POLICIES", "Learner", "Policy", "named"]
+
+Learner = Callable[[Evidence, Draws], tuple[Array, Array]]
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """How agents choose arms.
+
+    name        what tables and figures call it
+    planner     dynamics and information states -> index; None: decided jointly or at random
+    learner     evidence and draws -> (p01, p11); None: the true dynamics are known
+    statewise   the planner works state by state, so it need not fill a table first
+    lengths     (p11 of the learner, K) -> slots of the next episode; None: the study's schedule
+    estimates   whether the learner's (p01, p11) estimate the dynamics
+    joint       decisions come from the exact joint optimum, not from a planner
+    reads_visits  whether the learner looks at evidence.visits; False spares counting them
+    """
+
+    name: str
+    planner: Planner | None
+    learner: Learner | None = None
+    statewise: bool = False
+    lengths: Callable[[Array, Array], Array] | None = None
+    estimates: bool = True
+    joint: bool = False
+    reads_visits: bool = True
+
+
+def _fed1_ucb(name: str, horizon: int, *, sigma: float = 0.5) -> Policy:
+    """Fed1-UCB: phases of int(10 ln T) pulls of every arm in play; then K arms for ever."""
+    pulls = max(1, int(10 * math.log(horizon)))
+
+    def lengths(in_play: Array, plays: Array) -> Array:
+        left = in_play.sum(0).astype(jnp.int32)
+        return jnp.where(left > plays, -(-pulls * left // plays), horizon)
+
+    learner = partial(survivors, pulls=pulls, horizon=horizon, sigma=sigma)
+    return Policy(name, round_robin, learner, True, lengths, estimates=False)
+
+
+def _known(planner: Planner | None, *, joint: bool = False) -> Callable[..., Policy]:
+    def make(name: str, horizon: int) -> Policy:  # noqa: ARG001 - one signature for all makers
+        return Policy(name, planner, statewise=True, joint=joint)
+
+    return make
+
+
+def _thompson(planner: Planner) -> Callable[..., Policy]:
+    def make(name: str, horizon: int, *, prior: tuple[float, float] = (1.0, 1.0)) -> Policy:  # noqa: ARG001
+        learner = partial(thompson, prior=prior)
+        return Policy(name, planner, learner, statewise=True, reads_visits=False)
+
+    return make
+
+
+def _ucb(planner: Planner) -> Callable[..., Policy]:
+    def make(
+        name: str,
+        horizon: int,  # noqa: ARG001 - one signature for all makers
+        *,
+        clip: bool = True,
+        prior: tuple[float, float] = (1.0, 1.0),
+    ) -> Policy:
+        return Policy(name, planner, partial(ucb, clip=clip, prior=prior), statewise=True)
+
+    return make
+
+
+# A maker takes the policy's name, the horizon and the policy's options.
+POLICIES: Mapping[str, Callable[..., Policy]] = {
+    "fedtswi": _thompson(whittle_at),
+    "fedts-myopic": _thompson(myopic),
+    "feducb-wi": _ucb(whittle_at),
+    "feducb-myopic": _ucb(myopic),
+    "fed1-ucb": _fed1_ucb,
+    "whittle": _known(whittle_at),
+    "myopic": _known(myopic),
+    "optimal": _known(None, joint=True),
+    "fixed": _known(fixed),
+    "fixed-best": _known(fixed_best),
+    "random": _known(None),
+}
+
+
+def named(name: str, horizon: int, options: Mapping[str, Any] | None = None) -> Policy:
+    """The built-in policy of that name with its options, already checked."""
+    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in (options or {}).items()}
+    return _named(name, horizon, tuple(sorted(settings.items())))
+
+
+# The same object for the same policy, so that its compiled program is found again.
+@lru_cache(maxsize=256)
+def _named(name: str, horizon: int, options: tuple[tuple[str, Any], ...]) -> Policy:
+    return POLICIES[name](name, horizon, **dict(options))

@@ -1,0 +1,1 @@
+"""From counts to dynamics: Thompson draws, upper confidence bounds, elimination."""

@@ -1,0 +1,147 @@
+"""Random numbers that are functions of their place, not of the order of calls.
+
+Every number is Threefry-2x32 of (key, counter): the key names the seed, the trial and what the
+numbers are for, the counter the slot and arm or the episode and parameter. So results do not
+depend on how trials are batched, on threads, or on which policies run beside each other.
+Thirteen rounds are the fewest that its authors found to pass TestU01's BigCrush.
+
+Gammas come by Marsaglia and Tsang's rejection, vectorised: every attempt has its own counter,
+so the accepted value does not depend on the rest of the batch.
+
+Reference: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011;
+G. Marsaglia and W. Tsang, "A simple method for generating gamma variables", ACM TOMS 26, 2000.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+__all__ = [
+    "CHANNELS",
+    "DRAWS",
+    "PLAYS",
+    "Draws",
+    "Key",
+    "seed_words",
+    "stream",
+    "threefry",
+    "unit",
+]
+
+ROUNDS = 13
+ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+ATTEMPTS = 64  # counters kept for one gamma's rejections; a first try fails 1 time in 20
+
+# What a stream of numbers is for.
+CHANNELS, DRAWS, PLAYS = 0, 1, 2
+
+
+class Key(NamedTuple):
+    """Two words that name a stream; arrays of any one shape."""
+
+    high: Array
+    low: Array
+
+
+def threefry(key: Key, high: Array, low: Array, rounds: int = ROUNDS) -> tuple[Array, Array]:
+    """Two 32-bit words for each (key, counter); all arguments broadcast."""
+    schedule = (key.high, key.low, key.high ^ key.low ^ jnp.uint32(0x1BD11BDA))
+    x, y = high + schedule[0], low + schedule[1]
+    for i in range(rounds):
+        turn = ROTATIONS[i % 8]
+        x = x + y
+        y = ((y << turn) | (y >> (32 - turn))) ^ x
+        if i % 4 == 3:
+            step = i // 4 + 1
+            x = x + schedule[step % 3]
+            y = y + schedule[(step + 1) % 3] + jnp.uint32(step)
+    return x, y
+
+
+def stream(seed: Array, trial: Array, lane: Array, purpose: int) -> Key:
+    """The key of one trial's stream; lanes (agents) and purposes never share numbers.
+
+    seed: (2,) words; trial and lane broadcast.
+    """
+    which = jnp.asarray(lane, jnp.uint32) * jnp.uint32(4) + jnp.uint32(purpose)
+    return Key(*threefry(Key(seed[0], seed[1]), jnp.asarray(trial, jnp.uint32), which, rounds=20))
+
+
+def unit(word: Array) -> Array:
+    """A float32 uniform on the open interval (0, 1) from a 32-bit word."""
+    return ((word >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-23)
+
+
+class Draws:
+    """Random variates for a batch of trials in one episode; trials on the last axis.
+
+    Each call takes fresh numbers. `wanted` marks trials whose draws are used, so that the
+    rejection loop does not wait for the others.
+    """
+
+    def __init__(self, key: Key, episode: Array, wanted: Array | None = None) -> None:
+        self._key = key
+        self._episode = jnp.asarray(episode, jnp.uint32)
+        self._wanted = jnp.ones(self._episode.shape, bool) if wanted is None else wanted
+        self._used = 0
+
+    def _counters(self, shape: tuple[int, ...]) -> Array:
+        lead = shape[:-1]
+        size = math.prod(lead)
+        items = jnp.arange(self._used, self._used + size, dtype=jnp.uint32).reshape((*lead, 1))
+        self._used += size
+        return items * jnp.uint32(ATTEMPTS)
+
+    def uniform(self, *lead: int) -> Array:
+        """Uniforms on (0, 1) of shape (*lead, trials)."""
+        counters = self._counters((*lead, self._episode.shape[-1]))
+        return unit(threefry(self._key, self._episode, counters)[0])
+
+    def gamma(self, shape: Array, least: float = 0.0) -> Array:
+        """Gamma(shape, 1) for each entry of `shape` (..., trials).
+
+        `least` is a lower bound on the shapes that the caller knows; from 1 on less is computed.
+        """
+        boost: Array | float = 1.0
+        if least < 1:  # the method needs 1 or more: Gamma(a) = Gamma(a + 1) U^(1/a)
+            boost = self.uniform(*shape.shape[:-1]) ** (1 / shape)
+            shape = shape + 1
+        counters = self._counters(shape.shape)
+        d = shape - jnp.float32(1 / 3)
+        c = lax.rsqrt(9 * d)
+
+        def attempt(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            tries, value, done = state
+            words = threefry(self._key, self._episode, counters + tries)
+            normal = jnp.float32(math.sqrt(2)) * lax.erf_inv(2 * unit(words[0]) - 1)
+            cube = (1 + c * normal) ** 3
+            bound = 0.5 * normal * normal + d * (1 - cube + jnp.log(jnp.maximum(cube, 1e-30)))
+            good = (cube > 0) & (jnp.log(unit(words[1])) < bound)
+            return tries + 1, jnp.where(good & ~done, d * cube, value), done | good
+
+        start = (
+            jnp.uint32(0),
+            jnp.ones(shape.shape, jnp.float32),
+            jnp.broadcast_to(~self._wanted, shape.shape),
+        )
+        _, value, _ = lax.while_loop(
+            lambda s: (~s[2]).any() & (s[0] < ATTEMPTS), attempt, start
+        )
+        return value * boost
+
+    def beta(self, a: Array, b: Array, least: float = 0.0) -> Array:
+        """Beta(a, b) for each entry of a and b (..., trials); `least` as for gamma."""
+        a, b = jnp.broadcast_arrays(a, b)
+        pair = self.gamma(jnp.stack([a, b]), least)
+        return pair[0] / (pair[0] + pair[1])
+
+
+def seed_words(seed: int) -> Array:
+    """A seed of up to 64 bits as the two words `stream` takes."""
+    return jnp.asarray([seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF], jnp.uint32)
+
+

@@ -1,0 +1,1 @@
+"""From dynamics to decisions: index tables, the optimum, bounds."""

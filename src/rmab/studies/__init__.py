@@ -1,0 +1,1 @@
+"""A study in, results out; the paper's figures are studies."""

@@ -1,0 +1,172 @@
+"""What a study gave: means with standard errors, by policy, slot and episode."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rmab.studies.study import Study
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Curve", "PolicyResult", "Results"]
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A mean and its standard error, along slots or episodes."""
+
+    mean: Floats
+    se: Floats
+
+
+@dataclass(frozen=True)
+class PolicyResult:
+    """One policy's results. Rewards are averages per agent and slot."""
+
+    mean: float  # over the horizon
+    se: float
+    final: float  # over the last tenth of the slots
+    final_se: float
+    episodes: float  # mean number of episodes
+    behind: float  # average reward of `whittle` with known dynamics, less this policy's
+    behind_se: float  # of that difference, trial by trial
+    slots: Curve  # (T,) reward
+    regret: Curve  # (T,) cumulative, against `whittle`
+    episode_trials: Floats  # (L,) trials that reached each episode
+    episode_length: Curve  # (L,)
+    episode_reward: Curve  # (L,)
+    episode_regret: Curve  # (L,) per slot
+    episode_error: Curve | None  # (L, N) squared error of the dynamics; None if none are learnt
+
+    def summary(self) -> dict[str, float]:
+        """The numbers of one policy as `rmab run --json` prints them."""
+        return {
+            "mean": self.mean,
+            "se": self.se,
+            "final": self.final,
+            "final_se": self.final_se,
+            "episodes": self.episodes,
+            "behind_whittle": self.behind,
+            "behind_whittle_se": self.behind_se,
+        }
+
+
+@dataclass(frozen=True)
+class Results(Mapping[str, PolicyResult]):
+    """Results by policy name: `results["fedtswi"].mean`; `.mean` and `.se` have all of them."""
+
+    study: Study
+    trials: int  # trials done; fewer than asked when interrupted
+    interrupted: bool
+    policies: dict[str, PolicyResult]
+    covariance: Floats  # (P, P) of the policies' mean rewards
+
+    def __getitem__(self, name: str) -> PolicyResult:
+        return self.policies[name]
+
+    def __iter__(self) -> Any:
+        return iter(self.policies)
+
+    def __len__(self) -> int:
+        return len(self.policies)
+
+    @property
+    def mean(self) -> dict[str, float]:
+        """Average reward per agent and slot over the horizon, by policy."""
+        return {name: result.mean for name, result in self.policies.items()}
+
+    @property
+    def se(self) -> dict[str, float]:
+        """Standard errors of `mean`."""
+        return {name: result.se for name, result in self.policies.items()}
+
+    def difference(self, first: str, second: str) -> tuple[float, float]:
+        """Mean of first less second, and its standard error, paired trial by trial."""
+        names = list(self.policies)
+        i, j = names.index(first), names.index(second)
+        spread = self.covariance[i, i] + self.covariance[j, j] - 2 * self.covariance[i, j]
+        return self[first].mean - self[second].mean, float(np.sqrt(max(spread, 0.0)))
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary as one JSON object; what is unknown (one trial's error) is null."""
+        policies = {
+            name: {k: None if np.isnan(v) else v for k, v in result.summary().items()}
+            for name, result in self.policies.items()
+        }
+        return {"trials": self.trials, "interrupted": self.interrupted, "policies": policies}
+
+    def to_pandas(self, by: str = "policy") -> pd.DataFrame:
+        """A data frame by "policy", "slot" or "episode"."""
+        import pandas as pd
+
+        tables: dict[str, Callable[[], list[dict[str, Any]]]] = {
+            "policy": lambda: [{"policy": n, **r.summary()} for n, r in self.policies.items()],
+            "slot": self.slot_rows,
+            "episode": self.episode_rows,
+        }
+        if by not in tables:
+            raise ValueError(f"by must be one of {', '.join(tables)}, got {by!r}")
+        frame = pd.DataFrame(tables[by]())
+        return frame.set_index("policy") if by == "policy" else frame
+
+    def slot_rows(self) -> list[dict[str, Any]]:
+        """One row per policy and slot."""
+        return [
+            {
+                "policy": name,
+                "slot": slot + 1,
+                "reward": float(r.slots.mean[slot]),
+                "reward_se": float(r.slots.se[slot]),
+                "regret": float(r.regret.mean[slot]),
+                "regret_se": float(r.regret.se[slot]),
+            }
+            for name, r in self.policies.items()
+            for slot in range(len(r.slots.mean))
+        ]
+
+    def episode_rows(self) -> list[dict[str, Any]]:
+        """One row per policy and episode."""
+        rows = []
+        for name, r in self.policies.items():
+            for episode in range(len(r.episode_trials)):
+                row: dict[str, Any] = {
+                    "policy": name,
+                    "episode": episode + 1,
+                    "trials": int(r.episode_trials[episode]),
+                }
+                for key in ("length", "reward", "regret"):
+                    curve = getattr(r, f"episode_{key}")
+                    row[key] = float(curve.mean[episode])
+                    row[f"{key}_se"] = float(curve.se[episode])
+                for arm in range(len(self.study.arms)):
+                    curve = r.episode_error
+                    for suffix in ("mean", "se"):
+                        column = f"error_arm{arm + 1}" + ("_se" if suffix == "se" else "")
+                        value = np.nan if curve is None else getattr(curve, suffix)[episode, arm]
+                        row[column] = float(value)
+                rows.append(row)
+        return rows
+
+    def write(self, folder: Path) -> None:
+        """results.json, slots.csv and episodes.csv."""
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self.to_json(), indent=2, allow_nan=False)
+        (folder / "results.json").write_text(text + "\n", encoding="utf-8")
+        for name, rows in (("slots", self.slot_rows()), ("episodes", self.episode_rows())):
+            with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+                writer.writeheader()
+                writer.writerows(
+                    {k: "" if v != v else v for k, v in row.items()} for row in rows
+                )
