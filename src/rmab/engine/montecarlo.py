@@ -152,13 +152,10 @@ def _program(
 
 
 def _joint(optimum: Optimum) -> Joint:
-    sizes = 2 * np.asarray(optimum.caps) + 1
-    strides = np.append(1, np.cumprod(sizes[:0:-1]))[::-1]
     return Joint(
         jnp.asarray(optimum.actions, jnp.int32),
         jnp.asarray(optimum.subsets, bool),
-        jnp.asarray(optimum.caps, jnp.int32),
-        jnp.asarray(strides, jnp.int32),
+        *(jnp.asarray(x, jnp.int32) for x in (optimum.caps, optimum.wraps, optimum.strides)),
     )
 
 

@@ -64,6 +64,7 @@ class Joint(NamedTuple):
     actions: Array  # (codes,) row of `subsets` to play
     subsets: Array  # (A, N) bool
     caps: Array  # (N,) largest age told apart
+    wraps: Array  # (N,) ages past the cap repeat with this period
     strides: Array  # (N,) of the joint code
 
 
@@ -127,8 +128,7 @@ def simulator(
         joint = Joint(
             jax.ShapeDtypeStruct((lookup[0],), whole),
             jax.ShapeDtypeStruct((lookup[1], setting.n_arms), bool),
-            jax.ShapeDtypeStruct((setting.n_arms,), whole),
-            jax.ShapeDtypeStruct((setting.n_arms,), whole),
+            *(jax.ShapeDtypeStruct((setting.n_arms,), whole) for _ in range(3)),
         )
     # Batches run side by side in threads of their own, so one batch must not split itself.
     program = jax.jit(
@@ -411,8 +411,8 @@ class _Simulator:
 
 def _look_up(joint: Joint, looks: _Looks) -> Array:
     """The optimum's decision in the joint information state of each agent."""
-    caps = joint.caps[:, None, None]
-    age = jnp.minimum(looks.age, caps)
+    caps, wraps = joint.caps[:, None, None], joint.wraps[:, None, None]
+    age = jnp.where(looks.age > caps, caps - (looks.age - caps) % wraps, looks.age)
     digit = jnp.where(age == NEVER, 0, age + caps * looks.last_seen)
     code = (digit * joint.strides[:, None, None]).sum(0)  # (M, R)
     return jnp.moveaxis(joint.subsets[joint.actions[code]], -1, 0)

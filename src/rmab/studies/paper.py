@@ -1,0 +1,476 @@
+"""The paper's figures: each a study file in `figures/`, what the paper says of it, what came out.
+
+A figure's file is a study with a `[figure]` table: title, axes, and `vary`, a list of changes to
+the study with a label each. A judge reads the results and says for every claim of the paper what
+was measured and whether it held. Differences count when they exceed four standard errors.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from rmab.arms import stationary_belief
+from rmab.errors import StudyError
+from rmab.planning.bounds import episode_bound, regret_bound
+from rmab.planning.joint import optimal
+from rmab.planning.single_arm import solve, threshold
+from rmab.studies.results import Floats, PolicyResult, Results
+from rmab.studies.running import Values, run, value
+from rmab.studies.study import Study, from_table, read_table
+
+__all__ = ["FIGURES", "Claim", "Drawn", "Figure", "Variant", "figures", "reproduce"]
+
+SURE = 4  # standard errors a difference must exceed to count
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One study of a figure; label is empty where there is but one."""
+
+    label: str
+    study: Study
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What is run and how it is drawn: x is episode, slot or belief."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    variants: tuple[Variant, ...]
+    subsidy: float = 0.0
+
+    @property
+    def n_trials(self) -> int:
+        """Trials of all variants, for a progress bar."""
+        if self.x == "belief":
+            return 1
+        return sum(variant.study.trials for variant in self.variants)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says, what was measured, and whether it held (None: nothing to decide)."""
+
+    text: str
+    measured: str
+    held: bool | None
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        return {True: "held", False: "did not hold", None: "noted"}[self.held]
+
+
+@dataclass
+class Drawn:
+    """A figure with its results."""
+
+    figure: Figure
+    results: list[Results]
+    values: list[Values] = field(default_factory=list)  # exact, by variant; may be empty
+    series: dict[str, Floats] = field(default_factory=dict)  # computed curves
+    claims: list[Claim] = field(default_factory=list)
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    @property
+    def name(self) -> str:
+        """fig06, ..."""
+        return self.figure.name
+
+    def to_json(self) -> dict[str, Any]:
+        """Claims and the numbers behind the curves."""
+        variants = [variant.label for variant in self.figure.variants]
+        return {
+            "title": self.figure.title,
+            "seconds": round(self.seconds, 2),
+            "claims": [
+                {"claim": c.text, "measured": c.measured, "held": c.held} for c in self.claims
+            ],
+            "exact": {v: dict(x) for v, x in zip(variants, self.values, strict=False)},
+            "variants": {
+                v: r.to_json() for v, r in zip(variants, self.results, strict=False)
+            },
+        }
+
+
+def figures(names: Sequence[str] = (), trials: int | None = None) -> list[Figure]:
+    """The figures of these names, all if none is given, with that many trials each."""
+    for name in names:
+        if name not in FIGURES:
+            raise StudyError(f"unknown figure {name!r}; known are {', '.join(FIGURES)}")
+    return [_figure(name, trials) for name in FIGURES if not names or name in names]
+
+
+def _figure(name: str, trials: int | None) -> Figure:
+    with resources.as_file(resources.files("rmab.studies") / "figures" / f"{name}.toml") as path:
+        table = read_table(path)
+    about = table.pop("figure")
+    variants = []
+    for changes in about.pop("vary", [{}]):
+        label = changes.pop("label", "")
+        study = from_table({**table, **changes})
+        variants.append(Variant(label, study if trials is None else replace(study, trials=trials)))
+    return Figure(name=name, variants=tuple(variants), **about)
+
+
+def reproduce(
+    figure: Figure, progress: Callable[[int], None] | None = None
+) -> Drawn | None:
+    """Run a figure's studies and judge the paper's claims; None if interrupted before any."""
+    drawn = Drawn(figure, [])
+    begun = time.perf_counter()
+    if figure.x == "belief":
+        drawn.series = _value_functions(figure)
+        if progress is not None:
+            progress(1)
+    else:
+        for variant in figure.variants:
+            try:
+                results = run(variant.study, progress)
+            except KeyboardInterrupt:
+                drawn.interrupted = True
+                break
+            drawn.results.append(results)
+            if results.interrupted:
+                drawn.interrupted = True
+                break
+        if not drawn.results:
+            return None
+    if not drawn.interrupted:
+        drawn.claims = FIGURES[figure.name](drawn)
+    drawn.seconds = time.perf_counter() - begun
+    return drawn
+
+
+# ---------------------------------------------------------------------------- what was measured
+
+
+def _first(drawn: Drawn, policy: str = "fedtswi") -> PolicyResult:
+    return drawn.results[0][policy]
+
+
+def _spread(first: PolicyResult, second: PolicyResult) -> tuple[float, float]:
+    """Difference of means of different studies (not paired) and its standard error."""
+    return first.mean - second.mean, float(np.hypot(first.se, second.se))
+
+
+def _number(value: float, se: float) -> str:
+    return f"{value:.5f} ± {se:.5f}"
+
+
+def _exact(drawn: Drawn) -> None:
+    drawn.values = [value(variant.study) for variant in drawn.figure.variants]
+
+
+def _plays(drawn: Drawn) -> list[Claim]:
+    each = [r["fedtswi"] for r in drawn.results]
+    labels = [v.label for v in drawn.figure.variants]
+    steps = [_spread(b, a) for a, b in zip(each, each[1:], strict=False)]
+    means = ", ".join(f"{n}: {r.mean:.4f}" for n, r in zip(labels, each, strict=True))
+    late = [r.final - r.episode_reward.mean[0] for r in each]
+    late_se = [float(np.hypot(r.final_se, r.episode_reward.se[0])) for r in each]
+    everything = drawn.results[-1]
+    arms = everything.study.arms
+    level = float(np.sum(arms.reward * stationary_belief(arms)))
+    all_arms = each[-1].episode_reward
+    off = (all_arms.mean[:2] - level) / all_arms.se[:2]
+    gains = ", ".join(
+        f"{n}: {x:+.4f} ± {s:.4f}" for n, x, s in zip(labels, late, late_se, strict=True)
+    )
+    return [
+        Claim(
+            "The average reward grows with K.",
+            f"means over the horizon: {means}.",
+            all(step > SURE * se for step, se in steps),
+        ),
+        Claim(
+            "The average reward grows with the episodes.",
+            f"last tenth of the slots less first episode: {gains}. With K = N there is nothing "
+            "to learn.",
+            all(x > SURE * s for x, s in list(zip(late, late_se, strict=True))[:-1]),
+        ),
+        Claim(
+            "K = 4 converges within two episodes.",
+            f"the first two episodes are {off[0]:+.1f} and {off[1]:+.1f} standard errors from the "
+            f"exact level {level:.5f}: all arms are always played, so no decision is left.",
+            bool(np.all(np.abs(off) < SURE)),
+        ),
+    ]
+
+
+def _errors(drawn: Drawn) -> list[Claim]:
+    curve = _first(drawn).episode_error
+    assert curve is not None
+    first, last = curve.mean[0], curve.mean[-1]
+    falls = first - last > SURE * np.hypot(curve.se[0], curve.se[-1])
+    order = np.argsort(last) + 1
+    shown = ", ".join(f"arm {n}: {first[n - 1]:.3f} to {last[n - 1]:.5f}" for n in range(1, 5))
+    gap = last[[0, 3]].min() - last[[1, 2]].max()
+    gap_se = np.hypot(curve.se[-1][[0, 3]].max(), curve.se[-1][[1, 2]].max())
+    return [
+        Claim(
+            "The error of every arm's dynamics falls with the episodes.",
+            f"{shown}, first to last episode.",
+            bool(falls.all()),
+        ),
+        Claim(
+            "Arms 2 and 3 have the lowest errors: they are played most.",
+            f"from lowest to highest: arms {', '.join(map(str, order))}; the worse of 2 and 3 is "
+            f"{gap:.5f} ± {gap_se:.5f} below the better of 1 and 4.",
+            bool(gap > SURE * gap_se),
+        ),
+    ]
+
+
+def _agents(drawn: Drawn) -> list[Claim]:
+    each = {v.study.agents: r["fedtswi"] for v, r in zip(
+        drawn.figure.variants, drawn.results, strict=True)}
+    up, up_se = _spread(each[4], each[1])
+    more, more_se = _spread(each[16], each[8])
+    means = ", ".join(f"M = {m}: {r.mean:.4f}" for m, r in each.items())
+    return [
+        Claim(
+            "The average reward improves strongly from M = 1 to M = 4.",
+            f"{means}; from 1 to 4: {_number(up, up_se)}.",
+            up > SURE * up_se,
+        ),
+        Claim(
+            "Beyond M = 8 the gain is small.",
+            f"from 8 to 16: {_number(more, more_se)}, {100 * more / up:.0f} % of the gain from "
+            "1 to 4.",
+            more < up / 4,
+        ),
+    ]
+
+
+def _identical(drawn: Drawn) -> list[Claim]:
+    _exact(drawn)
+    claims = []
+    for variant, results, exact in zip(
+        drawn.figure.variants, drawn.results, drawn.values, strict=True
+    ):
+        best = exact["optimum"] or np.nan
+        gaps = {name: best - (exact[name] or np.nan) for name in ("whittle", "myopic")}
+        apart = ", ".join(
+            "{} {:+.5f} ± {:.5f}".format(name, *results.difference(name, "optimal"))
+            for name in gaps
+        )
+        claims.append(
+            Claim(
+                f"Whittle, myopic and optimal are equal for identical arms ({variant.label}).",
+                f"exact optimum {best:.6f}, Whittle {gaps['whittle']:.2e} and myopic "
+                f"{gaps['myopic']:.2e} below it; simulated, less optimal: {apart}.",
+                max(gaps.values()) < 1e-6,
+            )
+        )
+    return claims
+
+
+def _different(drawn: Drawn) -> list[Claim]:
+    _exact(drawn)
+    results, exact = drawn.results[0], drawn.values[0]
+    best = exact["optimum"] or np.nan
+    parts = ", ".join(
+        f"{name} {100 * (1 - (exact[name] or np.nan) / best):.3f} % below"
+        for name in ("whittle", "myopic", "fixed", "fixed-best", "random")
+    )
+    fixed, fixed_se = results.difference("whittle", "fixed")
+    return [
+        Claim(
+            "Whittle and myopic come close to the optimum for different arms.",
+            f"exact optimum {best:.5f}: {parts}.",
+            min(exact["whittle"] or 0, exact["myopic"] or 0) > 0.99 * best,
+        ),
+        Claim(
+            "The fixed selection is worse than both.",
+            f"simulated, Whittle less fixed: {_number(fixed, fixed_se)}.",
+            fixed > SURE * fixed_se,
+        ),
+    ]
+
+
+def _learning(drawn: Drawn) -> list[Claim]:
+    _exact(drawn)
+    results, exact = drawn.results[0], drawn.values[0]
+    behind = results["fedtswi"]
+    share = 100 * behind.behind / results["whittle"].mean
+    myopic, myopic_se = results.difference("fedtswi", "fedts-myopic")
+    ucb = results["fed1-ucb"]
+    over = 100 * (behind.mean / ucb.mean - 1)
+    over_late = 100 * (behind.final / ucb.final - 1)
+    fixed = 100 * (results["whittle"].mean / (exact["fixed-best"] or np.nan) - 1)
+    gap = (exact["optimum"] or np.nan) - (exact["whittle"] or np.nan)
+    return [
+        Claim(
+            "FedTSWI is very close to Whittle with known dynamics.",
+            f"{behind.behind:.5f} ± {behind.behind_se:.5f} behind over the horizon, {share:.2f} %; "
+            f"{results['whittle'].final - behind.final:.5f} in the last tenth.",
+            share < 2,
+        ),
+        Claim(
+            "FedTSWI is better than FedTS-myopic.",
+            f"by {_number(myopic, myopic_se)}.",
+            myopic > SURE * myopic_se,
+        ),
+        Claim(
+            "FedTSWI is 15 % above Fed1-UCB.",
+            f"{over:.1f} % over the horizon, {over_late:.1f} % in the last tenth: after "
+            f"{results.study.horizon} slots Fed1-UCB still plays arms in turn "
+            f"({ucb.episodes:.1f} phases). Against the pair of arms it would end with, Whittle is "
+            f"{fixed:.1f} % ahead.",
+            bool(14 <= over < 16),
+        ),
+        Claim(
+            "The Whittle policy is within epsilon = 4.56e-5 of the optimum.",
+            f"exact: {gap:.2e} below.",
+            bool(gap <= 4.6e-5),
+        ),
+    ]
+
+
+def _regret(drawn: Drawn) -> list[Claim]:
+    claims = []
+    for policy in ("fedtswi", "fedts-myopic"):
+        curve = _first(drawn, policy).episode_regret
+        early = slice(0, 5)
+        late = slice(len(curve.mean) - 6, len(curve.mean) - 1)  # the last episode is cut short
+        before, after = float(curve.mean[early].mean()), float(curve.mean[late].mean())
+        # Episodes of one trial are correlated: their mean's error is at most the mean error.
+        before_se, after_se = float(curve.se[early].mean()), float(curve.se[late].mean())
+        claims += [
+            Claim(
+                f"The regret per slot of {policy} falls with the episodes.",
+                f"from {_number(before, before_se)} (first five) to "
+                f"{_number(after, after_se)} (last five).",
+                before - after > SURE * np.hypot(before_se, after_se),
+            ),
+            Claim(
+                f"It does not reach zero for {policy}.",
+                f"last five episodes: {_number(after, after_se)}.",
+                after > SURE * after_se,
+            ),
+        ]
+    return claims
+
+
+def _thompson_or_ucb(drawn: Drawn) -> list[Claim]:
+    clipped, raw = drawn.results
+    claims = []
+    for sampler, bound in (("fedtswi", "feducb-wi"), ("fedts-myopic", "feducb-myopic")):
+        gain, gain_se = clipped.difference(sampler, bound)
+        free, free_se = _spread(clipped[sampler], raw[bound])
+        claims.append(
+            Claim(
+                f"Thompson sampling beats upper confidence bounds: {sampler} over {bound}.",
+                f"{sampler} less {bound}: {_number(gain, gain_se)} clipped, "
+                f"{_number(free, free_se)} not clipped.",
+                gain > SURE * gain_se and free > SURE * free_se,
+            )
+        )
+    return claims
+
+
+def _value_functions(figure: Figure) -> dict[str, Floats]:
+    """V(b; 0) and V(b; 1) of each arm of the figure over the belief."""
+    belief = np.linspace(0, 1, 401)
+    arms = figure.variants[0].study.arms
+    series = {"belief": belief}
+    for arm in range(len(arms)):
+        one = (float(arms.p01[arm]), float(arms.p11[arm]), float(arms.reward[arm]))
+        solved = solve(*one, figure.subsidy)
+        crossing = threshold(*one, figure.subsidy)
+        series[f"passive {arm}"] = np.asarray(solved.passive_value(belief))
+        series[f"active {arm}"] = np.asarray(solved.active_value(belief))
+        series[f"threshold {arm}"] = np.asarray([crossing.belief, crossing.active_above], float)
+    return series
+
+
+def _threshold(drawn: Drawn) -> list[Claim]:
+    arms = drawn.figure.variants[0].study.arms
+    belief = drawn.series["belief"]
+    one_crossing, right, words = [], [], []
+    for arm in range(len(arms)):
+        plays = drawn.series[f"active {arm}"] > drawn.series[f"passive {arm}"]
+        at, above = drawn.series[f"threshold {arm}"]
+        one_crossing.append(int(np.sum(plays[1:] != plays[:-1])) == 1)
+        right.append(bool(above) and not plays[0] and bool(plays[-1]))
+        words.append(
+            f"({arms.p01[arm]:g}, {arms.p11[arm]:g}): b* = {at:.4f}, played for b "
+            f"{'above' if above else 'below'} it"
+        )
+    text = "; ".join(words) + f", subsidy {drawn.figure.subsidy:g}, {len(belief)} beliefs"
+    return [
+        Claim(
+            "The best policy for one arm with a subsidy is a threshold on the belief.",
+            text + ".",
+            all(one_crossing),
+        ),
+        Claim(
+            "The arm is played on the left of the threshold (as the printed figure has it).",
+            "it is played on the right, where the arm is likelier to be good."
+            if all(right)
+            else "see the figure.",
+            not any(right),
+        ),
+    ]
+
+
+def _theory(drawn: Drawn) -> list[Claim]:
+    study = drawn.results[0].study
+    slots = np.arange(1, study.horizon + 1)
+    shape = (study.agents, len(study.arms), study.plays)
+    span = optimal(study.arms, study.plays).span
+    measured = _first(drawn)
+    ends = np.cumsum(measured.episode_length.mean)
+    drawn.series = {
+        "slot": slots,
+        "episode bound": episode_bound(*shape, slots),
+        "regret bound": regret_bound(*shape, slots, span),
+        "episodes": 1.0 + np.searchsorted(ends, slots, side="left"),
+    }
+    counted = drawn.series["episodes"]
+    episodes, bound = measured.episodes, float(drawn.series["episode bound"][-1])
+    # The bound is for the sum over arms of one agent, as the measured regret is.
+    regret, regret_se = float(measured.regret.mean[-1]), float(measured.regret.se[-1])
+    limit = float(drawn.series["regret bound"][-1])
+    broken = int(np.sum(counted > drawn.series["episode bound"]))
+    return [
+        Claim(
+            "Lemma 1: no more episodes than its bound.",
+            f"{episodes:.1f} episodes in {study.horizon} slots; the bound is {bound:.1f}"
+            + (f", passed in {broken} of the slots on the way." if broken else "."),
+            broken == 0,
+        ),
+        Claim(
+            "Theorem 1: regret below its bound.",
+            f"cumulative regret per agent {regret:.2f} ± {regret_se:.2f}, the bound without its "
+            f"O(epsilon T) is {limit:.0f} with D = {span:.3f}, the span of the optimal relative "
+            "values at the true dynamics (computed).",
+            regret < limit,
+        ),
+    ]
+
+
+FIGURES: dict[str, Callable[[Drawn], list[Claim]]] = {
+    "fig06": _plays,
+    "fig07": _errors,
+    "fig08": _agents,
+    "fig09a": _identical,
+    "fig09b": _different,
+    "fig10": _learning,
+    "fig11": _regret,
+    "fig12": _thompson_or_ucb,
+    "fig13": _threshold,
+    "theory": _theory,
+}
+

@@ -1,0 +1,99 @@
+"""The Lagrangian bound against recomputed values and its own meaning; the paper's promises."""
+
+import numpy as np
+import pytest
+
+from rmab.arms import Arms, channels, stationary_belief
+from rmab.errors import ModelError
+from rmab.planning.bounds import episode_bound, regret_bound, upper_bound
+from rmab.planning.single_arm import solve
+
+PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
+
+
+def random_arms(n_arms: int, seed: int) -> Arms:
+    return channels(*np.random.default_rng(seed).random((3, n_arms)))
+
+
+@pytest.mark.parametrize(
+    ("arms", "plays", "bound"),
+    [
+        (PAPER, 1, 0.64617),
+        (PAPER, 2, 1.05377),
+        (PAPER, 3, 1.24058),
+        (channels([0.2] * 4, 0.8, 1.0), 2, 1.37543),
+        (
+            channels([0.13, 0.26, 0.77, 0.57], [0.13, 0.44, 0.48, 0.19], [0.81, 0.38, 0.57, 0.66]),
+            1,
+            0.37140,
+        ),
+        (channels([0.3, 0.4, 0.5, 0.6], [0.7, 0.6, 0.5, 0.4], 1.0), 2, 1.12837),
+        (channels([0.2, 0.4], [0.7, 0.5], [1.0, 0.8]), 1, 0.46061),
+        (channels([0.0, 0.0], 1.0, [0.3, 0.6]), 1, 0.45),  # never change: plays half the time each
+        (channels([0.5, 0.5], 0.5, 0.0), 1, 0.0),
+    ],
+)
+def test_known_bounds(arms, plays, bound):
+    assert upper_bound(arms, plays) == pytest.approx(bound, abs=5e-6)
+
+
+def test_is_the_least_of_the_relaxed_values():
+    """Eq. (10) on a fine grid of subsidies: never below the bound, and close to it somewhere."""
+    arms = random_arms(12, seed=1)
+    subsidy = np.linspace(-0.5, 1.5, 20_001)[:, None]
+    gains = solve(arms.p01, arms.p11, arms.reward, subsidy).gain.sum(axis=-1)
+    for plays in (1, 5, 11):
+        relaxed = gains - subsidy[:, 0] * (12 - plays)
+        bound = upper_bound(arms, plays)
+        assert np.all(np.diff(relaxed, n=2) > -1e-12)
+        assert bound - 1e-12 <= relaxed.min() <= bound + 1e-3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_above_random_play_and_the_best_fixed_arms(seed):
+    arms = random_arms(6, seed)
+    mean = arms.reward * stationary_belief(arms)
+    bounds = [upper_bound(arms, plays) for plays in range(1, 7)]
+    for plays, bound in enumerate(bounds, start=1):
+        assert bound >= plays / 6 * mean.sum()
+        assert bound >= np.sort(mean)[-plays:].sum() - 1e-12
+    assert np.all(np.diff(bounds, n=2) <= 1e-12)  # each further play is worth less
+    assert bounds[-1] == pytest.approx(mean.sum(), abs=1e-12)  # all arms always played
+
+
+def test_many_arms_scale():
+    """25 copies of the paper's arms with 25 times the plays: 25 times the bound."""
+    copies = channels(*(np.tile(x, 25) for x in PAPER.dynamics))
+    assert upper_bound(copies, 50) == pytest.approx(25 * upper_bound(PAPER, 2), abs=1e-10)
+
+
+@pytest.mark.parametrize("plays", [0, 5])
+def test_refuses_plays_that_cannot_be(plays):
+    with pytest.raises(ModelError, match=rf"^plays must lie in \[1, 4\].* got {plays}$"):
+        upper_bound(PAPER, plays)
+
+
+def test_episode_bound_by_hand():
+    """Eq. (24): sqrt(4 * 4 * 1000 * 2 / (2 * 4) * ln 1001) = sqrt(4000 * 6.9087548)."""
+    assert episode_bound(4, 4, 2, 1000) == pytest.approx(166.23784, abs=1e-4)
+    # sqrt(4 * 3 * 99 * 5 / (1 * 2) * ln 100) = sqrt(2970 * 4.6051702)
+    assert episode_bound(2, 3, 1, 99, n_states=5) == pytest.approx(116.95024, abs=1e-4)
+
+
+def test_regret_bound_by_hand():
+    """Eq. (25) with D = 3: 4 * 4 * 166.23784 + 49 * 3 * sqrt(1000 * ln 2000) * 4 * 2."""
+    wanted = 4 * 4 * 166.23784 + 49 * 3 * 87.183145 * 8
+    assert regret_bound(4, 4, 2, 1000, span=3.0) == pytest.approx(wanted, rel=1e-6)
+    # three states: first part by sqrt(3 / 2), second by 3 / 2
+    wanted = 4 * 4 * 166.23784 * np.sqrt(1.5) + 49 * 3 * 87.183145 * 12
+    assert regret_bound(4, 4, 2, 1000, span=3.0, n_states=3) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_bounds_take_arrays_of_horizons():
+    horizon = np.array([[10, 100], [1000, 10_000]])
+    for bound, alone in [
+        (episode_bound(4, 4, 2, horizon), episode_bound(4, 4, 2, 1000)),
+        (regret_bound(4, 4, 2, horizon, 1.0), regret_bound(4, 4, 2, 1000, 1.0)),
+    ]:
+        assert bound.shape == (2, 2)
+        assert bound[1, 0] == alone
