@@ -47,7 +47,38 @@ _HOMES = {
 }
 
 __version__ = "0.1.0"
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - the names are strings from the table above
+__all__ = [
+    "Arms",
+    "ConvergenceError",
+    "Draws",
+    "Dynamics",
+    "Evidence",
+    "InformationStates",
+    "ModelError",
+    "Policy",
+    "Results",
+    "RmabError",
+    "Study",
+    "StudyError",
+    "TooLargeError",
+    "__version__",
+    "belief_after",
+    "channels",
+    "episode_bound",
+    "index_table",
+    "information_states",
+    "load",
+    "optimal",
+    "point_based_value",
+    "regret_bound",
+    "run",
+    "slots_to_cross",
+    "stationary_belief",
+    "update_belief",
+    "upper_bound",
+    "value",
+    "whittle_index",
+]
 
 if TYPE_CHECKING:
     from rmab.arms import (

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -118,24 +119,51 @@ class Arms:
                         f"got {getattr(self, name)[arm].tolist()}"
                     )
         for name in (*shapes, "reward_active"):
-            getattr(self, name).flags.writeable = False
+            fixed = getattr(self, name).copy()
+            fixed.flags.writeable = False
+            object.__setattr__(self, name, fixed)
 
     def __len__(self) -> int:
         return len(self.observed)
 
+    def check_plays(self, plays: int) -> None:
+        """Refuse a number of plays per slot that these arms do not allow."""
+        if not 1 <= plays <= len(self):
+            raise ModelError(f"plays must lie in 1..{len(self)}, the number of arms, got {plays}")
+
+    @cached_property
+    def _channels(self) -> bool:
+        return (
+            self.passive.shape[1] == 2
+            and np.array_equal(self.passive, self.active)
+            and set(self.observed) == {"when_played"}
+            and not self.reward_passive.any()
+            and not self.reward_active[:, 0].any()
+        )
+
+    def _need_channels(self) -> None:
+        if not self._channels:
+            raise ModelError(
+                "this needs channels: two states that move alike, played or not, seen and paid "
+                "only when played, nothing paid in state 0"
+            )
+
     @property
     def p01(self) -> FloatArray:
         """Pr(good next | bad now) of each channel, shape (N,)."""
+        self._need_channels()
         return self.passive[:, 0, 1]
 
     @property
     def p11(self) -> FloatArray:
         """Pr(good next | good now) of each channel, shape (N,)."""
+        self._need_channels()
         return self.passive[:, 1, 1]
 
     @property
     def reward(self) -> FloatArray:
         """What a play of each channel pays in its good state, shape (N,)."""
+        self._need_channels()
         return self.reward_active[:, 1]
 
     @property

@@ -163,7 +163,7 @@ def _load(options: argparse.Namespace) -> Study:
     from rmab.studies.study import load
 
     study = load(options.study)
-    changes = {
+    changes: dict[str, Any] = {
         "trials": _whole("--trials", getattr(options, "trials", None), 1),
         "seed": _whole("--seed", getattr(options, "seed", None), 0),
     }
@@ -177,7 +177,11 @@ def _progress(total: int, label: str, quiet: bool) -> Iterator[Callable[[int], N
 
     hide = quiet or not sys.stderr.isatty()
     with tqdm(total=total, desc=label, unit="trial", leave=False, disable=hide) as bar:
-        yield bar.update
+
+        def advance(done: int) -> None:
+            bar.update(done)
+
+        yield advance
 
 
 def _folder(path: str) -> Path:

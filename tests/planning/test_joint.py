@@ -360,8 +360,8 @@ def test_plays_must_fit_the_arms(plays):
     [
         ({"active": np.eye(2)[None]}, "move alike"),
         ({"observed": ("always",)}, "seen"),
-        ({"reward_passive": np.ones((1, 2))}, "pay, only when played"),
-        ({"reward_active": np.ones((1, 2))}, "pay nothing in state 0"),
+        ({"reward_passive": np.ones((1, 2))}, "paid only when played"),
+        ({"reward_active": np.ones((1, 2))}, "nothing paid in state 0"),
     ],
 )
 def test_only_channels_have_exact_values(change, message):

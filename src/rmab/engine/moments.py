@@ -23,7 +23,7 @@ BLOCK = 32
 class Summary(NamedTuple):
     """Blocks of trials: each (..., blocks)."""
 
-    count: Floats
+    trials: Floats
     mean: Floats
     squares: Floats  # sums of squared deviations from the block's mean
 

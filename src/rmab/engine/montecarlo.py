@@ -75,9 +75,7 @@ def final_slots(horizon: int) -> int:
 def batch_size(setting: Setting) -> int:
     """Trials to run at once: a power of two of at least BLOCK."""
     wide = ELEMENTS if jax.default_backend() == "cpu" else DEVICE_ELEMENTS
-    size = min(
-        wide // (setting.n_arms * setting.n_agents), SERIES_BYTES // (4 * setting.horizon)
-    )
+    size = min(wide // (setting.n_arms * setting.n_agents), SERIES_BYTES // (4 * setting.horizon))
     return max(BLOCK, 1 << (max(1, size).bit_length() - 1))
 
 

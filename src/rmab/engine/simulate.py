@@ -101,7 +101,7 @@ class _Episode(NamedTuple):
     visit_cap: tuple[Array, ...]  # (N, M, R) for each state, or ()
     limit: Array
     length: Array
-    count: Array  # episodes begun
+    number: Array  # episodes begun
     over: Array  # bool: the server is due
 
 
@@ -121,24 +121,27 @@ def simulator(
 
     lookup: the numbers of codes and subsets of a policy that decides jointly.
     """
-    real, whole = jnp.float32, jnp.int32
-    row = jax.ShapeDtypeStruct((setting.n_arms,), real)
+
+    def kind(shape: tuple[int, ...], dtype: Any) -> Any:
+        return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]  # JAX has none
+
+    row = kind((setting.n_arms,), jnp.float32)
     joint = None
     if lookup is not None:
         joint = Joint(
-            jax.ShapeDtypeStruct((lookup[0],), whole),
-            jax.ShapeDtypeStruct((lookup[1], setting.n_arms), bool),
-            *(jax.ShapeDtypeStruct((setting.n_arms,), whole) for _ in range(3)),
+            kind((lookup[0],), jnp.int32),
+            kind((lookup[1], setting.n_arms), bool),
+            *(kind((setting.n_arms,), jnp.int32) for _ in range(3)),
         )
     # Batches run side by side in threads of their own, so one batch must not split itself.
     program = jax.jit(
         _Simulator(setting, policy).run, compiler_options={"xla_cpu_multi_thread_eigen": False}
     )
     compiled: Simulate = program.lower(
-        jax.ShapeDtypeStruct((2,), jnp.uint32),
-        jax.ShapeDtypeStruct((n_trials,), jnp.uint32),
+        kind((2,), jnp.uint32),
+        kind((n_trials,), jnp.uint32),
         Dynamics(row, row, row),
-        jax.ShapeDtypeStruct((), whole),
+        kind((), jnp.int32),
         joint,
     ).compile()
     return compiled
@@ -205,7 +208,8 @@ class _Simulator:
 
         # Always taken. XLA would otherwise merge the index into the comparisons that follow and
         # compute it anew for every pair of arms; it does not merge across a branch.
-        return lax.cond(looks.age[0, 0, 0] >= NEVER, evaluate, lambda: jnp.zeros(shape))
+        index: Array = lax.cond(looks.age[0, 0, 0] >= NEVER, evaluate, lambda: jnp.zeros(shape))
+        return index
 
     def look(self, looks: _Looks, played: Array, good: Array) -> _Looks:
         """Played arms are seen; all else ages."""
@@ -235,9 +239,9 @@ class _Simulator:
 
         Returns also the squared error of the new dynamics, (N, R).
         """
-        assert self.policy.learner is not None and self.policy.planner is not None
+        assert self.policy.learner is not None
         due = episode.over
-        count = episode.count + 1
+        number = episode.number + 1
         evidence = Evidence(
             transitions=merge(jnp.stack(looks.transitions), self.weights).reshape(
                 2, 2, self.setting.n_arms, -1
@@ -245,16 +249,16 @@ class _Simulator:
             visits=merge(jnp.stack(looks.visits), self.weights)
             if looks.visits
             else jnp.zeros((2, self.setting.n_arms, due.shape[0])),
-            episode=count,
+            episode=number,
             reward=truth.reward[:, None],
             plays=plays,
             agents=self.setting.n_agents,
         )
-        draws = Draws(stream(seed, trials, jnp.uint32(0), DRAWS), count, due)
+        draws = Draws(stream(seed, trials, jnp.uint32(0), DRAWS), number, due)
         p01, p11 = self.policy.learner(evidence, draws)
         error = ((p01 - truth.p01[:, None]) ** 2 + (p11 - truth.p11[:, None]) ** 2) / 2
         if self.policy.lengths is None:
-            length = jnp.where(episode.count == 0, FIRST_LENGTH, episode.length)
+            length = jnp.where(episode.number == 0, FIRST_LENGTH, episode.length)
             limit = next_limit(self.setting.schedule, length)
         else:
             limit = self.policy.lengths(p11, plays)
@@ -269,7 +273,7 @@ class _Simulator:
             ),
             limit=limit,
             length=jnp.zeros_like(episode.length),
-            count=count,
+            number=number,
             over=jnp.zeros_like(due),
         )
         return jax.tree.map(lambda new, old: jnp.where(due, new, old), fresh, episode), error
@@ -279,9 +283,7 @@ class _Simulator:
         if self.policy.statewise or self.policy.planner is None:
             return p01, p11
         grid = information_states(self.setting.max_age)
-        states = InformationStates(
-            *(jnp.asarray(x, jnp.int32)[None, :, None] for x in grid)
-        )
+        states = InformationStates(*(jnp.asarray(x, jnp.int32)[None, :, None] for x in grid))
         dynamics = Dynamics(p01[:, None], p11[:, None], reward[:, None, None])
         table = self.policy.planner(dynamics, states)
         shape = (self.setting.n_arms, grid.age.size, p01.shape[-1])
@@ -340,7 +342,7 @@ class _Simulator:
                 )
                 record = out.error
                 if self.estimates:
-                    record = record.at[part.count - 1, :, which].set(error.T, mode="drop")
+                    record = record.at[part.number - 1, :, which].set(error.T, mode="drop")
                 return whole, record
 
             def every() -> tuple[_Episode, Array]:
@@ -348,10 +350,10 @@ class _Simulator:
                 record = out.error
                 if self.estimates:
                     where = jnp.where(due, jnp.arange(n_trials), n_trials)
-                    record = record.at[whole.count - 1, :, where].set(error.T, mode="drop")
+                    record = record.at[whole.number - 1, :, where].set(error.T, mode="drop")
                 return whole, record
 
-            place = jnp.where(due & (episode.count > 0), episode.count - 1, self.most)
+            place = jnp.where(due & (episode.number > 0), episode.number - 1, self.most)
             lengths = out.lengths.at[place, jnp.arange(n_trials)].set(episode.length, mode="drop")
             fresh, record = lax.cond(due.sum() <= few, some, every)
             return run._replace(episode=fresh, out=out._replace(lengths=lengths, error=record))
@@ -385,7 +387,7 @@ class _Simulator:
                 visit_cap=(none,) * 2 if self.watches else (),
                 limit=jnp.zeros(n_trials, jnp.int32),
                 length=jnp.zeros(n_trials, jnp.int32),
-                count=jnp.zeros(n_trials, jnp.int32),
+                number=jnp.zeros(n_trials, jnp.int32),
                 over=jnp.ones(n_trials, bool),
             ),
             out=Outcome(
@@ -401,10 +403,10 @@ class _Simulator:
                 episodes=jnp.ones(n_trials, jnp.int32),
                 lengths=jnp.full((1, n_trials), setting.horizon, jnp.int32),
             )
-        done = lax.while_loop(lambda r: r.slot < setting.horizon, one_episode, start)
-        last = done.episode.count - 1
+        done: _Run = lax.while_loop(lambda r: r.slot < setting.horizon, one_episode, start)
+        last = done.episode.number - 1
         return done.out._replace(
-            episodes=done.episode.count,
+            episodes=done.episode.number,
             lengths=done.out.lengths.at[last, jnp.arange(n_trials)].set(done.episode.length),
         )
 

@@ -3,7 +3,7 @@
 An episode lasts at most `limit` slots, where limit comes from the previous episode's length, and
 under the paper's rule it ends early when, for some agent, arm and state seen,
 
-    N_t(s, a = 1) > 2^M max(1, N_{t_l}(s, a = 1)),                                   eq. (23)
+    N_t(s, a = 1) > 2^M max(1, N_{t_l}(s, a = 1)),                                   eq. (22)
 
 with N_{t_l} the visits at the start of the episode. `linear` and `doubling` drop the second rule:
 they are public schedules that reveal nothing about what was seen. All start from T_0 = 1.

@@ -1,4 +1,4 @@
-"""Learners: merged counts in, dynamics out, eqs. (18), (19) and (36) to (38).
+"""Learners: merged counts in, dynamics out, eqs. (16), (17) and (36) to (38).
 
 A learner is a function
 

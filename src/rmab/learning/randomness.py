@@ -73,7 +73,8 @@ def stream(seed: Array, trial: Array, lane: Array, purpose: int) -> Key:
 
 def unit(word: Array) -> Array:
     """A float32 uniform on the open interval (0, 1) from a 32-bit word."""
-    return ((word >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-23)
+    number: Array = ((word >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-23)
+    return number
 
 
 class Draws:
@@ -94,7 +95,7 @@ class Draws:
         size = math.prod(lead)
         items = jnp.arange(self._used, self._used + size, dtype=jnp.uint32).reshape((*lead, 1))
         self._used += size
-        return items * jnp.uint32(ATTEMPTS)
+        return jnp.asarray(items * jnp.uint32(ATTEMPTS))
 
     def uniform(self, *lead: int) -> Array:
         """Uniforms on (0, 1) of shape (*lead, trials)."""
@@ -128,9 +129,7 @@ class Draws:
             jnp.ones(shape.shape, jnp.float32),
             jnp.broadcast_to(~self._wanted, shape.shape),
         )
-        _, value, _ = lax.while_loop(
-            lambda s: (~s[2]).any() & (s[0] < ATTEMPTS), attempt, start
-        )
+        _, value, _ = lax.while_loop(lambda s: (~s[2]).any() & (s[0] < ATTEMPTS), attempt, start)
         return value * boost
 
     def beta(self, a: Array, b: Array, least: float = 0.0) -> Array:
@@ -143,5 +142,3 @@ class Draws:
 def seed_words(seed: int) -> Array:
     """A seed of up to 64 bits as the two words `stream` takes."""
     return jnp.asarray([seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF], jnp.uint32)
-
-

@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.arms import Arms, FloatArray
-from rmab.errors import ModelError
 from rmab.planning.single_arm import SubsidyProblem, solve
 
 __all__ = ["episode_bound", "regret_bound", "upper_bound"]
@@ -34,8 +33,7 @@ def upper_bound(arms: Arms, plays: int) -> float:
     >>> round(upper_bound(channels([0.2, 0.2], [0.8, 0.8], 1.0), plays=1), 5)
     0.68772
     """
-    if not 1 <= plays <= len(arms):
-        raise ModelError(f"plays must lie in [1, {len(arms)}], one for each arm, got {plays}")
+    arms.check_plays(plays)
     passive = len(arms) - plays
 
     def relaxed(subsidy: float) -> SubsidyProblem:

@@ -56,7 +56,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.arms import NEVER, Arms, Array, array_namespace, stationary_belief
-from rmab.errors import ConvergenceError, ModelError, TooLargeError
+from rmab.errors import ConvergenceError, TooLargeError
 from rmab.planning.gains import PRECISION, chain_gain, optimal_gain
 from rmab.planning.planners import Planner, index_table, myopic
 from rmab.planning.whittle import whittle_at
@@ -68,7 +68,6 @@ __all__ = [
     "KNOWN",
     "KnownValues",
     "Optimum",
-    "check_channels",
     "fixed_value",
     "known_values",
     "optimal",
@@ -150,20 +149,20 @@ class KnownValues:
 
 def fixed_value(arms: Arms, plays: int, scores: npt.ArrayLike) -> float:
     """Average reward of playing the K arms of largest score for ever; ties to the lower arm."""
-    check_channels(arms, plays)
+    arms.check_plays(plays)
     chosen = np.argsort(-_rounded(np.asarray(scores, np.float64)), kind="stable")[:plays]
     return float((arms.reward * stationary_belief(arms))[chosen].sum())
 
 
 def random_value(arms: Arms, plays: int) -> float:
     """Average reward of playing K arms drawn at random in each slot."""
-    check_channels(arms, plays)
+    arms.check_plays(plays)
     return float(plays * (arms.reward * stationary_belief(arms)).mean())
 
 
 def optimal(arms: Arms, plays: int, *, max_states: int = MAX_STATES) -> Optimum:
     """The optimum over all policies that know the dynamics."""
-    check_channels(arms, plays)
+    arms.check_plays(plays)
     n_arms = len(arms)
     tolerance = _finest_tolerance(arms, plays, max_states)
     chain = _chain(arms, _caps(arms, tolerance))
@@ -201,7 +200,7 @@ def policy_value(
     Ties go to the lower arm. The chain holds only what the policy can reach, so it is exact for
     many arms whenever the policy keeps few of them in play.
     """
-    check_channels(arms, plays)
+    arms.check_plays(plays)
     limit = min(max_states, MAX_TRANSITIONS >> plays)
     # A planner may count slots (round robin): no cap below the longest turn.
     turn = -(-len(arms) // plays) + 2
@@ -244,7 +243,7 @@ def policy_value(
 
 def known_values(arms: Arms, plays: int) -> KnownValues:
     """What each policy of KNOWN earns with known dynamics, exactly, where it can be computed."""
-    check_channels(arms, plays)
+    arms.check_plays(plays)
     if plays == len(arms):  # there is nothing to choose, whatever the number of arms
         return KnownValues(dict.fromkeys(KNOWN, random_value(arms, plays)), {})
     rest = stationary_belief(arms)  # (N,)
@@ -265,18 +264,6 @@ def known_values(arms: Arms, plays: int) -> KnownValues:
             values[name] = None
             reasons[name] = str(error)
     return KnownValues(values, reasons)
-
-
-def check_channels(arms: Arms, plays: int) -> None:
-    """Exact values are for the paper's channels, and for 1 to N plays; else a ModelError."""
-    if arms.passive.shape[1] != 2 or not np.array_equal(arms.passive, arms.active):
-        raise ModelError("exact values need two-state arms that move alike, played or not")
-    if set(arms.observed) != {"when_played"} or arms.reward_passive.any():
-        raise ModelError("exact values need arms that are seen, and pay, only when played")
-    if arms.reward_active[:, 0].any():
-        raise ModelError("exact values need arms that pay nothing in state 0")
-    if not 1 <= plays <= len(arms):
-        raise ModelError(f"plays must lie in 1..{len(arms)}, the number of arms, got {plays}")
 
 
 # --- caps and counts, before anything is built ---

@@ -38,7 +38,6 @@ import numpy.typing as npt
 
 from rmab.arms import Arms, stationary_belief
 from rmab.errors import ModelError, TooLargeError
-from rmab.planning.joint import check_channels
 
 __all__ = ["point_based_value"]
 
@@ -55,7 +54,7 @@ def point_based_value(
     arms: Arms, plays: int, *, points: int = 400, sweeps: int = 200, seed: int = 0
 ) -> float:
     """The optimal average reward per slot, from below, by sweeps over at most `points` beliefs."""
-    check_channels(arms, plays)
+    arms.check_plays(plays)
     if points < ROUNDS or sweeps < 2 * ROUNDS:
         raise ModelError(
             f"points must be at least {ROUNDS} and sweeps at least {2 * ROUNDS}, "

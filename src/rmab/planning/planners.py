@@ -10,7 +10,7 @@ all information states; since the built-in planners work state by state, the eng
 evaluate them just where the agents are.
 
     whittle      closed-form Whittle index, eqs. (34) and (35)
-    myopic       expected reward now, reward x belief, eq. (17)
+    myopic       expected reward now, reward x belief, eq. (13)
     fixed        b0: the paper's fixed policy
     fixed-best   reward x b0: the best fixed policy
     round-robin  the age, so that the arms in play (p11 > 0) take turns
@@ -25,8 +25,8 @@ import numpy as np
 
 from rmab.arms import (
     NEVER,
-    Array,
     Arms,
+    Array,
     Dynamics,
     InformationStates,
     array_namespace,
@@ -50,7 +50,7 @@ Planner = Callable[[Dynamics, InformationStates], Any]
 
 
 def myopic(dynamics: Dynamics, states: InformationStates) -> Array:
-    """Expected reward of a play now: reward x belief, eq. (17)."""
+    """Expected reward of a play now: reward x belief, eq. (13)."""
     return dynamics.reward * (stationary_belief(dynamics) + deviation(dynamics, states))
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -97,9 +98,7 @@ class Drawn:
                 {"claim": c.text, "measured": c.measured, "held": c.held} for c in self.claims
             ],
             "exact": {v: dict(x) for v, x in zip(variants, self.values, strict=False)},
-            "variants": {
-                v: r.to_json() for v, r in zip(variants, self.results, strict=False)
-            },
+            "variants": {v: r.to_json() for v, r in zip(variants, self.results, strict=False)},
         }
 
 
@@ -123,9 +122,7 @@ def _figure(name: str, trials: int | None) -> Figure:
     return Figure(name=name, variants=tuple(variants), **about)
 
 
-def reproduce(
-    figure: Figure, progress: Callable[[int], None] | None = None
-) -> Drawn | None:
+def reproduce(figure: Figure, progress: Callable[[int], None] | None = None) -> Drawn | None:
     """Run a figure's studies and judge the paper's claims; None if interrupted before any."""
     drawn = Drawn(figure, [])
     begun = time.perf_counter()
@@ -175,7 +172,7 @@ def _exact(drawn: Drawn) -> None:
 def _plays(drawn: Drawn) -> list[Claim]:
     each = [r["fedtswi"] for r in drawn.results]
     labels = [v.label for v in drawn.figure.variants]
-    steps = [_spread(b, a) for a, b in zip(each, each[1:], strict=False)]
+    steps = [_spread(b, a) for a, b in pairwise(each)]
     means = ", ".join(f"{n}: {r.mean:.4f}" for n, r in zip(labels, each, strict=True))
     late = [r.final - r.episode_reward.mean[0] for r in each]
     late_se = [float(np.hypot(r.final_se, r.episode_reward.se[0])) for r in each]
@@ -233,8 +230,10 @@ def _errors(drawn: Drawn) -> list[Claim]:
 
 
 def _agents(drawn: Drawn) -> list[Claim]:
-    each = {v.study.agents: r["fedtswi"] for v, r in zip(
-        drawn.figure.variants, drawn.results, strict=True)}
+    each = {
+        v.study.agents: r["fedtswi"]
+        for v, r in zip(drawn.figure.variants, drawn.results, strict=True)
+    }
     up, up_se = _spread(each[4], each[1])
     more, more_se = _spread(each[16], each[8])
     means = ", ".join(f"M = {m}: {r.mean:.4f}" for m, r in each.items())
@@ -433,10 +432,10 @@ def _theory(drawn: Drawn) -> list[Claim]:
     measured = _first(drawn)
     ends = np.cumsum(measured.episode_length.mean)
     drawn.series = {
-        "slot": slots,
+        "slot": slots.astype(np.float64),
         "episode bound": episode_bound(*shape, slots),
         "regret bound": regret_bound(*shape, slots, span),
-        "episodes": 1.0 + np.searchsorted(ends, slots, side="left"),
+        "episodes": 1 + np.searchsorted(ends, slots, side="left").astype(np.float64),
     }
     counted = drawn.series["episodes"]
     episodes, bound = measured.episodes, float(drawn.series["episode bound"][-1])
@@ -473,4 +472,3 @@ FIGURES: dict[str, Callable[[Drawn], list[Claim]]] = {
     "fig13": _threshold,
     "theory": _theory,
 }
-

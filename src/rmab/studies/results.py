@@ -167,6 +167,4 @@ class Results(Mapping[str, PolicyResult]):
             with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
                 writer = csv.DictWriter(file, fieldnames=list(rows[0]))
                 writer.writeheader()
-                writer.writerows(
-                    {k: "" if v != v else v for k, v in row.items()} for row in rows
-                )
+                writer.writerows({k: "" if v != v else v for k, v in row.items()} for row in rows)

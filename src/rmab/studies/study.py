@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -41,7 +41,7 @@ def _number(value: Any) -> bool:
 
 
 # option: (test, rule)
-_CHECKS = {
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "clip": (lambda v: isinstance(v, bool), "true or false"),
     "prior": (_pair, "two positive numbers, Beta(a, b)"),
     "sigma": (lambda v: _number(v) and math.isfinite(v) and v > 0, "a positive number"),
@@ -129,11 +129,9 @@ class Study:
     def _check_weights(self) -> None:
         if self.weights is None:
             return
-        listed = isinstance(self.weights, Sequence) and not isinstance(self.weights, str)
-        if not listed or len(self.weights) != self.agents:
+        if not isinstance(self.weights, list | tuple) or len(self.weights) != self.agents:
             raise StudyError(
-                f"weights must be one number for each of {self.agents} agents, "
-                f"got {self.weights!r}"
+                f"weights must be one number for each of {self.agents} agents, got {self.weights!r}"
             )
         for agent, weight in enumerate(self.weights):
             if not (_number(weight) and math.isfinite(weight) and weight >= 0):
