@@ -69,7 +69,7 @@ def test_many_arms_scale():
 
 @pytest.mark.parametrize("plays", [0, 5])
 def test_refuses_plays_that_cannot_be(plays):
-    with pytest.raises(ModelError, match=rf"^plays must lie in \[1, 4\].* got {plays}$"):
+    with pytest.raises(ModelError, match=rf"^plays must lie in 1\.\.4.* got {plays}$"):
         upper_bound(PAPER, plays)
 
 

@@ -29,7 +29,15 @@ from rmab.federation.policies import Policy, named
 from rmab.learning.randomness import seed_words
 from rmab.planning.joint import Optimum
 
-__all__ = ["REFERENCE", "Tally", "Trials", "batch_size", "final_slots", "simulate"]
+__all__ = [
+    "REFERENCE",
+    "Tally",
+    "Trials",
+    "batch_size",
+    "default_threads",
+    "final_slots",
+    "simulate",
+]
 
 REFERENCE = "whittle"
 ELEMENTS = 8192  # arms x agents x trials that keep a slot inside a core's cache
@@ -79,6 +87,13 @@ def batch_size(setting: Setting) -> int:
     return max(BLOCK, 1 << (max(1, size).bit_length() - 1))
 
 
+def default_threads() -> int:
+    """Batches to run side by side: one for each core, one on an accelerator."""
+    if jax.default_backend() != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass
 class Simulated:
     """What `simulate` returns: tallies by policy, and the policies' joint moments."""
@@ -103,8 +118,7 @@ def simulate(
     joint = None if optimum is None else _joint(optimum)
     reference = named(REFERENCE, setting.horizon)
     everyone = {**policies, "": reference}
-    on_cpu = jax.default_backend() == "cpu"
-    threads = trials.threads or (len(os.sched_getaffinity(0)) if on_cpu else 1)
+    threads = trials.threads or default_threads()
     arrays = (jnp.asarray(x, jnp.float32) for x in trials.arms.dynamics)
     truth = Dynamics(*arrays)
 

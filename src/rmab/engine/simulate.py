@@ -55,7 +55,6 @@ class Setting:
     shared: bool = False
     schedule: str = "paper"
     weights: tuple[float, ...] | None = None  # None: 1 for every agent
-    max_age: int = 64  # ages of an index table, for planners that fill one
 
 
 class Joint(NamedTuple):
@@ -191,8 +190,8 @@ class _Simulator:
             return largest(noise(), plays)
         if self.policy.statewise:
             return largest(self.index(plan, reward, looks), plays)
-        age = jnp.minimum(looks.age, self.setting.max_age)
-        row = jnp.where(age == NEVER, 0, age + self.setting.max_age * looks.last_seen)
+        age = jnp.minimum(looks.age, self.policy.max_age)
+        row = jnp.where(age == NEVER, 0, age + self.policy.max_age * looks.last_seen)
         return largest(jnp.take_along_axis(plan, row, axis=1), plays)
 
     def index(self, plan: Any, reward: Array, looks: _Looks) -> Array:
@@ -265,8 +264,8 @@ class _Simulator:
         fresh = _Episode(
             plan=self.fill(p01, p11, truth.reward),
             visit_cap=tuple(
-                jnp.minimum(
-                    visit_limit(v.astype(jnp.int32), self.setting.n_agents), self.setting.horizon
+                visit_limit(
+                    v.astype(jnp.int32), self.setting.n_agents, self.setting.horizon
                 ).astype(self.whole)
                 for v in looks.visits
                 if self.watches
@@ -282,7 +281,7 @@ class _Simulator:
         """The plan an episode is played with: the dynamics, or the planner's table."""
         if self.policy.statewise or self.policy.planner is None:
             return p01, p11
-        grid = information_states(self.setting.max_age)
+        grid = information_states(self.policy.max_age)
         states = InformationStates(*(jnp.asarray(x, jnp.int32)[None, :, None] for x in grid))
         dynamics = Dynamics(p01[:, None], p11[:, None], reward[:, None, None])
         table = self.policy.planner(dynamics, states)
@@ -300,8 +299,6 @@ class _Simulator:
         key = stream(seed, trials, lanes, CHANNELS)
         play_key = stream(seed, trials, jnp.arange(setting.n_agents)[None, :, None], PLAYS)
         arm = jnp.arange(setting.n_arms, dtype=jnp.uint32)[:, None, None]
-        shape = (setting.n_arms, setting.n_agents, n_trials)
-        row = (setting.n_arms, n_trials)
 
         def advance(run: _Run) -> _Run:
             good = self.channels(key, truth, run.good, run.slot.astype(jnp.uint32))
@@ -363,7 +360,29 @@ class _Simulator:
                 lambda r: (r.slot < setting.horizon) & ~r.episode.over.any(), advance, begin(run)
             )
 
+        start = self.start(key, truth, n_trials, joint)
+        done: _Run
+        if not self.learns:
+            done = lax.fori_loop(0, setting.horizon, lambda _, run: advance(run), start)
+            out: Outcome = done.out
+            return out._replace(
+                episodes=jnp.ones(n_trials, jnp.int32),
+                lengths=jnp.full((1, n_trials), setting.horizon, jnp.int32),
+            )
+        done = lax.while_loop(lambda r: r.slot < setting.horizon, one_episode, start)
+        out = done.out
+        last = done.episode.number - 1
+        return out._replace(
+            episodes=done.episode.number,
+            lengths=out.lengths.at[last, jnp.arange(n_trials)].set(done.episode.length),
+        )
+
+    def start(self, key: Key, truth: Dynamics, n_trials: int, joint: Joint | None) -> _Run:
+        """Before the first slot: nothing seen, every arm in its stationary law."""
+        setting = self.setting
+        shape = (setting.n_arms, setting.n_agents, n_trials)
         none = jnp.zeros(shape, self.whole)
+        arm = jnp.arange(setting.n_arms, dtype=jnp.uint32)[:, None, None]
         rest = (stationary_belief(truth) * 2.0**BITS).astype(jnp.uint32)[:, None, None]
         before = threefry(key, jnp.uint32(BEFORE), arm)[0] >> (32 - BITS)
         plan: Any = joint
@@ -373,7 +392,7 @@ class _Simulator:
             ones = jnp.ones((1, width), jnp.float32)
             plan = self.fill(truth.p01[:, None] * ones, truth.p11[:, None] * ones, truth.reward)
         visits = self.watches or (self.learns and self.policy.reads_visits)
-        start = _Run(
+        return _Run(
             slot=jnp.int32(0),
             good=before < rest,
             looks=_Looks(
@@ -394,20 +413,10 @@ class _Simulator:
                 rewards=jnp.zeros((setting.horizon, n_trials), jnp.float32),
                 episodes=jnp.zeros(n_trials, jnp.int32),
                 lengths=jnp.zeros((self.most, n_trials), jnp.int32),
-                error=jnp.zeros((self.most if self.estimates else 0, *row), jnp.float32),
+                error=jnp.zeros(
+                    (self.most if self.estimates else 0, setting.n_arms, n_trials), jnp.float32
+                ),
             ),
-        )
-        if not self.learns:
-            done = lax.fori_loop(0, setting.horizon, lambda _, run: advance(run), start)
-            return done.out._replace(
-                episodes=jnp.ones(n_trials, jnp.int32),
-                lengths=jnp.full((1, n_trials), setting.horizon, jnp.int32),
-            )
-        done: _Run = lax.while_loop(lambda r: r.slot < setting.horizon, one_episode, start)
-        last = done.episode.number - 1
-        return done.out._replace(
-            episodes=done.episode.number,
-            lengths=done.out.lengths.at[last, jnp.arange(n_trials)].set(done.episode.length),
         )
 
 

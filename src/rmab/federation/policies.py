@@ -37,6 +37,7 @@ class Policy:
     estimates   whether the learner's (p01, p11) estimate the dynamics
     joint       decisions come from the exact joint optimum, not from a planner
     reads_visits  whether the learner looks at evidence.visits; False spares counting them
+    max_age     ages that a table tells apart; older arms count as that old
     """
 
     name: str
@@ -47,6 +48,7 @@ class Policy:
     estimates: bool = True
     joint: bool = False
     reads_visits: bool = True
+    max_age: int = 64
 
 
 def _fed1_ucb(name: str, horizon: int, *, sigma: float = 0.5) -> Policy:

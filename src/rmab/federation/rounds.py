@@ -40,10 +40,15 @@ def visits_can_end(schedule: str, n_agents: int, horizon: int) -> bool:
     return schedule == "paper" and 2**n_agents < horizon
 
 
-def visit_limit(visits: Array, n_agents: int) -> Array:
-    """The visit counts that end an episode when exceeded, from those at its start."""
+def visit_limit(visits: Array, n_agents: int, horizon: int) -> Array:
+    """The visit counts that end an episode when exceeded, from those at its start.
+
+    No count exceeds the horizon, so larger limits are cut to it before they overflow.
+    """
     xp = array_namespace(visits)
-    return 2**n_agents * xp.maximum(visits, 1)
+    factor = 2**n_agents
+    enough = min(horizon, horizon // factor + 1)
+    return xp.minimum(factor * xp.clip(visits, 1, enough), horizon)
 
 
 def most_episodes(schedule: str, n_agents: int, n_arms: int, horizon: int) -> int:

@@ -81,7 +81,7 @@ class Study:
         for key, low, high, rule in (
             ("agents", 1, 2**16, "at least 1 and at most 65536"),
             ("plays", 1, len(self.arms), f"between 1 and {len(self.arms)}, the number of arms"),
-            ("horizon", 1, 2**30, "at least 1 and at most 2^30"),
+            ("horizon", 1, 10**6, "at least 1 and at most 1000000"),
             ("trials", 1, 2**32, "at least 1 and at most 2^32"),
             ("seed", 0, 2**64 - 1, "from 0 to 2^64 - 1"),
         ):

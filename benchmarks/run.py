@@ -1,0 +1,158 @@
+"""What the engine costs, as ratios measured in one run.
+
+The yardstick is the time NumPy (SFC64, float64, one thread) needs merely to draw one uniform for
+each trial, agent, arm and slot. The engine's time is that of all its threads' batches by the clock,
+after compilation, rewards and episodes fetched; `one thread` is the same with a single thread.
+Yardstick and engine take turns, and the best of each counts: a shared machine is slow by fits.
+
+    make bench                     all cases
+    make bench ARGS=--json         the same as one JSON object
+    make bench ARGS=--quick        fewer trials
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rmab.arms import Arms, Dynamics, channels
+from rmab.engine.montecarlo import batch_size, default_threads
+from rmab.engine.simulate import Setting, simulator
+from rmab.federation.policies import named
+from rmab.learning.randomness import seed_words
+
+HORIZON = 1000
+ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """A scenario, a policy, and the most its ratio may be."""
+
+    name: str
+    policy: str
+    arms: Arms
+    agents: int
+    plays: int
+    trials: int
+    limit: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """Measured: seconds, microseconds a trial, and ratios to the yardstick."""
+
+    case: str
+    trials: int
+    compile_seconds: float
+    microseconds: float
+    yardstick_microseconds: float
+    ratio: float
+    ratio_one_thread: float
+    limit: float
+
+
+def cases(quick: bool) -> list[Case]:
+    """The paper's case, and one of a hundred arms."""
+    paper = channels([0.20, 0.89, 0.10, 0.90], [0.80, 0.17, 0.90, 0.16], [0.4, 0.9, 0.7, 0.6])
+    rng = np.random.default_rng(7)
+    many = channels(*rng.uniform(0.05, 0.95, (2, 100)), rng.uniform(0.1, 1.0, 100))
+    trials = 4096 if quick else 10240
+    return [
+        Case("FedTSWI, M=4 N=4 K=2", "fedtswi", paper, 4, 2, trials, 4),
+        Case("Whittle, M=4 N=4 K=2", "whittle", paper, 4, 2, trials, 2),
+        Case("FedTSWI, M=16 N=100 K=20", "fedtswi", many, 16, 20, 64 if quick else 128, 20),
+    ]
+
+
+def yardstick(numbers: int) -> float:
+    """Seconds to draw that many uniforms, a cache-sized block at a time."""
+    rng = np.random.Generator(np.random.SFC64(0))
+    block = np.empty(16_000)
+    blocks = max(1, min(2000, numbers // block.size))
+    begun = time.perf_counter()
+    for _ in range(blocks):
+        rng.random(out=block)
+    return (time.perf_counter() - begun) * numbers / (blocks * block.size)
+
+
+def measure(case: Case) -> Row:
+    """Best of ROUNDS of the engine and of the yardstick."""
+    setting = Setting(case.agents, len(case.arms), HORIZON)
+    width = min(case.trials, batch_size(setting))
+    policy = named(case.policy, HORIZON)
+    begun = time.perf_counter()
+    program = simulator(setting, policy, width)
+    compiled = time.perf_counter() - begun
+    truth = Dynamics(*(jnp.asarray(x, jnp.float32) for x in case.arms.dynamics))
+
+    def batch(start: int) -> None:
+        who = jnp.arange(start, start + width, dtype=jnp.uint32)
+        out = program(seed_words(0), who, truth, jnp.int32(case.plays), None)
+        np.asarray(out.rewards)
+        np.asarray(out.episodes)
+
+    def engine(threads: int) -> float:
+        begun = time.perf_counter()
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(batch, range(0, case.trials, width)))
+        return time.perf_counter() - begun
+
+    engine(1)
+    many, one, drawn = [], [], []
+    for _ in range(ROUNDS):
+        drawn.append(yardstick(case.trials * case.agents * len(case.arms) * HORIZON))
+        many.append(engine(default_threads()))
+        one.append(engine(1))
+    scale = 1e6 / case.trials
+    return Row(
+        case=case.name,
+        trials=case.trials,
+        compile_seconds=compiled,
+        microseconds=min(many) * scale,
+        yardstick_microseconds=min(drawn) * scale,
+        ratio=min(many) / min(drawn),
+        ratio_one_thread=min(one) / min(drawn),
+        limit=case.limit,
+    )
+
+
+def main() -> int:
+    """Print the table or the JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    rows = []
+    if not options.json:
+        device = jax.devices()[0].device_kind
+        print(f"JAX {jax.__version__} on {device}, {default_threads()} threads")
+        print(
+            f"{'case':26}{'trials':>7}{'compile s':>11}{'us/trial':>10}{'yardstick':>11}"
+            f"{'ratio':>7}{'1 thread':>10}{'limit':>7}"
+        )
+    for case in cases(options.quick):
+        row = measure(case)
+        rows.append(row)
+        if not options.json:
+            print(
+                f"{row.case:26}{row.trials:7}{row.compile_seconds:11.1f}{row.microseconds:10.1f}"
+                f"{row.yardstick_microseconds:11.1f}{row.ratio:7.2f}{row.ratio_one_thread:10.2f}"
+                f"{row.limit:7g}",
+                flush=True,
+            )
+    if options.json:
+        print(json.dumps({"rows": [asdict(row) for row in rows]}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
