@@ -64,7 +64,8 @@ def cases(quick: bool) -> list[Case]:
     """The paper's case, and one of a hundred arms."""
     paper = channels([0.20, 0.89, 0.10, 0.90], [0.80, 0.17, 0.90, 0.16], [0.4, 0.9, 0.7, 0.6])
     rng = np.random.default_rng(7)
-    many = channels(*rng.uniform(0.05, 0.95, (2, 100)), rng.uniform(0.1, 1.0, 100))
+    p01, p11 = rng.uniform(0.05, 0.95, (2, 100))
+    many = channels(p01, p11, rng.uniform(0.1, 1.0, 100))
     trials = 4096 if quick else 10240
     return [
         Case("FedTSWI, M=4 N=4 K=2", "fedtswi", paper, 4, 2, trials, 4),

@@ -203,7 +203,7 @@ def channels(
     try:
         given = [np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in (p01, p11, reward)]
         stay, good, pays = np.broadcast_arrays(*given)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ModelError(
             f"p01, p11 and reward must be numbers or lists of one length: {error}"
         ) from None

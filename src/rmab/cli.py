@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,12 +18,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from rmab.errors import RmabError, StudyError
 
 if TYPE_CHECKING:
+    from rmab.studies.paper import Drawn
     from rmab.studies.results import Results
     from rmab.studies.study import Study
 
 __all__ = ["main"]
 
-DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
+DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+MAX_AGE = 100_000
 
 EXAMPLE_STUDY = """\
 a study file:
@@ -42,7 +45,7 @@ a study file:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One line, as every other error."""
-        self.exit(BAD_INPUT, f"{self.prog}: {message}; see {self.prog} --help\n")
+        self.exit(BAD_INPUT, _line(f"{self.prog}: {message}; see {self.prog} --help") + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -116,7 +119,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
+    """Run a command; returns the exit code. Without argv it is the program `rmab`."""
+    code = _main(argv)
+    if code == INTERRUPTED and argv is None:
+        # Threads in the midst of a batch cannot be stopped, and a plain exit would wait for them.
+        sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+def _main(argv: Sequence[str] | None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     if options.version:
@@ -132,21 +144,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except RmabError as error:
-        _say(f"rmab {options.command}: {error}")
+        _say(_line(f"rmab {options.command}: {error}"))
         return BAD_INPUT
     except KeyboardInterrupt:
-        _say(f"rmab {options.command}: interrupted before anything was done")
+        _say(f"rmab {options.command}: interrupted before anything was finished")
         return INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()
+        _drop_output()
         return DONE
+    except OSError as error:  # a full disk, say
+        _drop_output()
+        _say(_line(f"rmab {options.command}: {error}"))
+        return FAILED
 
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _whole(option: str, text: str | None, least: int) -> int | None:
+def _line(text: str) -> str:
+    """On one line, though a file's name may have several."""
+    return " ".join(text.splitlines())
+
+
+def _drop_output() -> None:
+    """Send what is left for standard output nowhere: the interpreter flushes it as it ends."""
+    with suppress(OSError):  # there may be no such file behind it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _whole(option: str, text: str | None, least: int, most: int | None = None) -> int | None:
     """An option's whole number, or None where it was not given."""
     if text is None:
         return None
@@ -154,8 +181,9 @@ def _whole(option: str, text: str | None, least: int) -> int | None:
         number = int(text)
     except ValueError:
         number = least - 1
-    if number < least:
-        raise StudyError(f"{option} must be a whole number of at least {least}, got {text}")
+    if number < least or (most is not None and number > most):
+        rule = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise StudyError(f"{option} must be a whole number {rule}, got {text!r}")
     return number
 
 
@@ -185,22 +213,32 @@ def _progress(total: int, label: str, quiet: bool) -> Iterator[Callable[[int], N
 
 
 def _folder(path: str) -> Path:
-    """The output folder, made now so that a bad one is refused before the work."""
+    """The output folder, made and tried now so that a bad one is refused before the work."""
+    import tempfile
+
+    if not path:
+        raise StudyError("--out must name a folder, got ''")
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StudyError(f"--out {path}: cannot be made: {error.strerror}") from None
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StudyError(f"--out {path}: must be a folder to write to: {reason}") from None
     return folder
 
 
 def _run(options: argparse.Namespace) -> int:
     study = _load(options)
-    out = _folder(options.out) if options.out else None
+    out = None if options.out is None else _folder(options.out)
     from rmab.studies.running import run
 
     with _progress(study.trials, Path(options.study).stem, options.json) as progress:
-        results = run(study, progress)
+        try:
+            results = run(study, progress)
+        except RmabError as error:
+            raise StudyError(f"{options.study}: {error}") from None
     if out is not None:
         from rmab.report.page import write_study
 
@@ -262,7 +300,7 @@ def _value(options: argparse.Namespace) -> int:
 
 def _index(options: argparse.Namespace) -> int:
     study = _load(options)
-    max_age = _whole("--max-age", options.max_age, 1)
+    max_age = _whole("--max-age", options.max_age, 1, MAX_AGE)
     assert max_age is not None
     from rmab.planning.planners import index_table, whittle_at
 
@@ -293,20 +331,24 @@ def _reproduce(options: argparse.Namespace) -> int:
     from rmab.report.page import write_paper
     from rmab.studies.paper import reproduce
 
-    done = []
+    done: list[Drawn] = []
     interrupted = False
-    for figure in chosen:
-        with _progress(figure.n_trials, figure.name, options.json) as progress:
-            drawn = reproduce(figure, progress)
-        if drawn is not None:
-            done.append(drawn)
-            if not options.json:
-                print(f"{figure.name}  {figure.title}")
-                for claim in drawn.claims:
-                    print(f"  {claim.verdict}: {claim.text} Measured: {claim.measured}")
-        if drawn is None or drawn.interrupted:
-            interrupted = True
-            break
+    try:
+        for figure in chosen:
+            with _progress(figure.n_trials, figure.name, options.json) as progress:
+                drawn = reproduce(figure, progress)
+            if drawn is not None:
+                done.append(drawn)
+                if not options.json:
+                    print(f"{figure.name}  {figure.title}")
+                    for claim in drawn.claims:
+                        print(f"  {claim.verdict}: {claim.text} Measured: {claim.measured}")
+            if drawn is None or drawn.interrupted:
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        if not done:
+            raise
+        interrupted = True
     report = write_paper(out, done)
     if options.json:
         print(json.dumps({figure.name: figure.to_json() for figure in done}, allow_nan=False))

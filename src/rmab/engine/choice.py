@@ -31,7 +31,8 @@ def _by_pairs(index: Array, k: Array) -> Array:
 
 
 def _by_bisection(index: Array, k: Array) -> Array:
-    bits = lax.bitcast_convert_type(index.astype(jnp.float32) + 0.0, jnp.uint32)
+    bits = lax.bitcast_convert_type(index.astype(jnp.float32), jnp.uint32)
+    bits = jnp.where(bits == jnp.uint32(1 << 31), 0, bits)  # -0.0 ties with 0.0
     negative = bits >> 31 == 1
     order = jnp.where(negative, ~bits, bits | jnp.uint32(1 << 31))  # (N, ...) sorts as the floats
 

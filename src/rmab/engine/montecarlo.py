@@ -88,10 +88,10 @@ def batch_size(setting: Setting) -> int:
 
 
 def default_threads() -> int:
-    """Batches to run side by side: one for each core, one on an accelerator."""
-    if jax.default_backend() != "cpu":
-        return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Batches to run side by side: one for each core; a few where an accelerator runs them."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return cores if jax.default_backend() == "cpu" else min(cores, 4)
 
 
 @dataclass
@@ -122,7 +122,9 @@ def simulate(
     arrays = (jnp.asarray(x, jnp.float32) for x in trials.arms.dynamics)
     truth = Dynamics(*arrays)
 
-    with ThreadPoolExecutor(threads) as pool:
+    result = Simulated(0, {}, CoMoments(len(everyone)))
+    pool = ThreadPoolExecutor(threads)
+    try:
         shape = None if joint is None else (joint.actions.size, joint.subsets.shape[0])
         build = partial(_program, setting, width, shape)
         distinct = list(dict.fromkeys(everyone.values()))
@@ -138,22 +140,30 @@ def simulate(
             mine = {name: outcomes[policy] for name, policy in everyone.items()}
             return _reduce(trials, mine, min(width, trials.n_trials - start))
 
-        result = Simulated(0, {}, CoMoments(len(everyone)))
         waiting: deque[Future[_Batch]] = deque()
         starts = iter(range(0, trials.n_trials, width))
-        try:
+        # Ctrl-C reaches the main thread alone, so a merge in another is done whole or not at all.
+        with ThreadPoolExecutor(1) as merger:
+
+            def merge_next() -> None:
+                reduced = waiting.popleft().result()
+                merger.submit(_merge, result, trials, reduced).result()
+                if progress is not None:
+                    progress(reduced.n_trials)
+
             for start in starts:
                 waiting.append(pool.submit(batch, start))
                 if len(waiting) > threads:
-                    _merge(result, trials, waiting.popleft().result(), progress)
+                    merge_next()
             while waiting:
-                _merge(result, trials, waiting.popleft().result(), progress)
-        except KeyboardInterrupt:
-            for future in waiting:
-                future.cancel()
-            if result.n_trials == 0:
-                raise
-            result.interrupted = True
+                merge_next()
+    except KeyboardInterrupt:
+        if result.n_trials == 0:
+            raise
+        result.interrupted = True
+    finally:
+        # A batch under way cannot be stopped; whoever was interrupted should not wait for it.
+        pool.shutdown(wait=False, cancel_futures=True)
     return result
 
 
@@ -216,7 +226,7 @@ def _reduce(trials: Trials, outcomes: dict[str, Outcome], count: int) -> _Batch:
     return _Batch(count, means, {n: o.lengths.shape[0] for n, o in outcomes.items()}, parts)
 
 
-def _merge(result: Simulated, trials: Trials, batch: _Batch, progress: Progress | None) -> None:
+def _merge(result: Simulated, trials: Trials, batch: _Batch) -> None:
     """Add one batch to the tallies."""
     for name, part in batch.parts.items():
         if name not in result.tallies:
@@ -226,5 +236,3 @@ def _merge(result: Simulated, trials: Trials, batch: _Batch, progress: Progress 
             getattr(result.tallies[name], key).add(blocks)
     result.means.add(batch.means)
     result.n_trials += batch.n_trials
-    if progress is not None:
-        progress(batch.n_trials)

@@ -27,6 +27,7 @@ from jax import Array, lax
 
 from rmab.arms import NEVER, Dynamics, InformationStates, information_states, stationary_belief
 from rmab.engine.choice import largest
+from rmab.errors import ModelError
 from rmab.federation.policies import Policy
 from rmab.federation.rounds import (
     FIRST_LENGTH,
@@ -286,7 +287,13 @@ class _Simulator:
         dynamics = Dynamics(p01[:, None], p11[:, None], reward[:, None, None])
         table = self.policy.planner(dynamics, states)
         shape = (self.setting.n_arms, grid.age.size, p01.shape[-1])
-        return jnp.broadcast_to(jnp.asarray(table, jnp.float32), shape)
+        try:
+            return jnp.broadcast_to(jnp.asarray(table, jnp.float32), shape)
+        except ValueError:
+            raise ModelError(
+                f"policy {self.policy.name}: its planner must give an index for (arms, information "
+                f"states, trials) = {shape}, got shape {jnp.shape(table)}"
+            ) from None
 
     # ------------------------------------------------------------------- the run
 

@@ -46,8 +46,8 @@ def visit_limit(visits: Array, n_agents: int, horizon: int) -> Array:
     No count exceeds the horizon, so larger limits are cut to it before they overflow.
     """
     xp = array_namespace(visits)
-    factor = 2**n_agents
-    enough = min(horizon, horizon // factor + 1)
+    factor = min(2**n_agents, horizon)
+    enough = horizon // factor + 1
     return xp.minimum(factor * xp.clip(visits, 1, enough), horizon)
 
 

@@ -107,9 +107,14 @@ class Draws:
 
         `least` is a lower bound on the shapes that the caller knows; from 1 on less is computed.
         """
-        boost: Array | float = 1.0
+        value, boost = self._gamma(shape, least)
+        return value if boost is None else value * jnp.exp(boost)
+
+    def _gamma(self, shape: Array, least: float) -> tuple[Array, Array | None]:
+        """Gammas of shape 1 or more, and the logarithms of what brings them to smaller shapes."""
+        boost = None
         if least < 1:  # the method needs 1 or more: Gamma(a) = Gamma(a + 1) U^(1/a)
-            boost = self.uniform(*shape.shape[:-1]) ** (1 / shape)
+            boost = jnp.log(self.uniform(*shape.shape[:-1])) / shape
             shape = shape + 1
         counters = self._counters(shape.shape)
         d = shape - jnp.float32(1 / 3)
@@ -130,13 +135,17 @@ class Draws:
             jnp.broadcast_to(~self._wanted, shape.shape),
         )
         _, value, _ = lax.while_loop(lambda s: (~s[2]).any() & (s[0] < ATTEMPTS), attempt, start)
-        return value * boost
+        return value, boost
 
     def beta(self, a: Array, b: Array, least: float = 0.0) -> Array:
         """Beta(a, b) for each entry of a and b (..., trials); `least` as for gamma."""
         a, b = jnp.broadcast_arrays(a, b)
-        pair = self.gamma(jnp.stack([a, b]), least)
-        return pair[0] / (pair[0] + pair[1])
+        pair, boost = self._gamma(jnp.stack([a, b]), least)
+        if boost is None:
+            return pair[0] / (pair[0] + pair[1])
+        # Two gammas of small shapes may both be too small for a float, but not their logarithms.
+        size = jnp.log(pair) + boost
+        return lax.logistic(size[0] - size[1])
 
 
 def seed_words(seed: int) -> Array:

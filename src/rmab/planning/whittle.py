@@ -53,9 +53,12 @@ def _closed_form(
     bottom = xp.where(
         rising, 1 - p11 + kept, 1 + p01 - fall - xp.maximum(belief, p01 + memory * p11)
     )
-    inside = (belief > xp.minimum(p01, p11)) & (belief < xp.maximum(p01, p11)) & (bottom > 0)
-    # The ratio lies in [0, 1]; when p01 and 1 - p11 are both near 0 rounding may push it out.
-    ratio = xp.clip(top / xp.where(inside, bottom, 1), 0, 1)
+    high = xp.maximum(p01, p11)
+    inside = (belief > xp.minimum(p01, p11)) & (belief < high) & (bottom > 0)
+    # The ratio of probabilities lies in [0, 1]; when p01 and 1 - p11 are both near 0 rounding may
+    # push it out. Upper confidence bounds that are not clipped may exceed 1, and it with them.
+    most = xp.where(high > 1, xp.inf, 1)
+    ratio = xp.clip(top / xp.where(inside, bottom, 1), 0, most)
     return xp.where(inside, ratio, belief)
 
 

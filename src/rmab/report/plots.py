@@ -16,10 +16,10 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from rmab.studies.paper import Drawn
 from rmab.studies.results import Curve, Floats, PolicyResult, Results
@@ -90,7 +90,7 @@ SPARE = (
     ("#aa3377", "P"),
     ("#4477aa", "s"),
     ("#228833", "^"),
-    ("#ccbb44", "D"),
+    ("#997700", "D"),
     ("#ee6677", "v"),
     ("#66ccee", "X"),
 )
@@ -113,7 +113,7 @@ def _looks(names: Iterable[str]) -> dict[str, Look]:
     return {name: LOOKS.get(name) or _spare(name, own.index(name)) for name in listed}
 
 
-# --------------------------------------------------------------------------- what figures are made
+# ---------------------------------------------------------------------------- what figures are made
 
 
 @dataclass(frozen=True)
@@ -149,11 +149,11 @@ def _slots(parts: Sequence[Part]) -> Figure:
     """Rewards above, cumulative regrets below, a column for each part."""
     regrets = [r.regret.mean for part in parts for r in part.results.values()]
     rows = 2 if any(regret.any() for regret in regrets) else 1
-    figure, panels = _panels(rows, len(parts), share_rows=True)
+    figure, panels = _panels(rows, len(parts))
     for column, part in zip(panels.T, parts, strict=True):
         learning = any(len(r.episode_trials) > 1 for r in part.results.values())
         edges = _edges(part.results.study.horizon, learning)
-        column[0].set_title(part.title)
+        column[0].set_title(_capital(part.title))
         _reward_panel(column[0], part, edges)
         if rows == 2:
             _regret_panel(column[1], part, edges)
@@ -197,39 +197,57 @@ def _signed_log_if_large(row: Iterable[Axes], largest: float) -> None:
 
 
 def _episodes(drawn: Drawn) -> Figure:
-    """One policy: a line for each variant. Several: a panel for each variant."""
-    key = drawn.figure.y
-    first = drawn.results[0]
-    variants = list(zip(drawn.figure.variants, drawn.results, strict=False))
-    if len(first) == 1:
-        lines = [
-            (_spare(variant.label, place) if variant.label else look, result, results.trials)
-            for place, (variant, results) in enumerate(variants)
-            for look, result in _lines(results)
-        ]
-        panels_of_lines = [("", lines)]
-    else:
-        # What a variant leaves as it was is drawn from the first.
-        panels_of_lines = [
-            (
-                variant.label,
-                [(look, result, results.trials) for look, result in _lines({**first, **results})],
-            )
-            for variant, results in variants
-        ]
-    figure, panels = _panels(1, len(panels_of_lines), share_rows=True)
-    for axes, (title, lines) in zip(panels[0], panels_of_lines, strict=True):
-        axes.set_title(title)
-        axes.set_xlabel("Episodes")
-        for place, (look, result, trials) in enumerate(lines):
-            kept = _kept(result.episode_trials, trials)
-            curve: Curve = getattr(result, f"episode_{key}")
-            _line(axes, look, kept + 1, Curve(curve.mean[kept], curve.se[kept]), place)
-    if key == "regret":
-        _log_y(panels[0, 0])
-    panels[0, 0].set_ylabel(Y_LABELS[key])
+    """One policy: a line for each variant. Several: a panel each; if two, regrets below."""
+    columns = (
+        _lines_of_variants(drawn) if len(drawn.results[0]) == 1 else _panels_of_policies(drawn)
+    )
+    keys = ["reward", "regret"] if len(columns) > 1 else [drawn.figure.y]
+    figure, panels = _panels(len(keys), len(columns), share_y="row")
+    for row, key in zip(panels, keys, strict=True):
+        for axes, (_, lines) in zip(row, columns, strict=True):
+            for place, line in enumerate(lines):
+                kept = _kept(line.result.episode_trials, line.trials)
+                curve: Curve = getattr(line.result, f"episode_{key}")
+                _line(axes, line.look, kept + 1, Curve(curve.mean[kept], curve.se[kept]), place)
+        if key == "regret":
+            _log_y(*row)
+        row[0].set_ylabel(Y_LABELS[key])
+    for column, (title, _) in zip(panels.T, columns, strict=True):
+        column[0].set_title(_capital(title))
+        column[-1].set_xlabel("Episodes")
     _legend(figure, panels)
     return figure
+
+
+class Line(NamedTuple):
+    """A policy's results over the episodes, and of how many trials they are."""
+
+    look: Look
+    result: PolicyResult
+    trials: int
+
+
+def _lines_of_variants(drawn: Drawn) -> list[tuple[str, list[Line]]]:
+    lines = []
+    for place, (variant, results) in enumerate(
+        zip(drawn.figure.variants, drawn.results, strict=False)
+    ):
+        ((look, result),) = _lines(results)
+        look = _spare(variant.label, place) if variant.label else look
+        lines.append(Line(look, result, results.trials))
+    return [("", lines)]
+
+
+def _panels_of_policies(drawn: Drawn) -> list[tuple[str, list[Line]]]:
+    """What a variant leaves out is drawn from the first."""
+    first = drawn.results[0]
+    looks = _looks({name: None for results in drawn.results for name in results})
+    columns = []
+    for variant, results in zip(drawn.figure.variants, drawn.results, strict=False):
+        sources = {**dict.fromkeys(first, first), **dict.fromkeys(results, results)}
+        lines = [Line(looks[name], each[name], each.trials) for name, each in sources.items()]
+        columns.append((variant.label, lines))
+    return columns
 
 
 def _errors(drawn: Drawn) -> Figure:
@@ -257,9 +275,15 @@ def _values(drawn: Drawn) -> Figure:
     figure, panels = _panels(1, len(arms))
     for arm, axes in enumerate(panels[0]):
         axes.plot(
-            belief, drawn.series[f"passive {arm}"], "--", color="#0072b2", label="Leave alone"
+            belief,
+            drawn.series[f"passive {arm}"],
+            "--",
+            color="#0072b2",
+            label="Leave alone, V(b; 0)",
         )
-        axes.plot(belief, drawn.series[f"active {arm}"], "-", color="#d55e00", label="Play")
+        axes.plot(
+            belief, drawn.series[f"active {arm}"], "-", color="#d55e00", label="Play, V(b; 1)"
+        )
         crossing, above = drawn.series[f"threshold {arm}"]
         axes.axvline(crossing, color="#555555", linewidth=0.9)
         sides = ((0.0, crossing, not above), (crossing, 1.0, bool(above)))
@@ -269,8 +293,8 @@ def _values(drawn: Drawn) -> Figure:
         axes.set_title(f"p01 = {arms.p01[arm]:g}, p11 = {arms.p11[arm]:g}: b* = {crossing:.3f}")
         axes.set_xlim(0, 1)
         axes.margins(y=0.15)
-        axes.set_xlabel("Belief")
-    panels[0, 0].set_ylabel("Value")
+        axes.set_xlabel("Belief b")
+    panels[0, 0].set_ylabel("Relative value")
     _legend(figure, panels)
     return figure
 
@@ -304,7 +328,12 @@ def _theory(drawn: Drawn) -> Figure:
     episodes.set_ylabel("Episodes so far")
     edges = _edges(len(slot), logarithmic=True)
     ends = edges[1:] - 1
-    _line(regret, look, edges[1:], Curve(result.regret.mean[ends], result.regret.se[ends]))
+    _line(
+        regret,
+        replace(look, marker=""),
+        edges[1:],
+        Curve(result.regret.mean[ends], result.regret.se[ends]),
+    )
     regret.plot(slot[ends], drawn.series["regret bound"][ends], **bound)
     (span,) = drawn.series["span"]
     regret.set_title(f"Theorem 1, D = {span:.3f}")
@@ -329,12 +358,13 @@ KINDS: dict[tuple[str, str], Callable[[Drawn], Figure]] = {
 # ------------------------------------------------------------------------------ what they draw with
 
 
-def _panels(rows: int, columns: int, share_rows: bool = False) -> tuple[Figure, Any]:
+def _panels(
+    rows: int, columns: int, share_y: Literal["none", "row"] = "none"
+) -> tuple[Figure, Any]:
     """A figure and its axes, (rows, columns)."""
-    width = 6.4 if columns == 1 else 5.0 * columns
+    width = 5.8 if columns == 1 else 5.0 * columns
     figure = Figure(figsize=(width, 1.0 + 3.0 * rows), layout="constrained")
-    shared = "row" if share_rows else False
-    return figure, figure.subplots(rows, columns, squeeze=False, sharex="col", sharey=shared)
+    return figure, figure.subplots(rows, columns, squeeze=False, sharex="col", sharey=share_y)
 
 
 def _lines(results: Mapping[str, PolicyResult]) -> list[tuple[Look, PolicyResult]]:
@@ -352,12 +382,17 @@ def _line(axes: Axes, look: Look, x: npt.NDArray[Any], curve: Curve, place: int 
         linestyle=look.dash,
         marker=look.marker,
         markevery=(place * 2 % step, step),
-        label=look.label,
+        label=_listed(look.label),
     )
     reach = BAND * curve.se
     axes.fill_between(
-        x, curve.mean - reach, curve.mean + reach, color=look.colour, alpha=0.2, linewidth=0
+        x, curve.mean - reach, curve.mean + reach, color=look.colour, alpha=0.16, linewidth=0
     )
+
+
+def _listed(text: str) -> str:
+    """Legends leave out labels that begin with an underscore or are empty: a space keeps them."""
+    return f" {text}" if text[:1] in ("", "_") else text
 
 
 def _legend(figure: Figure, panels: npt.NDArray[Any]) -> None:
@@ -367,11 +402,14 @@ def _legend(figure: Figure, panels: npt.NDArray[Any]) -> None:
         for axes in panels.flat
         for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
     }
+    width = 0.7 + 0.08 * max(map(len, entries))  # inches of an entry, about
+    fit = max(1, int(figure.get_figwidth() / width))
+    rows = -(-len(entries) // fit)
     figure.legend(
         list(entries.values()),
         list(entries),
         loc="outside lower center",
-        ncols=min(len(entries), 3 if panels.shape[1] == 1 else 5),
+        ncols=-(-len(entries) // rows),
     )
 
 
@@ -399,11 +437,15 @@ def _kept(reached: Floats, trials: int) -> npt.NDArray[np.intp]:
     return np.flatnonzero(keep)
 
 
-def _log_y(axes: Axes) -> None:
-    """A logarithmic y axis that ends a little below the lowest mean, whatever the bands do."""
-    drawn = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.get_lines()])
+def _log_y(*row: Axes) -> None:
+    """Logarithmic y axes that end a little below the lowest mean, whatever the bands do."""
+    drawn = np.concatenate(
+        [np.asarray(line.get_ydata(), float) for axes in row for line in axes.get_lines()]
+    )
     positive = drawn[drawn > 0]
-    if positive.size:
+    if not positive.size:
+        return
+    for axes in row:
         axes.set_yscale("log")
         axes.set_ylim(positive.min() / 1.5, positive.max() * 1.5)
         _log_ticks(axes.yaxis)
@@ -415,14 +457,19 @@ def _log_ticks(axis: Axis) -> None:
     steps = (1.0, 2.0, 5.0) if high / low < 10**3.5 else (1.0,)
     axis.set_major_locator(LogLocator(subs=steps))
     axis.set_major_formatter(FuncFormatter(_plain))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
 
 
 def _plain(value: float, _position: int | None = None) -> str:
-    return f"{value:,.10g}".replace("-", "\N{MINUS SIGN}")
+    text = f"{value:.10g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
-# ------------------------------------------------------------------------------------------- files
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+# -------------------------------------------------------------------------------------------- files
 
 
 def save(figure: Figure, folder: Path, name: str, about: str) -> str:
@@ -438,7 +485,7 @@ def save(figure: Figure, folder: Path, name: str, about: str) -> str:
 
 
 def _inline(svg: str, name: str, about: str) -> str:
-    """The SVG without its XML header; its ids begin with `name`, so that several can share a page."""
+    """The SVG without its XML header; its ids begin with `name`, so several can share a page."""
     body = svg[svg.index("<svg ") :]
     marks = ('id="', 'href="#', "url(#")
     body = _in_tags(body, [(mark, f"{mark}{name}-") for mark in marks])

@@ -9,9 +9,10 @@ import numpy as np
 from rmab.engine.moments import Moments
 from rmab.engine.montecarlo import Simulated, Tally, Trials, simulate
 from rmab.engine.simulate import Setting
+from rmab.errors import TooLargeError
 from rmab.federation.policies import Policy, named
 from rmab.planning.bounds import upper_bound
-from rmab.planning.joint import known_values, optimal
+from rmab.planning.joint import Optimum, known_values, optimal
 from rmab.studies.results import Curve, PolicyResult, Results
 from rmab.studies.study import Study
 
@@ -46,9 +47,19 @@ def run(
     )
     optimum = None
     if any(policy.joint for policy in policies.values()):
-        optimum = optimal(study.arms, study.plays)
+        optimum = _optimum(study)
     trials = Trials(study.arms, study.plays, setting, study.trials, study.seed, batch, threads)
     return _results(study, simulate(trials, policies, optimum, progress))
+
+
+def _optimum(study: Study) -> Optimum:
+    """The joint optimum with its table of actions, or what stands in the way."""
+    try:
+        optimum = optimal(study.arms, study.plays)
+        assert optimum.actions.size
+    except TooLargeError as error:
+        raise TooLargeError(f"policies: 'optimal' is too large: {error}", error.states) from None
+    return optimum
 
 
 def _curve(moments: Moments, rows: int | None = None) -> Curve:

@@ -1,0 +1,426 @@
+"""The engine against a slow, plain Algorithm 1, decision by decision.
+
+The plain one below is written from the paper with Python's floats, dictionaries and loops, and
+shares nothing with the engine but the random numbers: the channels' true states, and the posterior
+draws, which the learner makes from the plain one's own counts. Rewards differ from arm to arm, so
+that their sum tells which good arms were played.
+
+The engine computes in single precision, so a decision between two indices that are all but equal
+may differ. A trial is followed up to the slot where that explains a difference, and such trials
+must be few.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rmab.arms import Dynamics
+from rmab.engine.simulate import BEFORE, BITS, Outcome, Setting, simulator
+from rmab.federation.policies import named
+from rmab.learning.learners import Evidence, thompson
+from rmab.learning.randomness import CHANNELS, DRAWS, Draws, seed_words, stream, threefry
+
+SEED = seed_words(0x0123_4567_89AB_CDEF)
+TRIALS = np.arange(1000, 1064, dtype=np.uint32)
+NEAR = 2e-5  # relative: indices closer than this may be ranked either way in single precision
+
+Theta = tuple[float, float]  # (p01, p11)
+
+
+@dataclass(frozen=True)
+class Case:
+    arms: tuple[tuple[float, float, float], ...]  # (p01, p11, reward)
+    agents: int
+    plays: int
+    horizon: int
+    schedule: str = "paper"
+    shared: bool = False
+    weights: tuple[float, ...] | None = None
+
+    @property
+    def weight(self) -> tuple[float, ...]:
+        return self.weights or (1.0,) * self.agents
+
+
+PAPER = ((0.2, 0.8, 0.4137), (0.89, 0.17, 0.9021), (0.1, 0.9, 0.7333), (0.9, 0.16, 0.6179))
+NINE = (
+    *PAPER,
+    (0.5, 0.5, 0.5417),
+    (0.05, 0.93, 0.8111),
+    (0.7, 0.3, 0.4829),
+    (0.3, 0.6, 0.9713),
+    (0.02, 0.4, 1.3107),
+)
+CASES = {
+    "two agents": Case(PAPER, agents=2, plays=2, horizon=150),
+    "one agent, visits end episodes": Case(PAPER[:3], agents=1, plays=1, horizon=200),
+    "many arms, one realisation, weights": Case(
+        NINE, agents=3, plays=4, horizon=80, shared=True, weights=(1.0, 0.5, 2.25)
+    ),
+    "five arms, doubling, light weights": Case(
+        NINE[:5], agents=2, plays=3, horizon=120, schedule="doubling", weights=(0.25, 0.125)
+    ),
+    "every arm played, linear": Case(
+        PAPER[:3], agents=2, plays=3, horizon=60, schedule="linear", weights=(0.0, 3.0)
+    ),
+}
+
+
+# ------------------------------------------------------------------- shared: the random numbers
+
+
+@lru_cache
+def true_states(case: Case) -> np.ndarray:
+    """Whether each channel is good: (trials, slots, agents, arms).
+
+    From the counters that the engine names: (slot, arm), where the two words of a call serve the
+    first and the second half of the arms, and BEFORE for the state before the first slot.
+    """
+    n_arms = len(case.arms)
+    lane = np.arange(1 if case.shared else case.agents)[:, None, None]
+    key = stream(SEED, TRIALS[:, None, None, None], lane, CHANNELS)
+    slot = np.arange(case.horizon, dtype=np.uint32)[:, None]
+    arm = np.arange(n_arms, dtype=np.uint32)
+    moves = np.concatenate(threefry(key, slot, arm[: math.ceil(n_arms / 2)]), axis=-1)
+    before = np.asarray(threefry(key, jnp.uint32(BEFORE), arm)[0])[:, :, 0]  # (R, lanes, N)
+    p01, p11 = (np.array([a[i] for a in case.arms], np.float32) for i in (0, 1))
+
+    def happens(word: np.ndarray, probability: np.ndarray) -> np.ndarray:
+        return word >> (32 - BITS) < np.floor(probability * 2.0**BITS)
+
+    good = happens(before, p01 / (p01 + (1 - p11)))
+    states = []
+    for t in range(case.horizon):
+        good = happens(moves[:, :, t, :n_arms], np.where(good, p11, p01))
+        states.append(good)
+    return np.broadcast_to(np.stack(states, 1), (len(TRIALS), case.horizon, case.agents, n_arms))
+
+
+@jax.jit
+def posterior_draw(trial: jax.Array, episode: jax.Array, counts: jax.Array) -> tuple:
+    """(p01, p11) of each arm from the counts (2, 2, N) of one trial."""
+    evidence = Evidence(counts[..., None], None, episode[None], None, None, 1)
+    return thompson(evidence, Draws(stream(SEED, trial[None], jnp.uint32(0), DRAWS), episode[None]))
+
+
+# ------------------------------------------------------------------- the plain algorithm
+
+
+def belief(theta: Theta, last_seen: int | None, age: int) -> float:
+    """Eq. (27), slot by slot; an arm never seen is in its stationary law."""
+    p01, p11 = theta
+    if last_seen is None:
+        return p01 / (1 + p01 - p11)
+    b = float(last_seen)
+    for _ in range(age):
+        b = b * p11 + (1 - b) * p01
+    return b
+
+
+def whittle(theta: Theta, last_seen: int | None, age: int) -> float:
+    """Eqs. (34) and (35) as printed, without the reward."""
+    p01, p11 = theta
+    b, b0 = belief(theta, last_seen, age), p01 / (1 + p01 - p11)
+
+    def step(x: float) -> float:
+        return x * p11 + (1 - x) * p01
+
+    if p11 >= p01:
+        if b <= p01 or b >= p11:
+            return b
+        if b >= b0:
+            return b / (1 - p11 + b)
+        slots, reached = 0, p01  # L(p01, b) and T^L(p01)
+        while reached <= b:
+            if step(reached) <= reached:  # b is b0 but for the last digits
+                return b / (1 - p11 + b)
+            slots, reached = slots + 1, step(reached)
+        drift = b - step(b)
+        bottom = 1 - p11 + drift * slots + reached
+        # Upper bounds beyond 1 can turn the sign: the equation says nothing there.
+        return (drift * (slots + 1) + reached) / bottom if bottom > 0 else b
+    if b <= p11 or b >= p01:
+        return b
+    if b < b0:
+        return (b + p01 - step(b)) / (1 + p01 - step(p11) + step(b) - b)
+    if b < step(p11):
+        return p01 / (1 + p01 - step(p11))
+    return p01 / (1 + p01 - b)
+
+
+Counts = dict[tuple[int, int, int], float]  # (arm, last seen, seen) -> transitions, merged
+Visits = dict[tuple[int, int], float]  # (arm, seen) -> plays, merged
+
+
+@dataclass
+class Server:
+    """What turns merged counts into what the agents play by."""
+
+    case: Case
+    trial: int
+    estimate: Callable[["Server", int, Counts, Visits], list[Theta]] | None
+    index: Callable[[Theta, float, int | None, int], float]
+    sigma: float = 0.5
+    alive: set[int] = field(default_factory=set)
+
+    @property
+    def pulls(self) -> int:
+        return int(10 * math.log(self.case.horizon))
+
+    def limit(self, previous: int) -> int:
+        """The most slots of the next episode."""
+        if self.estimate is None:
+            return self.case.horizon
+        if self.estimate is eliminate:
+            left, plays = len(self.alive), self.case.plays
+            return math.ceil(self.pulls * left / plays) if left > plays else self.case.horizon
+        return 2 * previous if self.case.schedule == "doubling" else previous + 1
+
+
+def draw(server: Server, episode: int, counts: Counts, visits: Visits) -> list[Theta]:
+    n_arms = len(server.case.arms)
+    table = np.zeros((2, 2, n_arms), np.float32)
+    for (arm, was, seen), count in counts.items():
+        table[was, seen, arm] = count
+    p01, p11 = posterior_draw(np.uint32(server.trial), np.int32(episode), table)
+    return [(float(p01[n, 0]), float(p11[n, 0])) for n in range(n_arms)]
+
+
+def upper_bound(clip: bool) -> Callable[[Server, int, Counts, Visits], list[Theta]]:
+    def estimate(server: Server, episode: int, counts: Counts, visits: Visits) -> list[Theta]:
+        thetas = []
+        for n in range(len(server.case.arms)):
+            width = math.sqrt(math.log(4 * episode) / max(1, visits[n, 0] + visits[n, 1]))
+            both = []
+            for was in (0, 1):
+                good, bad = 1 + counts[n, was, 1], 1 + counts[n, was, 0]  # the prior is Beta(1, 1)
+                upper = good / (good + bad) + width
+                both.append(min(1.0, upper) if clip else upper)
+            thetas.append((both[0], both[1]))
+        return thetas
+
+    return estimate
+
+
+def eliminate(server: Server, episode: int, counts: Counts, visits: Visits) -> list[Theta]:
+    """Fed1-UCB: 1 for the arms in play, 0 for the others."""
+    case = server.case
+    if episode == 1:
+        server.alive = set(range(len(case.arms)))
+    elif len(server.alive) > case.plays:
+        pulled = {n: visits[n, 0] + visits[n, 1] for n in server.alive}
+        mean = {n: case.arms[n][2] * visits[n, 1] / max(1, pulled[n]) for n in server.alive}
+        width = {
+            n: math.sqrt(4 * server.sigma**2 * math.log(case.horizon) / max(1, pulled[n]))
+            for n in server.alive
+        }
+        kth = sorted(mean.values(), reverse=True)[case.plays - 1]
+        server.alive = {n for n in server.alive if mean[n] + width[n] >= kth - width[n]}
+    return [(1.0, 1.0) if n in server.alive else (0.0, 0.0) for n in range(len(case.arms))]
+
+
+def turn(theta: Theta, reward: float, last_seen: int | None, age: int) -> float:
+    """Whoever waited longest, among the arms in play."""
+    if theta[1] == 0:
+        return -1.0
+    return math.inf if last_seen is None else float(age)
+
+
+INDICES: dict[str, Callable[[Theta, float, int | None, int], float]] = {
+    "whittle": lambda theta, reward, seen, age: reward * whittle(theta, seen, age),
+    "myopic": lambda theta, reward, seen, age: reward * belief(theta, seen, age),
+    "fixed": lambda theta, reward, seen, age: belief(theta, None, 0),
+    "fixed-best": lambda theta, reward, seen, age: reward * belief(theta, None, 0),
+    "turn": turn,
+}
+# name, options -> how the server estimates, which index agents use
+PLAIN = {
+    "fedtswi": (draw, "whittle"),
+    "fedts-myopic": (draw, "myopic"),
+    "feducb-wi": (upper_bound(clip=True), "whittle"),
+    "feducb-wi unclipped": (upper_bound(clip=False), "whittle"),
+    "feducb-myopic unclipped": (upper_bound(clip=False), "myopic"),
+    "fed1-ucb": (eliminate, "turn"),
+    "whittle": (None, "whittle"),
+    "myopic": (None, "myopic"),
+    "fixed": (None, "fixed"),
+    "fixed-best": (None, "fixed-best"),
+}
+SIGMA = 0.12  # of Fed1-UCB: narrow enough for arms to be dropped within these horizons
+
+
+@dataclass
+class Agent:
+    seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # arm -> (state, slot)
+    transitions: Counter[tuple[int, int, int]] = field(default_factory=Counter)
+    visits: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+
+@dataclass
+class Record:
+    """What one trial gave; `near` are the slots with a choice between all but equal indices."""
+
+    rewards: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    errors: list[list[float]] = field(default_factory=list)
+    near: list[int] = field(default_factory=list)
+    early: int = 0  # episodes that visits ended
+    in_play: int = 0  # arms that Fed1-UCB had left at the end
+
+
+def algorithm_1(case: Case, policy: str, trial: int, states: np.ndarray) -> Record:
+    """One trial; states: (slots, agents, arms)."""
+    n_arms = len(case.arms)
+    estimate, index = PLAIN[policy]
+    server = Server(case, trial, estimate, INDICES[index], SIGMA)
+    agents = [Agent() for _ in range(case.agents)]
+    record = Record()
+    slot, previous = 0, 1  # T_0 = 1
+    truth = [(p01, p11) for p01, p11, _ in case.arms]
+    while slot < case.horizon:
+        thetas = truth
+        if estimate is not None:
+            merged: Counts = {}
+            for key in ((n, was, now) for n in range(n_arms) for was in (0, 1) for now in (0, 1)):
+                each = zip(case.weight, agents, strict=True)
+                merged[key] = sum(w * agent.transitions[key] for w, agent in each)
+            visits: Visits = {}
+            for place in ((n, now) for n in range(n_arms) for now in (0, 1)):
+                each = zip(case.weight, agents, strict=True)
+                visits[place] = sum(w * agent.visits[place] for w, agent in each)
+            thetas = estimate(server, len(record.lengths) + 1, merged, visits)
+        record.errors.append(
+            [
+                ((t[0] - true[0]) ** 2 + (t[1] - true[1]) ** 2) / 2
+                for t, true in zip(thetas, truth, strict=True)
+            ]
+        )
+        table: dict[tuple[int, int | None, int], float] = {}  # the indices of this episode
+        at_start = [agent.visits.copy() for agent in agents]
+        limit, length, tripped = server.limit(previous), 0, False
+        while slot < case.horizon and length < limit and not tripped:
+            paid = 0.0
+            for m, agent in enumerate(agents):
+                scores = []
+                for n in range(n_arms):
+                    state, when = agent.seen.get(n, (None, slot))
+                    place3 = (n, state, slot - when)
+                    if place3 not in table:
+                        table[place3] = server.index(thetas[n], case.arms[n][2], *place3[1:])
+                    scores.append(table[place3])
+                ranked = sorted(range(n_arms), key=lambda n: (-scores[n], n))
+                if case.plays < n_arms and index != "turn":
+                    last, first = scores[ranked[case.plays - 1]], scores[ranked[case.plays]]
+                    if abs(last - first) <= NEAR * max(abs(last), abs(first)):
+                        record.near.append(slot)
+                for n in sorted(ranked[: case.plays]):
+                    now = int(states[slot, m, n])
+                    paid += now * case.arms[n][2]
+                    if n in agent.seen and agent.seen[n][1] == slot - 1:
+                        agent.transitions[n, agent.seen[n][0], now] += 1
+                    agent.visits[n, now] += 1
+                    agent.seen[n] = (now, slot)
+            record.rewards.append(paid)
+            slot, length = slot + 1, length + 1
+            tripped = case.schedule == "paper" and index != "turn" and estimate is not None
+            tripped = tripped and any(
+                count > 2**case.agents * max(1, start[key])
+                for agent, start in zip(agents, at_start, strict=True)
+                for key, count in agent.visits.items()
+            )
+        record.early += tripped and length < limit
+        record.lengths.append(length)
+        previous = length
+    record.in_play = len(server.alive)
+    return record
+
+
+# ------------------------------------------------------------------- the comparison
+
+
+def run_engine(case: Case, policy: str) -> Outcome:
+    options: dict[str, object] = {}
+    name = policy.removesuffix(" unclipped")
+    if name != policy:
+        options["clip"] = False
+    if name == "fed1-ucb":
+        options["sigma"] = SIGMA
+    setting = Setting(
+        n_agents=case.agents,
+        n_arms=len(case.arms),
+        horizon=case.horizon,
+        shared=case.shared,
+        schedule=case.schedule,
+        weights=case.weights,
+    )
+    program = simulator(setting, named(name, case.horizon, options), len(TRIALS))
+    truth = Dynamics(*(jnp.asarray(x, jnp.float32) for x in zip(*case.arms, strict=True)))
+    out = program(SEED, jnp.asarray(TRIALS), truth, jnp.int32(case.plays), None)
+    return Outcome(*(np.asarray(x) for x in out))
+
+
+def compare(case: Case, policy: str) -> list[Record]:
+    """Both ways of running every trial of a case; the plain ones' records."""
+    out = run_engine(case, policy)
+    states = true_states(case)
+    records, excused = [], 0
+    for r, trial in enumerate(TRIALS):
+        plain = algorithm_1(case, policy, int(trial), states[r])
+        records.append(plain)
+        differs = np.flatnonzero(np.abs(out.rewards[:, r] - plain.rewards) > 1e-5)
+        n_episodes = len(plain.lengths)
+        same_lengths = (
+            out.episodes[r] == n_episodes and out.lengths[:n_episodes, r].tolist() == plain.lengths
+        )
+        if differs.size or not same_lengths:
+            until = differs[0] if differs.size else case.horizon
+            assert plain.near, f"trial {trial} differs at slot {until}, no choice was close"
+            assert plain.near[0] <= until, f"trial {trial} differs at {until} < {plain.near[0]}"
+            excused += 1
+            continue
+        assert not out.lengths[n_episodes:, r].any()
+        if out.error.shape[0]:
+            got = out.error[:n_episodes, :, r]
+            np.testing.assert_allclose(got, plain.errors, rtol=1e-3, atol=1e-6)
+    assert excused <= 0.02 * len(TRIALS)
+    return records
+
+
+@pytest.mark.parametrize("policy", PLAIN)
+def test_two_agents(policy):
+    case = CASES["two agents"]
+    records = compare(case, policy)
+    assert np.mean([np.mean(r.rewards) for r in records]) > 0.8
+    if policy == "fed1-ucb":
+        in_play = {r.in_play for r in records}
+        assert in_play >= {2, 3}, "the horizon should see arms dropped"
+
+
+@pytest.mark.parametrize("policy", ["fedtswi", "feducb-wi unclipped"])
+def test_visits_end_the_episodes_of_one_agent(policy):
+    records = compare(CASES["one agent, visits end episodes"], policy)
+    assert np.mean([r.early for r in records]) > 2
+
+
+@pytest.mark.parametrize("policy", ["fedtswi", "fed1-ucb", "whittle"])
+def test_many_arms_in_one_realisation_with_weights(policy):
+    compare(CASES["many arms, one realisation, weights"], policy)
+
+
+@pytest.mark.parametrize("policy", ["fedts-myopic", "fed1-ucb"])
+def test_doubling_episodes_with_light_weights(policy):
+    records = compare(CASES["five arms, doubling, light weights"], policy)
+    if policy != "fed1-ucb":
+        assert records[0].lengths == [2, 4, 8, 16, 32, 58]
+
+
+def test_every_arm_played():
+    records = compare(CASES["every arm played, linear"], "fedtswi")
+    assert records[0].lengths == [2, 3, 4, 5, 6, 7, 8, 9, 10, 6]

@@ -1,0 +1,152 @@
+"""Learners: a calibrated posterior, and upper bounds and elimination against plain formulas."""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from rmab.learning.learners import Evidence, survivors, thompson, ucb
+from rmab.learning.randomness import DRAWS, Draws, seed_words, stream
+
+RARE = 1e-4  # the chance that one comparison would have had to fail for a faultless learner
+
+
+def evidence(
+    transitions: np.ndarray,
+    visits: np.ndarray | None = None,
+    episode: np.ndarray | int = 1,
+    reward: np.ndarray | float = 1.0,
+    plays: int = 1,
+    agents: int = 1,
+) -> Evidence:
+    """transitions: (2, 2, N, trials); visits: (2, N, trials)."""
+    n_arms, n_trials = transitions.shape[2:]
+    return Evidence(
+        transitions=jnp.asarray(transitions, jnp.float32),
+        visits=jnp.asarray(transitions.sum(1) if visits is None else visits, jnp.float32),
+        episode=jnp.broadcast_to(jnp.asarray(episode, jnp.int32), n_trials),
+        reward=jnp.broadcast_to(jnp.asarray(reward, jnp.float32), n_arms)[:, None],
+        plays=jnp.int32(plays),
+        agents=agents,
+    )
+
+
+def draws(n_trials: int) -> Draws:
+    key = stream(seed_words(11), jnp.arange(n_trials), jnp.uint32(0), DRAWS)
+    return Draws(key, jnp.ones(n_trials, jnp.int32))
+
+
+# ------------------------------------------------------------------------------ Thompson
+
+
+@pytest.mark.parametrize("prior", [(1.0, 1.0), (3.0, 2.0), (0.5, 0.7)])
+def test_posterior_is_calibrated(prior):
+    """Truth from the prior, counts from the truth: the truth's rank among posterior draws is
+    uniform (Talts et al. 2018, simulation-based calibration)."""
+    replicates, per_rank = 3000, 9
+    looks = np.array([0, 1, 7, 60, 2000])  # one sample size for each arm
+    rng = np.random.default_rng(5)
+    truth = rng.beta(*prior, (2, looks.size, replicates))
+    good = rng.binomial(looks[:, None], truth)
+    seen = np.stack([looks[:, None] - good, good], axis=1)  # (2, 2, N, replicates)
+    columns = np.repeat(seen, per_rank, axis=-1)
+    got = thompson(evidence(columns), draws(columns.shape[-1]), prior=prior)
+    posterior = np.stack(got).reshape(2, looks.size, replicates, per_rank)
+    rank = (posterior < truth[..., None]).sum(-1)  # 0..per_rank
+    for of_state in rank:
+        for of_arm in of_state:
+            counts = np.bincount(of_arm, minlength=per_rank + 1)
+            assert stats.chisquare(counts).pvalue > RARE
+    # One draw of p01 says nothing about that of p11, nor about another arm's.
+    rows = rank.reshape(-1, replicates)
+    off_diagonal = np.corrcoef(rows)[np.triu_indices(len(rows), 1)]
+    assert np.abs(off_diagonal).max() < 4.5 / math.sqrt(replicates)
+
+
+def test_a_prior_far_below_one_gives_probabilities():
+    nothing = np.zeros((2, 2, 5, 27_000))
+    for good in thompson(evidence(nothing), draws(27_000), prior=(0.01, 0.01)):
+        assert ((good >= 0) & (good <= 1)).all()
+        assert abs(good.mean() - 0.5) < 4 * 0.5 / math.sqrt(good.size)
+
+
+# ------------------------------------------------------------------------------ UCB
+
+
+def random_counts(n_arms: int, n_trials: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Transitions (2, 2, N, trials) and visits (2, N, trials) that go together; some are 0."""
+    rng = np.random.default_rng(seed)
+    transitions = rng.integers(0, rng.choice([1, 4, 300], (2, 2, n_arms, n_trials)))
+    return transitions, transitions.sum(1) + rng.integers(0, 9, (2, n_arms, n_trials))
+
+
+@pytest.mark.parametrize("clip", [True, False])
+def test_ucb_is_the_mean_plus_a_width(clip):
+    transitions, visits = random_counts(3, 50, seed=6)
+    visits[:, 0, :5] = transitions[:, :, 0, :5] = 0  # arms that nobody has played
+    episode = np.arange(1, 51)
+    a, b = prior = (1.5, 0.5)
+    got = ucb(evidence(transitions, visits, episode), draws(50), clip=clip, prior=prior)
+    for s, arm, trial in np.ndindex(2, 3, 50):
+        to_bad, to_good = (int(n) for n in transitions[s, :, arm, trial])
+        mean = (a + to_good) / (a + b + to_bad + to_good)
+        played = max(1, int(visits[:, arm, trial].sum()))
+        upper = mean + math.sqrt(math.log(2 * 2 * (trial + 1)) / played)
+        assert got[s][arm, trial] == pytest.approx(min(upper, 1) if clip else upper, rel=1e-5)
+    assert (np.asarray(got).max() > 1) == (not clip)
+
+
+# ------------------------------------------------------------------------------ Fed1-UCB
+
+
+def plain_elimination(
+    alive: set[int], means: list[float], pulls: list[int], keep: int, horizon: int, sigma: float
+) -> tuple[set[int], float]:
+    """The rule for the `keep` best of the arms in play, and how near the closest call was."""
+    bound = {n: math.sqrt(4 * sigma**2 * math.log(horizon) / pulls[n]) for n in alive}
+    best = sorted((means[n] for n in alive), reverse=True)[keep - 1]
+    margin = {n: means[n] + bound[n] - (best - bound[n]) for n in alive}
+    return {n for n in alive if margin[n] >= 0}, min(abs(m) for m in margin.values())
+
+
+@pytest.mark.parametrize("keep", [1, 2, 4, 5])
+def test_survivors_are_those_of_plain_elimination(keep):
+    n_arms, n_agents, n_trials, pulls, horizon, sigma = 5, 3, 60, 40, 1000, 0.3
+    rng = np.random.default_rng(keep)
+    reward = np.array([0.4137, 0.9021, 0.7333, 0.6179, 1.1])
+    good = rng.random((n_arms, n_trials))
+    alive = [set(range(n_arms)) for _ in range(n_trials)]
+    visits = np.zeros((2, n_arms, n_trials), int)
+    dropped, close = 0, 0
+    settled = np.zeros(n_trials, bool)  # a call too close for float32: not looked at any more
+    for _ in range(12):
+        for trial, arms in enumerate(alive):
+            for arm in sorted(arms):
+                # Phases end in the middle of a turn: an arm may be a pull or two ahead.
+                taken = n_agents * pulls + int(rng.integers(0, 3))
+                hits = int(rng.binomial(taken, good[arm, trial]))
+                visits[:, arm, trial] += taken - hits, hits
+        given = evidence(
+            np.zeros((2, 2, n_arms, n_trials)), visits, reward=reward, plays=keep, agents=n_agents
+        )
+        got = np.asarray(
+            survivors(given, draws(n_trials), pulls=pulls, horizon=horizon, sigma=sigma)
+        )
+        np.testing.assert_array_equal(got[0], got[1])
+        for trial in range(n_trials):
+            pulled: list[Any] = visits[:, :, trial].sum(0).tolist()
+            means = (reward * visits[1, :, trial] / np.maximum(pulled, 1)).tolist()
+            left, nearest = plain_elimination(alive[trial], means, pulled, keep, horizon, sigma)
+            if nearest < 1e-6:
+                settled[trial] = True
+                close += 1
+            if not settled[trial]:
+                assert set(np.flatnonzero(got[0][:, trial])) == left
+            assert len(left) >= keep
+            dropped += len(alive[trial]) - len(left)
+            alive[trial] = left
+    assert close <= 1
+    assert dropped >= {1: 120, 2: 90, 4: 20, 5: 0}[keep]

@@ -1,0 +1,70 @@
+"""Small results, run once: a study with a policy of the user's own, and figures of the paper."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+
+import rmab
+from rmab.federation.policies import named
+from rmab.studies.paper import Claim, Drawn, Figure, Variant, figures, reproduce
+from rmab.studies.results import Results
+from rmab.studies.running import Values
+
+HORIZON = 60
+NAME = "<b>&$x"  # a policy may be called anything
+
+
+class Small(NamedTuple):
+    """Results of several policies, the odd name of one of them, and all the paper's figures."""
+
+    several: Results
+    odd: str
+    drawn: list[Drawn]
+
+
+@pytest.fixture(scope="session")
+def small() -> Small:
+    """All figures, from two runs."""
+    about = {figure.name: figure for figure in figures(trials=64)}
+    arms = about["theory"].variants[0].study.arms
+    own = replace(named("fedtswi", HORIZON), name=NAME)
+    several = rmab.run(
+        rmab.Study(arms, agents=2, plays=2, horizon=HORIZON, trials=64, policies=[own, "whittle"])
+    )
+    theory = reproduce(short(about["theory"]))
+    assert theory is not None
+    results = {"fig06": theory.results[0], "fig07": theory.results[0], "fig08": theory.results[0]}
+    drawn = []
+    for name, figure in about.items():
+        if name == "theory":
+            drawn.append(theory)
+        elif name == "fig13":
+            computed = reproduce(figure)
+            assert computed is not None
+            drawn.append(computed)
+        else:
+            drawn.append(pretended(short(figure), results.get(name, several)))
+    return Small(several, NAME, drawn)
+
+
+def short(figure: Figure) -> Figure:
+    """The figure with few slots."""
+    variants = (Variant(v.label, replace(v.study, horizon=HORIZON)) for v in figure.variants)
+    return replace(figure, variants=tuple(variants))
+
+
+def pretended(figure: Figure, results: Results) -> Drawn:
+    """The figure as if every variant had given these results, with a claim of each kind."""
+    exact = {"optimum": 1.25, "upper_bound": 1.5, "whittle": 1.0, "fixed": None}
+    return Drawn(
+        figure,
+        [results] * len(figure.variants),
+        values=[Values(exact, {"fixed": "too <large>"}) for _ in figure.variants],
+        claims=[
+            Claim(f"{figure.name}: a < b & c", "0.25 > 0.125", True),
+            Claim(f"{figure.name}: second", "<i>", False),
+            Claim(f"{figure.name}: third", "nothing", None),
+        ],
+        seconds=1.25,
+    )

@@ -1,0 +1,210 @@
+"""Pages: whole HTML that needs nothing else, with every number and every verdict in words."""
+
+import csv
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+from matplotlib.image import imread
+
+from rmab.report.page import write_paper, write_study
+
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """A page taken apart: ids, addresses, text, the tables' rows; tags must close in order."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+        self.rows: list[list[str]] = []
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.words = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self._look(tag, attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_startendtag(self, tag, attrs):
+        self._look(tag, attrs)
+
+    def _look(self, tag, attrs):
+        self.tags.append(tag)
+        for key, value in attrs:
+            if key == "id":
+                self.ids.append(value)
+            if key in ("src", "href", "xlink:href", "action"):
+                self.addresses.append(value)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words += data
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+
+
+def cells(page: Page, width: int) -> dict[str, list[str]]:
+    """Rows of a table of that many columns, by their first cell."""
+    return {row[0]: row[1:] for row in page.rows if len(row) == width}
+
+
+@pytest.fixture(scope="module")
+def paper(small, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("paper")
+    path = write_paper(folder, small.drawn)
+    assert path == folder / "report.html"
+    return folder, Page(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def study(small, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    path = write_study(folder, "a <study>", small.several)
+    assert path == folder / "report.html"
+    return folder, Page(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("kind", ["paper", "study"])
+def test_a_page_needs_nothing_else(kind, request):
+    folder, page = request.getfixturevalue(kind)
+    assert len(page.ids) == len(set(page.ids))
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    for address in page.addresses:
+        if address.startswith("#"):
+            assert address[1:] in page.ids
+        else:
+            assert kind == "study" or (folder / address).is_file()
+            assert "/" not in address
+    html = (folder / "report.html").read_text(encoding="utf-8")
+    assert html.startswith('<!DOCTYPE html>\n<html lang="en">')
+    assert "@import" not in html
+    assert html.count('role="img" aria-label="') == page.tags.count("svg")
+
+
+def test_the_numbers_of_a_study_are_in_its_table(small, study):
+    _, page = study
+    rows = cells(page, 5)
+    for name, shown in ((small.odd, small.odd), ("whittle", "WI policy whittle")):
+        r = small.several[name]
+        assert rows[shown] == [
+            f"{r.mean:.5f} ± {r.se:.5f}",
+            f"{r.final:.5f} ± {r.final_se:.5f}",
+            f"{r.episodes:.1f}",
+            f"{r.behind:.5f} ± {r.behind_se:.5f}",
+        ]
+    assert "64 trials" in page.words
+    assert "Interrupted" not in page.words
+
+
+def test_the_settings_and_arms_of_a_study_are_in_it(small, study):
+    _, page = study
+    settings = cells(page, 2)
+    assert settings["Agents M"] == ["2"]
+    assert settings["Trials"] == ["64"]
+    assert settings["Policies"] == [f"{small.odd}, whittle"]
+    assert ["2", "0.89", "0.17", "0.9", "0.5174"] in page.rows
+
+
+def test_text_is_escaped(study):
+    folder, page = study
+    assert "b" not in page.tags
+    assert "Study a <study>" in page.words
+    assert "<study>" not in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_an_interrupted_study_says_so(small, tmp_path):
+    study = replace(small.several.study, trials=1000)
+    path = write_study(tmp_path, "s", replace(small.several, study=study, interrupted=True))
+    page = Page(path.read_text(encoding="utf-8"))
+    assert "Interrupted: 64 of 1000 trials were done" in page.words
+    assert cells(page, 2)["Trials"] == ["64 of 1000"]
+
+
+def test_every_claim_has_its_verdict_in_words(small, paper):
+    _, page = paper
+    summary = [row for row in page.rows if len(row) == 3]
+    for drawn in small.drawn:
+        for claim in drawn.claims:
+            assert any(row[1] == claim.text and claim.verdict in row[2] for row in summary)
+            assert f"Measured: {claim.measured}" in page.words
+    claims = [claim for drawn in small.drawn for claim in drawn.claims]
+    assert f"{len(claims)} claims:" in page.words
+    assert f"{sum(claim.held is True for claim in claims)} held" in page.words
+    assert {each.name for each in small.drawn} <= set(page.ids)
+
+
+def test_exact_values_are_shown_with_reasons(paper):
+    _, page = paper
+    rows = [row for row in page.rows if row[0] == "Optimum"]
+    assert ["Optimum", "1.250000", "100.000 %"] in rows
+    assert ["Fixed selection fixed", "not known", ""] in page.rows
+    assert "fixed: too <large>." in page.words
+
+
+def test_claims_and_curves_are_written_beside_the_page(small, paper):
+    folder, _ = paper
+    claims = json.loads((folder / "claims.json").read_text(encoding="utf-8"))
+    assert list(claims) == [drawn.name for drawn in small.drawn]
+    assert claims["fig06"]["claims"][1]["held"] is False
+    with (folder / "fig06-slots.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    (result,) = small.drawn[0].results[0].values()
+    assert len(rows) == 4 * len(result.slots.mean)
+    assert [row["variant"] for row in rows[:: len(result.slots.mean)]] == [
+        "K = 1",
+        "K = 2",
+        "K = 3",
+        "K = 4",
+    ]
+    assert float(rows[0]["reward"]) == result.slots.mean[0]
+    for name in ("fig13-series.csv", "theory-series.csv", "fig12-episodes.csv", "fig10.png"):
+        assert (folder / name).stat().st_size > 1000
+
+
+def test_drawings_are_whole(small, paper):
+    folder, _ = paper
+    for drawn in small.drawn:
+        pixels = imread(folder / f"{drawn.name}.png")
+        assert min(pixels.shape[:2]) > 400
+        assert pixels[..., :3].std() > 0.02  # not blank
+        root = ElementTree.parse(folder / f"{drawn.name}.svg").getroot()
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_an_interrupted_figure_shows_what_there_is(small, tmp_path):
+    fig06 = small.drawn[0]
+    stopped = replace(fig06, results=fig06.results[:2], values=[], claims=[], interrupted=True)
+    path = write_paper(tmp_path, [stopped])
+    page = Page(path.read_text(encoding="utf-8"))
+    assert "Interrupted: 128 of 256 trials were done" in page.words
+    assert ["Fig. 6", "not judged: interrupted", ""] in page.rows
+    assert "svg" in page.tags
+
+
+def test_nothing_done_is_said(tmp_path):
+    page = Page(write_paper(tmp_path, []).read_text(encoding="utf-8"))
+    assert "Interrupted before anything was done" in page.words
+
+
+def test_the_same_results_give_the_same_bytes(small, paper, tmp_path):
+    folder, _ = paper
+    (tmp_path / "report.html").write_text("old", encoding="utf-8")
+    write_paper(tmp_path, small.drawn)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(p.name for p in folder.iterdir())
+    for path in tmp_path.iterdir():
+        assert path.read_bytes() == (folder / path.name).read_bytes(), path.name
