@@ -9,11 +9,13 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
+import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +30,9 @@ from rmab.studies.results import Results
 from rmab.studies.study import KNOWN, LEARNERS
 
 PROGRAM = [sys.executable, "-c", "import sys; from rmab.cli import main; sys.exit(main())"]
+PATIENCE = 120.0  # seconds without a sign of life from a command
 PROMPTLY = 60.0  # seconds to end after Ctrl-C, report written; it takes some three
+Changes = Mapping[str, str | None]
 
 HEAD = {
     "agents": "2",
@@ -42,13 +46,11 @@ OTHER_ARM = "[[arm]]\np01 = 0.89\np11 = 0.17\nreward = 0.9\n"
 VALUES = ["optimum", "upper_bound", "whittle", "myopic", "random", "fixed", "fixed-best"]
 
 
-def toml(
-    head: dict[str, str | None] | None = None, arm: dict[str, str | None] | None = None
-) -> str:
+def toml(head: Changes | None = None, arm: Changes | None = None) -> str:
     """A study of two arms with some of its values replaced; None leaves one out."""
 
-    def lines(table: dict[str, str], changes: dict[str, str | None] | None) -> str:
-        merged: dict[str, str | None] = {**table, **(changes or {})}
+    def lines(table: Changes, changes: Changes | None) -> str:
+        merged = {**table, **(changes or {})}
         return "".join(f"{key} = {value}\n" for key, value in merged.items() if value is not None)
 
     return lines(HEAD, head) + OTHER_ARM + "[[arm]]\n" + lines(ARM, arm)
@@ -77,7 +79,7 @@ class Ran(NamedTuple):
         assert "Traceback" not in self.err
         for word in words:
             assert word in self.err, (word, self.err)
-        assert len(self.err) < 1000
+        assert len(self.err) < 10_000
 
 
 def _no_constant(name: str) -> None:
@@ -262,9 +264,9 @@ def bad_studies() -> Iterator[Any]:
     for value in ("-1", "nan", "inf", "true", '"1"', "[1]", "1e300", HUGE, VAST):
         yield head("weights", f"[1, {value}]", "agent 2", "number")
 
-    for key in ("trails", "name", "arms", "Trials", '"two\\nlines"', "a." * 3000 + "a"):
+    for key in ("trails", "name", "arms", "Trials", '"two\\nlines"', "a." * 1200 + "a"):
         yield unknown(key, "known are agents, plays")
-    yield head("weights." + "a." * 3000 + "a", "1", "too large to show")
+    yield head("weights." + "a." * 1200 + "a", "1", "too large to show")
 
     rest = 'agents = 2\npolicies = ["whittle"]\n'
     yield bad("no arms", rest, "arm", "[[arm]]")
@@ -283,14 +285,14 @@ def bad_studies() -> Iterator[Any]:
     yield bad("a table for all arms", "[arm]\np01 = 0.2\np11 = 0.8\nreward = 1\n", "[[arm]]")
 
     for text in ("agents =", "= 3", "just words", "agents = 1\nagents = 2", "[[arm]", "a = 'x\n"):
-        yield bad("not TOML", text, "not valid TOML", "line")
+        yield bad("not TOML", text, "not valid TOML", "(at ")
     yield bad("digits", f"trials = {'9' * 5000}\n", "not valid TOML", "digits")
     yield bad("lists in lists", "x = " + "[" * 20000 + "]" * 20000, "not valid TOML", "nested")
     yield bad("tables in tables", "x = " + "{a = " * 20000 + "1" + "}" * 20000, "not valid TOML")
     yield bad(
         "a long text", f'realisations = "{"x" * 10**5}"\n{OTHER_ARM}', "realisations", "xxx..."
     )
-    yield bad("a long list", f"trials = [{'1, ' * 10**5}]\n{OTHER_ARM}", "trials", "[1, 1, ")
+    yield bad("a long list", f"trials = [{'1, ' * 10**4}]\n{OTHER_ARM}", "trials", "[1, 1, ")
 
 
 @pytest.mark.parametrize(("text", "words"), list(bad_studies()))
@@ -488,7 +490,8 @@ def test_index_at_the_corners_is_a_number(call, study, p01, p11):
     path = study(toml(arm={"p01": p01, "p11": p11, "reward": "0.7"}))
     arm = call("index", path, "--max-age", "100", "--json").json["arms"][1]
     values = np.array([arm["never_seen"], *arm["index"][0], *arm["index"][1]])
-    assert np.all((values >= 0) & (values <= 0.7))
+    assert np.all((values >= -1e-15) & (values <= 0.7 + 1e-15))
+    assert "-" not in call("index", path, "--max-age", "100").out
 
 
 # ------------------------------------------------------------------------------------------- value
@@ -714,7 +717,7 @@ def test_reproduce_runs_a_figure_with_fewer_trials(call, tmp_path):
     assert ran.code == 0
     assert list(ran.json) == ["fig07", "fig13"]  # in the paper's order
     figure = ran.json["fig07"]
-    assert list(figure["variants"].values())[0]["trials"] == 32
+    assert figure["variants"][""]["trials"] == 32
     assert {type(claim["held"]) for claim in figure["claims"]} <= {bool, type(None)}
     assert len(figure["claims"]) == 2
     names = {path.name for path in out.iterdir()}
@@ -789,6 +792,7 @@ class Watched:
 
     def __init__(self, *arguments: str | Path) -> None:
         self.screen, terminal = pty.openpty()
+        termios.tcsetwinsize(self.screen, (24, 100))  # else it has no columns to write in
         self.process = subprocess.Popen(
             [*PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=terminal
         )
@@ -804,6 +808,7 @@ class Watched:
         os.close(self.screen)
 
     def _read(self) -> bool:
+        assert select.select([self.screen], [], [], PATIENCE)[0], self.seen
         try:
             text = os.read(self.screen, 65536).decode()
         except OSError:  # the other side is closed

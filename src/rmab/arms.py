@@ -67,7 +67,7 @@ class TwoState(Protocol):
     def p11(self) -> Array: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Arms:
     """N arms of S states, checked once, here.
 

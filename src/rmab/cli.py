@@ -199,11 +199,11 @@ def _load(options: argparse.Namespace) -> Study:
 
 
 @contextmanager
-def _progress(total: int, label: str, quiet: bool) -> Iterator[Callable[[int], None]]:
+def _progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
     """A bar with the time left, on standard error, where a person can see it."""
     from tqdm import tqdm
 
-    hide = quiet or not sys.stderr.isatty()
+    hide = not sys.stderr.isatty()
     with tqdm(total=total, desc=label, unit="trial", leave=False, disable=hide) as bar:
 
         def advance(done: int) -> None:
@@ -234,7 +234,7 @@ def _run(options: argparse.Namespace) -> int:
     out = None if options.out is None else _folder(options.out)
     from rmab.studies.running import run
 
-    with _progress(study.trials, Path(options.study).stem, options.json) as progress:
+    with _progress(study.trials, Path(options.study).stem) as progress:
         try:
             results = run(study, progress)
         except RmabError as error:
@@ -316,9 +316,9 @@ def _index(options: argparse.Namespace) -> int:
     ages = [str(age) for age in range(1, max_age + 1)]
     rows = [["arm", "last seen", *ages]]
     for number, arm in enumerate(arms, start=1):
-        rows.append([str(number), "never", f"{arm['never_seen']:.6f}", *[""] * (max_age - 1)])
+        rows.append([str(number), "never", f"{arm['never_seen']:z.6f}", *[""] * (max_age - 1)])
         for state, line in enumerate(arm["index"]):
-            rows.append(["", str(state), *(f"{w:.6f}" for w in line)])
+            rows.append(["", str(state), *(f"{w:z.6f}" for w in line)])
     print(_columns(rows))
     return DONE
 
@@ -335,7 +335,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     interrupted = False
     try:
         for figure in chosen:
-            with _progress(figure.n_trials, figure.name, options.json) as progress:
+            with _progress(figure.n_trials, figure.name) as progress:
                 drawn = reproduce(figure, progress)
             if drawn is not None:
                 done.append(drawn)

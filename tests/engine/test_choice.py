@@ -1,5 +1,7 @@
 """The K largest, by either implementation, against a stable sort."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,9 +18,9 @@ SIZES = (1, 2, 5, FEW, FEW + 1, 33)
 LARGEST, PAIRS, BISECTION = (jax.jit(f) for f in (largest, _by_pairs, _by_bisection))
 
 
-def implementations(size: int) -> tuple:
+def implementations(size: int) -> list[Any]:
     """Those that suit so many arms; pairs of many take long to compile."""
-    return (LARGEST, BISECTION, PAIRS) if size <= FEW + 1 else (LARGEST, BISECTION)
+    return [LARGEST, BISECTION, PAIRS] if size <= FEW + 1 else [LARGEST, BISECTION]
 
 
 # Few distinct values make ties; the whole range finds what bits do to signs and infinities.
@@ -60,7 +62,7 @@ def test_all_equal_is_the_first_arms(size):
 
 
 def test_both_signs_of_zero_tie():
-    index = np.tile(np.float32([-0.0, 0.0, -0.0]), (WIDTH, 3)).T
+    index = np.tile(np.array([-0.0, 0.0, -0.0], np.float32), (WIDTH, 3)).T
     for choose in implementations(len(index)):
         mask = np.asarray(choose(index, jnp.int32(3)))
         np.testing.assert_array_equal(mask, by_sorting(index, 3))

@@ -1,5 +1,7 @@
 """Rounds of Algorithm 1: merging, schedules and the stop rule, against plain loops."""
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -64,8 +66,11 @@ def test_visit_limit_neither_overflows_nor_passes_the_horizon(visits, n_agents, 
     assert visit_limit(jnp.array([visits], jnp.int32), n_agents, horizon).tolist() == [plain]
 
 
+Seen = Sequence[Sequence[tuple[int, int] | tuple[()]]]
+
+
 def episodes(
-    schedule: str, n_agents: int, n_arms: int, horizon: int, seen: list[list[tuple[int, int]]]
+    schedule: str, n_agents: int, n_arms: int, horizon: int, seen: Seen
 ) -> tuple[int, int]:
     """How many episodes there are, and how many of them visits end, in a plain loop.
 

@@ -49,7 +49,7 @@ def test_posterior_is_calibrated(prior):
     replicates, per_rank = 3000, 9
     looks = np.array([0, 1, 7, 60, 2000])  # one sample size for each arm
     rng = np.random.default_rng(5)
-    truth = rng.beta(*prior, (2, looks.size, replicates))
+    truth = rng.beta(prior[0], prior[1], (2, looks.size, replicates))
     good = rng.binomial(looks[:, None], truth)
     seen = np.stack([looks[:, None] - good, good], axis=1)  # (2, 2, N, replicates)
     columns = np.repeat(seen, per_rank, axis=-1)

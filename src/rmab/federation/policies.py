@@ -16,6 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
+from rmab.arms import Dynamics, InformationStates
 from rmab.learning.learners import Evidence, survivors, thompson, ucb
 from rmab.learning.randomness import Draws
 from rmab.planning.planners import Planner, fixed, fixed_best, myopic, round_robin, whittle_at
@@ -51,6 +52,20 @@ class Policy:
     max_age: int = 64
 
 
+def _take_turns(dynamics: Dynamics, states: InformationStates) -> Array:
+    """Round robin, fair also where K does not divide the number of arms in play.
+
+    Arms played in one slot have one age. Where they were the last and the first of a round, the
+    last go first again; the lower arm, as in other ties, would get ahead of the rest for ever.
+    """
+    playing, age = jnp.broadcast_arrays(dynamics.p11 > 0, states.age)
+    first = jnp.take_along_axis(age, jnp.argmax(playing, axis=0)[None], axis=0)
+    with_first = playing & (age == first)
+    ends_a_round = with_first & (jnp.cumsum(playing & ~with_first, axis=0) > 0)
+    index: Array = round_robin(dynamics, states) + 0.5 * ends_a_round
+    return index
+
+
 def _fed1_ucb(name: str, horizon: int, *, sigma: float = 0.5) -> Policy:
     """Fed1-UCB: phases of int(10 ln T) pulls of every arm in play; then K arms for ever."""
     pulls = max(1, int(10 * math.log(horizon)))
@@ -60,7 +75,7 @@ def _fed1_ucb(name: str, horizon: int, *, sigma: float = 0.5) -> Policy:
         return jnp.where(left > plays, -(-pulls * left // plays), horizon)
 
     learner = partial(survivors, pulls=pulls, horizon=horizon, sigma=sigma)
-    return Policy(name, round_robin, learner, True, lengths, estimates=False)
+    return Policy(name, _take_turns, learner, True, lengths, estimates=False)
 
 
 def _known(planner: Planner | None, *, joint: bool = False) -> Callable[..., Policy]:

@@ -30,7 +30,8 @@ class Evidence(NamedTuple):
 
     transitions: (2, 2, N, trials), looks at an arm in two consecutive slots by (state, next);
     visits: (2, N, trials), plays by state seen; episode: (trials,), counted from 1;
-    reward: (N, 1) what each arm pays; plays and agents: how many arms are played by how many.
+    reward: (N, 1) what each arm pays; plays: how many arms an agent plays in a slot; agents: how
+    many there are, each counted by its weight.
     """
 
     transitions: Array
@@ -38,7 +39,7 @@ class Evidence(NamedTuple):
     episode: Array
     reward: Array
     plays: Array
-    agents: int
+    agents: float
 
 
 def thompson(
@@ -83,7 +84,7 @@ def survivors(
     one whose pulls are within half a phase of the most: no other memory is needed.
     """
     pulled = evidence.visits.sum(0)
-    playing = pulled > pulled.max(0) - evidence.agents * pulls / 2
+    playing = pulled >= pulled.max(0) - evidence.agents * pulls / 2
     mean = evidence.reward * evidence.visits[1] / jnp.maximum(pulled, 1)
     width = jnp.sqrt(4 * sigma**2 * jnp.log(float(horizon)) / jnp.maximum(pulled, 1))
     ranked = jnp.sort(jnp.where(playing, mean, -jnp.inf), axis=0)[::-1]

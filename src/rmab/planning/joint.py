@@ -85,6 +85,7 @@ MAX_STATES = 1_000_000  # of the optimum: some ten seconds
 MAX_POLICY_STATES = 300_000  # of one policy's chain: a few seconds
 MAX_CODES = 2**25  # entries of a dense action table
 MAX_KEYS = 2**62  # joint codes that fit an integer
+MAX_CAP = 5_000  # an arm that takes longer to forget makes a chain that takes too long to settle
 TABLE_TOLERANCE = 1e-4
 MAX_TRANSITIONS = 50_000_000  # 12 bytes each
 TIE_DIGITS = 12  # indices and scores that agree to so many digits tie, as equal arms must
@@ -208,7 +209,7 @@ def policy_value(
 
     def fits(level: int) -> bool:
         caps = np.maximum(_caps(arms, TOLERANCES[level]), turn)
-        if _table_size(caps) >= MAX_KEYS or max(caps.max(), 2**plays) > limit:
+        if _table_size(caps) >= MAX_KEYS or caps.max() > MAX_CAP or 2**plays > limit:
             return False
         chain = _chain(arms, caps)
         index = _index_rows(planner, arms, caps)  # (rows,)
@@ -227,16 +228,17 @@ def policy_value(
     finest = bisect_left(range(len(TOLERANCES)), True, key=fits)
     if finest in found:
         return chain_gain(*_transitions(*found[finest]))
+    _refuse_slow(arms)
     size = _table_size(np.maximum(_caps(arms, TOLERANCES[-1]), turn))
     if size >= MAX_KEYS:
         count, what = size, f"{_readable(size)} joint codes"
     else:
         count = max(limit + 1, 2**plays)
-        what = f"the policy reaches at least {count:,} joint information states"
+        what = f"the policy reaches at least {_readable(count)} joint information states"
     raise TooLargeError(
-        f"{len(arms)} arms, {plays} plays: {what}, with {2**plays:,} transitions each and beliefs "
-        f"rounded at {TOLERANCES[-1]:g}; the limit is {MAX_KEYS:.0e} codes, {max_states:,} states "
-        f"and {MAX_TRANSITIONS:,} transitions",
+        f"{len(arms)} arms, {plays} plays: {what}, with {_readable(2**plays)} transitions each and "
+        f"beliefs rounded at {TOLERANCES[-1]:g}; the limit is {MAX_KEYS:.0e} codes, "
+        f"{max_states:,} states and {MAX_TRANSITIONS:,} transitions",
         states=count,
     )
 
@@ -303,19 +305,36 @@ def _finest_tolerance(arms: Arms, plays: int, max_states: int) -> float:
     counts = {t: _count(arms, _caps(arms, t), plays) for t in TOLERANCES}
     sizes = {t: _table_size(_caps(arms, t)) for t in TOLERANCES}
     most = min(max_states, MAX_TRANSITIONS // branches)
-    fitting = [t for t in TOLERANCES if counts[t] <= most and sizes[t] < MAX_KEYS]
+    fitting = [
+        t
+        for t in TOLERANCES
+        if counts[t] <= most and sizes[t] < MAX_KEYS and _caps(arms, t).max() <= MAX_CAP
+    ]
     tabled = [t for t in fitting if sizes[t] <= MAX_CODES]
     if tabled and tabled[0] <= max(fitting[0], TABLE_TOLERANCE):
         return tabled[0]
     if fitting:
         return fitting[0]
     coarsest = TOLERANCES[-1]
+    _refuse_slow(arms)
     raise TooLargeError(
         f"{len(arms)} arms, {plays} plays: {_readable(counts[coarsest])} joint information states "
         f"of {_readable(branches)} transitions each, with beliefs rounded at {coarsest:g}; the "
         f"limit is {max_states:,} states and {MAX_TRANSITIONS:,} transitions",
         states=counts[coarsest],
     )
+
+
+def _refuse_slow(arms: Arms) -> None:
+    """Say so if an arm forgets too slowly, however coarse the tolerance."""
+    caps = _caps(arms, TOLERANCES[-1])
+    slow = int(caps.argmax())
+    if caps[slow] > MAX_CAP:
+        raise TooLargeError(
+            f"arm {slow + 1} takes {caps[slow]:,} slots to forget what was seen, with beliefs "
+            f"rounded at {TOLERANCES[-1]:g}; the limit is {MAX_CAP:,} slots",
+            states=int(caps[slow]),
+        )
 
 
 def _readable(count: int) -> str:

@@ -53,12 +53,10 @@ def _closed_form(
     bottom = xp.where(
         rising, 1 - p11 + kept, 1 + p01 - fall - xp.maximum(belief, p01 + memory * p11)
     )
-    high = xp.maximum(p01, p11)
-    inside = (belief > xp.minimum(p01, p11)) & (belief < high) & (bottom > 0)
-    # The ratio of probabilities lies in [0, 1]; when p01 and 1 - p11 are both near 0 rounding may
-    # push it out. Upper confidence bounds that are not clipped may exceed 1, and it with them.
-    most = xp.where(high > 1, xp.inf, 1)
-    ratio = xp.clip(top / xp.where(inside, bottom, 1), 0, most)
+    inside = (belief > xp.minimum(p01, p11)) & (belief < xp.maximum(p01, p11)) & (bottom > 0)
+    # Never negative; when p01 and 1 - p11 are both near 0 rounding may make it so. It passes 1
+    # only where upper confidence bounds that are not clipped do.
+    ratio = xp.maximum(top / xp.where(inside, bottom, 1), 0)
     return xp.where(inside, ratio, belief)
 
 
@@ -68,7 +66,9 @@ def whittle_at(dynamics: Dynamics, states: InformationStates) -> Array:
     away = deviation(dynamics, states)
     belief = stationary_belief(dynamics) + away
     fall = (1 - (dynamics.p11 - dynamics.p01)) * xp.minimum(away, 0)
-    return dynamics.reward * _closed_form(xp, dynamics, belief, fall, states.age, belief - fall)
+    index = _closed_form(xp, dynamics, belief, fall, states.age, belief - fall)
+    # A slot after a look the belief is p01 or p11, where the closed form begins but for rounding.
+    return dynamics.reward * xp.where(states.age == 1, belief, index)
 
 
 def whittle_index(arms: Arms, belief: Array) -> Array:

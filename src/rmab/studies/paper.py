@@ -30,7 +30,7 @@ __all__ = ["FIGURES", "Claim", "Drawn", "Figure", "Variant", "figures", "reprodu
 SURE = 4  # standard errors a difference must exceed to count
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Variant:
     """One study of a figure; label is empty where there is but one."""
 
@@ -38,7 +38,7 @@ class Variant:
     study: Study
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Figure:
     """What is run and how it is drawn: x is episode, slot or belief."""
 
@@ -57,7 +57,7 @@ class Figure:
         return sum(variant.study.trials for variant in self.variants)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Claim:
     """What the paper says, what was measured, and whether it held (None: nothing to decide)."""
 

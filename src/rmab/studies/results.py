@@ -22,7 +22,7 @@ __all__ = ["Curve", "PolicyResult", "Results"]
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Curve:
     """A mean and its standard error, along slots or episodes."""
 
@@ -30,7 +30,7 @@ class Curve:
     se: Floats
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PolicyResult:
     """One policy's results. Rewards are averages per agent and slot."""
 
@@ -62,7 +62,7 @@ class PolicyResult:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Results(Mapping[str, PolicyResult]):
     """Results by policy name: `results["fedtswi"].mean`; `.mean` and `.se` have all of them."""
 

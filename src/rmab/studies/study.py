@@ -21,7 +21,16 @@ from rmab.errors import ModelError, StudyError
 if TYPE_CHECKING:
     from rmab.federation.policies import Policy
 
-__all__ = ["KNOWN", "LEARNERS", "REALISATIONS", "SCHEDULES", "Study", "from_table", "load"]
+__all__ = [
+    "KNOWN",
+    "LEARNERS",
+    "OPTIONS",
+    "REALISATIONS",
+    "SCHEDULES",
+    "Study",
+    "from_table",
+    "load",
+]
 
 REALISATIONS = ("independent", "shared")
 SCHEDULES = ("paper", "linear", "doubling")
@@ -70,7 +79,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "prior": (_pair, "two numbers from 1e-6 to 1e6, Beta(a, b)"),
     "sigma": (lambda v: _number(v) and 0 < v <= _MOST, "a positive number of at most 1e6"),
 }
-_OPTIONS = {
+OPTIONS = {
     "fedtswi": ("prior",),
     "fedts-myopic": ("prior",),
     "feducb-wi": ("clip", "prior"),
@@ -79,7 +88,7 @@ _OPTIONS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Study:
     """Policies on arms: M `agents` play K = `plays` of the arms in each of `horizon` slots.
 
@@ -150,7 +159,7 @@ class Study:
             _one_of("options", name, (*LEARNERS, *KNOWN))
             if not isinstance(settings, Mapping):
                 raise StudyError(f"options.{name} must be a table, got {_shown(settings)}")
-            known = _OPTIONS.get(name, ())
+            known = OPTIONS.get(name, ())
             for key, value in settings.items():
                 if key not in known:
                     has = f"has {', '.join(known)}" if known else "takes no options"
