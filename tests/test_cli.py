@@ -771,7 +771,6 @@ def test_an_interrupted_reproduction_reports_what_was_done(call, tmp_path, monke
     def interrupt(*_: object) -> Results:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(FIGURES, "theory", FIGURES.pop("theory"))  # fig13, then theory
     monkeypatch.setattr(paper, "run", interrupt)
     out = tmp_path / "part"
     ran = call("reproduce", "fig13", "theory", "--out", out, "--json")
