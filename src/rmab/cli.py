@@ -152,6 +152,11 @@ def _main(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:
         _drop_output()
         return DONE
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "rmab":
+            raise  # a fault of ours, not of the installation
+        _say(f"rmab {options.command}: needs {error.name}; install it with pip install 'rmab[sim]'")
+        return FAILED
     except OSError as error:  # a full disk, say
         _drop_output()
         _say(_line(f"rmab {options.command}: {error}"))
