@@ -60,6 +60,7 @@ test-slow: setup  ## Run the tests that the default suite leaves out for their l
 
 bench: setup  ## Run the benchmarks
 	$(BIN)/python benchmarks/run.py $(ARGS)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/indices.py
 
 format: setup  ## Format the code and apply the safe lint fixes
 	$(BIN)/ruff format .

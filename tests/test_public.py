@@ -19,6 +19,8 @@ NAMES = [
     "Draws",
     "Dynamics",
     "Evidence",
+    "FiniteArm",
+    "Indices",
     "InformationStates",
     "ModelError",
     "Policy",
@@ -31,6 +33,7 @@ NAMES = [
     "belief_after",
     "channels",
     "episode_bound",
+    "gittins_indices",
     "index_table",
     "information_states",
     "load",
@@ -44,6 +47,7 @@ NAMES = [
     "upper_bound",
     "value",
     "whittle_index",
+    "whittle_indices",
 ]
 
 

@@ -35,6 +35,10 @@ _HOMES = {
     "episode_bound": "rmab.planning.bounds",
     "regret_bound": "rmab.planning.bounds",
     "upper_bound": "rmab.planning.bounds",
+    "FiniteArm": "rmab.planning.indices",
+    "Indices": "rmab.planning.indices",
+    "gittins_indices": "rmab.planning.indices",
+    "whittle_indices": "rmab.planning.indices",
     "optimal": "rmab.planning.joint",
     "point_based_value": "rmab.planning.pbvi",
     "index_table": "rmab.planning.planners",
@@ -53,6 +57,8 @@ __all__ = [
     "Draws",
     "Dynamics",
     "Evidence",
+    "FiniteArm",
+    "Indices",
     "InformationStates",
     "ModelError",
     "Policy",
@@ -65,6 +71,7 @@ __all__ = [
     "belief_after",
     "channels",
     "episode_bound",
+    "gittins_indices",
     "index_table",
     "information_states",
     "load",
@@ -78,6 +85,7 @@ __all__ = [
     "upper_bound",
     "value",
     "whittle_index",
+    "whittle_indices",
 ]
 
 if TYPE_CHECKING:
@@ -97,6 +105,7 @@ if TYPE_CHECKING:
     from rmab.learning.learners import Evidence
     from rmab.learning.randomness import Draws
     from rmab.planning.bounds import episode_bound, regret_bound, upper_bound
+    from rmab.planning.indices import FiniteArm, Indices, gittins_indices, whittle_indices
     from rmab.planning.joint import optimal
     from rmab.planning.pbvi import point_based_value
     from rmab.planning.planners import index_table
