@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 REFERENCE = "whittle"
-ELEMENTS = 4096  # arms x agents x trials that keep a slot inside a core's cache
+ELEMENTS = 8192  # arms x agents x trials that keep a slot inside a core's cache
 DEVICE_ELEMENTS = 1 << 24  # the same for an accelerator, which wants many
 SERIES_BYTES = 1 << 26  # the most a batch may keep of rewards by slot
 
