@@ -154,19 +154,15 @@ def test_version(call):
     assert re.fullmatch(r"rmab \d+\.\d+\.\d+\n", ran.out)
 
 
-def test_help_is_quick_and_imports_neither_numpy_nor_jax():
+def test_help_imports_neither_numpy_nor_jax():
+    """What makes it quick; `make bench` has the time."""
     script = (
         "import sys\nfrom rmab.cli import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
         "sys.exit(any(name in sys.modules for name in ('numpy', 'jax', 'scipy', 'tqdm')))"
     )
-    took = []
-    for _ in range(4):
-        begun = time.perf_counter()
-        ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
-        took.append(time.perf_counter() - begun)
-        assert ended.returncode == 0
-    assert min(took) < 0.5
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert ended.returncode == 0
 
 
 def test_the_installed_program_is_this_one():

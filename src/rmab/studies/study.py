@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmab.arms import Arms, channels
 from rmab.errors import ModelError, StudyError
+from rmab.federation.rounds import SCHEDULES
 
 if TYPE_CHECKING:
     from rmab.federation.policies import Policy
@@ -26,14 +27,12 @@ __all__ = [
     "LEARNERS",
     "OPTIONS",
     "REALISATIONS",
-    "SCHEDULES",
     "Study",
     "from_table",
     "load",
 ]
 
 REALISATIONS = ("independent", "shared")
-SCHEDULES = ("paper", "linear", "doubling")
 LEARNERS = ("fedtswi", "fedts-myopic", "feducb-wi", "feducb-myopic", "fed1-ucb")
 KNOWN = ("whittle", "myopic", "optimal", "fixed", "fixed-best", "random")
 
