@@ -86,19 +86,19 @@ class Outcome(NamedTuple):
 
 
 class _Looks(NamedTuple):
-    """What agents have seen; each (N, M, R)."""
+    """What agents have seen; counts are None where nobody needs them."""
 
-    last_seen: Array  # bool
-    age: Array  # int32
-    transitions: tuple[Array, ...]  # counts of 0->0, 0->1, 1->0, 1->1, or () where not needed
-    visits: tuple[Array, ...]  # plays that showed 0, 1, or () where not needed
+    last_seen: Array  # (N, M, R) bool
+    age: Array  # (N, M, R) int32
+    transitions: Array | None  # (2, 2, N, M, R) looks in two consecutive slots by state and next
+    visits: Array | None  # (2, N, M, R) plays by the state they showed
 
 
 class _Episode(NamedTuple):
     """Where each trial stands in its episode; arrays end in R."""
 
     plan: Any  # dynamics (p01, p11), each (N, R), or a table (N, I, R)
-    visit_cap: tuple[Array, ...]  # (N, M, R) for each state, or ()
+    visit_cap: Array | None  # (2, N, M, R) visits that end it when exceeded, if they can
     limit: Array
     length: Array
     number: Array  # episodes begun
@@ -214,13 +214,13 @@ class _Simulator:
     def look(self, looks: _Looks, played: Array, good: Array) -> _Looks:
         """Played arms are seen; all else ages."""
         transitions, visits = looks.transitions, looks.visits
-        if transitions:
+        seen = _each_state() == good  # (2, N, M, R)
+        if transitions is not None:
             again = played & (looks.age == 1)
-            seen = (again & ~looks.last_seen, again & looks.last_seen)
-            kinds = [s & g for s in seen for g in (~good, good)]
-            transitions = tuple(c + k for c, k in zip(transitions, kinds, strict=True))
-        if visits:
-            visits = (visits[0] + (played & ~good), visits[1] + (played & good))
+            before = _each_state()[:, None] == looks.last_seen  # (2, 1, N, M, R)
+            transitions = transitions + (again & before & seen)
+        if visits is not None:
+            visits = visits + (played & seen)
         age = jnp.where(played, 1, looks.age + (looks.age != NEVER))
         return _Looks(jnp.where(played, good, looks.last_seen), age, transitions, visits)
 
@@ -243,11 +243,9 @@ class _Simulator:
         due = episode.over
         number = episode.number + 1
         evidence = Evidence(
-            transitions=merge(jnp.stack(looks.transitions), self.weights).reshape(
-                2, 2, self.setting.n_arms, -1
-            ),
-            visits=merge(jnp.stack(looks.visits), self.weights)
-            if looks.visits
+            transitions=merge(looks.transitions, self.weights),
+            visits=merge(looks.visits, self.weights)
+            if looks.visits is not None
             else jnp.zeros((2, self.setting.n_arms, due.shape[0])),
             episode=number,
             reward=truth.reward[:, None],
@@ -264,19 +262,19 @@ class _Simulator:
             limit = self.policy.lengths(p11, plays)
         fresh = _Episode(
             plan=self.fill(p01, p11, truth.reward),
-            visit_cap=tuple(
-                visit_limit(
-                    v.astype(jnp.int32), self.setting.n_agents, self.setting.horizon
-                ).astype(self.whole)
-                for v in looks.visits
-                if self.watches
-            ),
+            visit_cap=self.cap(looks.visits) if self.watches else None,
             limit=limit,
             length=jnp.zeros_like(episode.length),
             number=number,
             over=jnp.zeros_like(due),
         )
         return jax.tree.map(lambda new, old: jnp.where(due, new, old), fresh, episode), error
+
+    def cap(self, visits: Array | None) -> Array:
+        """The visits that end an episode when exceeded, from those at its start."""
+        assert visits is not None
+        most = visit_limit(visits.astype(jnp.int32), self.setting.n_agents, self.setting.horizon)
+        return jnp.asarray(most, self.whole)
 
     def fill(self, p01: Array, p11: Array, reward: Array) -> Any:
         """The plan an episode is played with: the dynamics, or the planner's table."""
@@ -320,9 +318,8 @@ class _Simulator:
             if self.learns:
                 length = episode.length + 1
                 over = length >= episode.limit
-                if self.watches:
-                    bad, well = zip(looks.visits, episode.visit_cap, strict=True)
-                    over = over | ((bad[0] > bad[1]) | (well[0] > well[1])).any((0, 1))
+                if looks.visits is not None and episode.visit_cap is not None:
+                    over = over | (looks.visits > episode.visit_cap).any((0, 1, 2))
                 episode = episode._replace(length=length, over=over)
             rewards = lax.dynamic_update_index_in_dim(run.out.rewards, paid, run.slot, 0)
             out = run.out._replace(rewards=rewards)
@@ -388,7 +385,6 @@ class _Simulator:
         """Before the first slot: nothing seen, every arm in its stationary law."""
         setting = self.setting
         shape = (setting.n_arms, setting.n_agents, n_trials)
-        none = jnp.zeros(shape, self.whole)
         arm = jnp.arange(setting.n_arms, dtype=jnp.uint32)[:, None, None]
         rest = (stationary_belief(truth) * 2.0**BITS).astype(jnp.uint32)[:, None, None]
         before = threefry(key, jnp.uint32(BEFORE), arm)[0] >> (32 - BITS)
@@ -405,12 +401,12 @@ class _Simulator:
             looks=_Looks(
                 last_seen=jnp.zeros(shape, bool),
                 age=jnp.full(shape, NEVER, jnp.int32),
-                transitions=(none,) * 4 if self.learns else (),
-                visits=(none,) * 2 if visits else (),
+                transitions=jnp.zeros((2, 2, *shape), self.whole) if self.learns else None,
+                visits=jnp.zeros((2, *shape), self.whole) if visits else None,
             ),
             episode=_Episode(
                 plan=plan,
-                visit_cap=(none,) * 2 if self.watches else (),
+                visit_cap=jnp.zeros((2, *shape), self.whole) if self.watches else None,
                 limit=jnp.zeros(n_trials, jnp.int32),
                 length=jnp.zeros(n_trials, jnp.int32),
                 number=jnp.zeros(n_trials, jnp.int32),
@@ -425,6 +421,11 @@ class _Simulator:
                 ),
             ),
         )
+
+
+def _each_state() -> Array:
+    """False and True along a first axis, to compare states (N, M, R) with."""
+    return jnp.array([False, True])[:, None, None, None]
 
 
 def _look_up(joint: Joint, looks: _Looks) -> Array:
