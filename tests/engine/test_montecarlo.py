@@ -270,7 +270,7 @@ def test_the_optimum_is_looked_up_where_its_planner_put_it():
     optimum = replace(optimum, codes=codes, choices=rng.integers(0, 3, codes.size))
     last_seen = rng.integers(0, 2, (3, 1, 500))
     age = rng.integers(0, 3 * optimum.caps.max(), (3, 1, 500))
-    looks = _Looks(jnp.asarray(last_seen, bool), jnp.asarray(age, jnp.int32), (), ())
+    looks = _Looks(jnp.asarray(last_seen, bool), jnp.asarray(age, jnp.int32), None, None)
     played = optimum.subsets[optimum.actions[optimum.code(last_seen, age)]]  # (1, 500, 3)
     got = _look_up(montecarlo._joint(optimum), looks)
     np.testing.assert_array_equal(got, np.moveaxis(played, -1, 0))
