@@ -86,7 +86,12 @@ def _known(planner: Planner | None, *, joint: bool = False) -> Callable[..., Pol
 
 
 def _thompson(planner: Planner) -> Callable[..., Policy]:
-    def make(name: str, horizon: int, *, prior: tuple[float, float] = (1.0, 1.0)) -> Policy:  # noqa: ARG001
+    def make(
+        name: str,
+        horizon: int,  # noqa: ARG001 - one signature for all makers
+        *,
+        prior: tuple[float, float] = (1.0, 1.0),
+    ) -> Policy:
         learner = partial(thompson, prior=prior)
         return Policy(name, planner, learner, statewise=True, reads_visits=False)
 
