@@ -39,6 +39,7 @@ from rmab.federation.rounds import (
 )
 from rmab.learning.learners import Evidence
 from rmab.learning.randomness import CHANNELS, DRAWS, PLAYS, Draws, Key, stream, threefry, unit
+from rmab.planning.joint import joint_code
 
 __all__ = ["Joint", "Outcome", "Setting", "Simulate", "simulator"]
 
@@ -430,8 +431,5 @@ def _each_state() -> Array:
 
 def _look_up(joint: Joint, looks: _Looks) -> Array:
     """The optimum's decision in the joint information state of each agent."""
-    caps, wraps = joint.caps[:, None, None], joint.wraps[:, None, None]
-    age = jnp.where(looks.age > caps, caps - (looks.age - caps) % wraps, looks.age)
-    digit = jnp.where(age == NEVER, 0, age + caps * looks.last_seen)
-    code = (digit * joint.strides[:, None, None]).sum(0)  # (M, R)
+    code = joint_code(looks.last_seen, looks.age, joint.caps, joint.wraps, joint.strides)  # (M, R)
     return jnp.moveaxis(joint.subsets[joint.actions[code]], -1, 0)

@@ -69,6 +69,7 @@ __all__ = [
     "KnownValues",
     "Optimum",
     "fixed_value",
+    "joint_code",
     "known_values",
     "optimal",
     "policy_value",
@@ -129,12 +130,17 @@ class Optimum:
 
     def code(self, last_seen: Array, age: Array) -> Array:
         """Joint codes (...) of information states (N, ...), NumPy or JAX; any age is folded."""
-        xp = array_namespace(last_seen, age)
-        column = (-1,) + (1,) * (age.ndim - 1)
-        caps, wraps = self.caps.reshape(column), self.wraps.reshape(column)
-        folded = xp.where(age > caps, caps - (age - caps) % wraps, age)
-        digit = xp.where(folded == NEVER, 0, folded + caps * last_seen)
-        return (digit * self.strides.reshape(column)).sum(0)
+        return joint_code(last_seen, age, self.caps, self.wraps, self.strides)
+
+
+def joint_code(last_seen: Array, age: Array, caps: Array, wraps: Array, strides: Array) -> Array:
+    """Joint codes (...) of information states (N, ...); caps, wraps and strides are (N,)."""
+    xp = array_namespace(last_seen, age)
+    column = (-1,) + (1,) * (age.ndim - 1)
+    caps, wraps = caps.reshape(column), wraps.reshape(column)
+    folded = xp.where(age > caps, caps - (age - caps) % wraps, age)
+    digit = xp.where(folded == NEVER, 0, folded + caps * last_seen)
+    return (digit * strides.reshape(column)).sum(0)
 
 
 @dataclass(frozen=True)
