@@ -24,11 +24,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rmab.arms import Arms, Dynamics, channels
-from rmab.engine.montecarlo import batch_size, default_threads
+from rmab.arms import Arms, channels
+from rmab.engine.montecarlo import batch_size, default_threads, table_ages
 from rmab.engine.simulate import Setting, simulator
+from rmab.engine.world import truth
 from rmab.federation.policies import named
 from rmab.learning.randomness import seed_words
+from rmab.studies.study import load
 
 HORIZON = 1000
 ROUNDS = 5
@@ -36,7 +38,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Case:
-    """A scenario, a policy, and the most its ratio may be."""
+    """A scenario, a policy, and the most its ratio may be; None where nothing is asked."""
 
     name: str
     policy: str
@@ -44,7 +46,7 @@ class Case:
     agents: int
     plays: int
     trials: int
-    limit: float
+    limit: float | None
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,11 @@ class Row:
     yardstick_microseconds: float
     ratio: float
     ratio_one_thread: float
-    limit: float
+    limit: float | None
 
 
 def cases(quick: bool) -> list[Case]:
-    """The paper's case, and one of a hundred arms."""
+    """The paper's case, one of a hundred arms, and channels of four levels."""
     paper = channels([0.20, 0.89, 0.10, 0.90], [0.80, 0.17, 0.90, 0.16], [0.4, 0.9, 0.7, 0.6])
     rng = np.random.default_rng(7)
     p01, p11 = rng.uniform(0.05, 0.95, (2, 100))
@@ -72,6 +74,7 @@ def cases(quick: bool) -> list[Case]:
         Case("FedTSWI, M=4 N=4 K=2", "fedtswi", paper, 4, 2, trials, 4),
         Case("Whittle, M=4 N=4 K=2", "whittle", paper, 4, 2, trials, 2),
         Case("FedTSWI, M=16 N=100 K=20", "fedtswi", many, 16, 20, 64 if quick else 128, 20),
+        Case("FedTSWI, four levels", "fedtswi", load("catalogue:fading").arms, 4, 2, 512, None),
     ]
 
 
@@ -88,17 +91,17 @@ def yardstick(numbers: int) -> float:
 
 def measure(case: Case) -> Row:
     """Best of ROUNDS of the engine and of the yardstick."""
-    setting = Setting(case.agents, len(case.arms), HORIZON)
-    width = min(case.trials, batch_size(setting))
+    setting = Setting.of(case.arms, case.agents, HORIZON, max_age=table_ages(case.arms))
+    width = min(case.trials // 2, batch_size(setting))
     policy = named(case.policy, HORIZON)
     begun = time.perf_counter()
     program = simulator(setting, policy, width)
     compiled = time.perf_counter() - begun
-    truth = Dynamics(*(jnp.asarray(x, jnp.float32) for x in case.arms.dynamics))
+    world = truth(case.arms)
 
     def batch(start: int) -> None:
         who = jnp.arange(start, start + width, dtype=jnp.uint32)
-        out = program(seed_words(0), who, truth, jnp.int32(case.plays), None)
+        out = program(seed_words(0), who, world, jnp.int32(case.plays), None)
         np.asarray(out.rewards)
         np.asarray(out.episodes)
 
@@ -159,7 +162,7 @@ def main() -> int:
             print(
                 f"{row.case:26}{row.trials:7}{row.compile_seconds:11.1f}{row.microseconds:10.1f}"
                 f"{row.yardstick_microseconds:11.1f}{row.ratio:7.2f}{row.ratio_one_thread:10.2f}"
-                f"{row.limit:7g}",
+                f"{'-' if row.limit is None else f'{row.limit:g}':>7}",
                 flush=True,
             )
     helped = help_seconds()

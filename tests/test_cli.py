@@ -23,9 +23,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+import rmab
 from rmab.cli import main
-from rmab.studies import paper
-from rmab.studies.paper import FIGURES
+from rmab.planning.expansion import expand
+from rmab.studies import reproduce
+from rmab.studies.reproduce import FIGURES
 from rmab.studies.results import Results
 from rmab.studies.study import KNOWN, LEARNERS
 
@@ -43,17 +45,27 @@ HEAD = {
 }
 ARM = {"p01": "0.2", "p11": "0.8", "reward": "0.4"}
 OTHER_ARM = "[[arm]]\np01 = 0.89\np11 = 0.17\nreward = 0.9\n"
+GENERAL = {
+    "passive": "[[0.9, 0.1], [0.2, 0.8]]",
+    "active": "[[0.7, 0.3], [0.1, 0.9]]",
+    "reward": "[0.0, 1.0]",
+    "observed": '"when_played"',
+}
 VALUES = ["optimum", "upper_bound", "whittle", "myopic", "random", "fixed", "fixed-best"]
 
 
-def toml(head: Changes | None = None, arm: Changes | None = None) -> str:
-    """A study of two arms with some of its values replaced; None leaves one out."""
+def toml(
+    head: Changes | None = None, arm: Changes | None = None, general: Changes | None = None
+) -> str:
+    """A study of two arms, the second general if `general` is given, with some of its values
+    replaced; None leaves one out."""
 
     def lines(table: Changes, changes: Changes | None) -> str:
         merged = {**table, **(changes or {})}
         return "".join(f"{key} = {value}\n" for key, value in merged.items() if value is not None)
 
-    return lines(HEAD, head) + OTHER_ARM + "[[arm]]\n" + lines(ARM, arm)
+    second = lines(ARM, arm) if general is None else lines(GENERAL, general)
+    return lines(HEAD, head) + OTHER_ARM + "[[arm]]\n" + second
 
 
 class Ran(NamedTuple):
@@ -139,9 +151,11 @@ def test_help_lists_the_commands_and_a_study_file(call):
 def test_the_example_study_of_the_help_is_one(call, study):
     text = call("run", "--help").out.partition("a study file:\n")[2]
     lines = [line.strip() for line in text.splitlines()]
-    arms = "\n".join(lines[lines.index("[[arm]]") : lines.index("[[arm]]") + 4])
-    ran = call("index", study("\n".join(lines[: lines.index("[[arm]]")]) + f"\n{arms}\n{arms}\n"))
+    example = "\n".join(lines[: lines.index(next(x for x in lines if x.startswith("(one")))])
+    assert example.count("[[arm]]") == 2
+    ran = call("index", study(example), "--json", "--max-age", "2")
     assert ran.code == 0, ran.err
+    assert [len(arm["index"]) for arm in ran.json["arms"]] == [2, 3]
 
 
 def test_without_a_command_there_is_help(call):
@@ -185,6 +199,96 @@ def _shown(value: str) -> str:
     return simple.get(value, value if plain else "")
 
 
+def bad_general_arms(bad: Callable[..., Any]) -> Iterator[Any]:
+    """Arms of matrices that break a rule: the second of the study, so the message says arm 2."""
+
+    def general(changes: Changes, *words: str) -> Any:
+        text = toml(general=changes)
+        name = ", ".join(f"{key} = {value}"[:40] for key, value in changes.items())
+        return bad(name, text, "arm 2: ", *words)
+
+    for key in ("passive", "active"):
+
+        def rows(value: str, *words: str, key: str = key) -> Any:
+            return general({key: value}, key, *words)
+
+        yield rows("[[0.9, 0.1], [0.2, 0.7]]", "row 1 must sum to 1, got 0.9", "[0.2, 0.7]")
+        yield rows("[[0.9, 0.2], [0.2, 0.8]]", "row 0 must sum to 1, got 1.1", "[0.9, 0.2]")
+        yield rows("[[0.9, 0.1], [0.0, 0.0]]", "row 1 must sum to 1, got 0")
+        yield rows("[[0.9, 0.1], [-0.2, 1.2]]", "row 1: column 0 must be a probability, got -0.2")
+        yield rows("[[1.5, -0.5], [0, 1]]", "row 0: column 1 must be a probability, got -0.5")
+        for value in NOT_NUMBERS:
+            words = "row 1: column 0 must be a finite number", _shown(value)
+            yield rows(f"[[0.9, 0.1], [{value}, 0.8]]", *words)
+        yield rows('[["0.5", "0.5"], [0, 1]]', "row 0: column 0", "finite number, got '0.5'")
+        yield rows("[[0.9, 0.1], [1.0]]", "row 1 must have 2 numbers", "1 numbers")
+        yield rows("[[0.9, 0.1], [0.2, 0.8, 0.0]]", "row 1 must have 2 numbers", "3 numbers")
+        yield rows("[[0.9, 0.1], []]", "row 1 must have 2 numbers", "0 numbers")
+        yield rows("[[], []]", "row 0 must have 2 numbers", "0 numbers")
+        yield rows("[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]", "row 0 must have 2 numbers", "3 numbers")
+        yield rows("[[1.0]]", "at least 2 rows", "got 1")
+        yield rows("[]", "at least 2 rows", "got 0")
+        yield rows("[0.5, 0.5]", "row 0 must be a list of numbers, got 0.5")
+        yield rows("[[0.9, 0.1], 3]", "row 1 must be a list of numbers, got 3")
+        yield rows('"rows"', "must be a list of rows of numbers, got 'rows'")
+        yield rows("{}", "must be a list of rows of numbers, got {}")
+        yield rows("0.5", "must be a list of rows of numbers, got 0.5")
+        yield rows(f"[[0.9, 0.1], [{'[' * 100}{']' * 100}, 1]]", "row 1: column 0", "[[[[")
+    eye = [[float(i == j) for j in range(3)] for i in range(3)]
+    yield general({"active": str(eye)}, "active must have 2 rows", "got 3")
+    yield general({"passive": str(eye)}, "active must have 3 rows", "got 2")
+    large = [[float(i == j) for j in range(65)] for i in range(65)]
+    text = toml(general={"passive": str(large), "active": None, "reward": str([1] * 65)})
+    yield bad("65 states", text, "arm 2 must have at most 64 states", "got 65")
+
+    for key in ("reward", "reward_active", "reward_passive"):
+
+        def pays(value: str, *words: str, key: str = key) -> Any:
+            left_out = {} if key == "reward" else {"reward": None}
+            return general({**left_out, key: value}, key, *words)
+
+        yield pays("[0.0, 1.0, 2.0]", "2 numbers, one for each state, got 3 numbers")
+        yield pays("[0.0]", "2 numbers, one for each state, got 1 numbers")
+        yield pays("[]", "2 numbers, one for each state, got 0 numbers")
+        yield pays("1.0", "must be a list of numbers, got 1.0")
+        yield pays('"x"', "must be a list of numbers, got 'x'")
+        yield pays("[[0.0, 1.0]]", "state 0 must be a finite number, got [0.0, 1.0]")
+        for value in NOT_NUMBERS:
+            yield pays(f"[0.0, {value}]", "state 1 must be a finite number", _shown(value))
+        size = "must be 0 or from 1e-30 to 1e30"
+        yield pays("[0.0, 1e300]", f"of state 1 {size}", "got 1e+300")
+        yield pays("[-1e-300, 1]", f"of state 0 {size}", "got -1e-300")
+    yield general({"reward": None}, "reward is missing: 2 numbers")
+    yield general({"reward_active": "[0.0, 1.0]"}, "reward and reward_active are the same")
+    for value in ('"never"', '"Always"', '""', "true", "1", '["always"]', "{}"):
+        yield general({"observed": value}, "observed: unknown", "when_played, always")
+    kinds = "a channel has p01, p11, reward; any other arm passive, active, reward, reward_active"
+    yield general({"passive": None}, "p01 or passive is missing", kinds)
+    yield general({"p01": "0.5"}, "p01 and passive must not be in one table", kinds)
+    yield general({"p11": "0.5"}, "p11 and passive must not be in one table", kinds)
+    yield general({"rewards": "[0.0, 1.0]"}, "unknown key 'rewards'", kinds)
+    yield general({'"two\\nlines"': "1"}, r"unknown key 'two\nlines'", kinds)
+    for key, value in (("observed", '"always"'), ("active", "[[1, 0], [0, 1]]")):
+        text = toml(arm={key: value})
+        yield bad(f"{key} of a channel", text, f"arm 2: p01 and {key} must not be in one table")
+    yield bad(
+        "list reward", toml(arm={"reward": "[0, 1]"}), "arm 2: reward must be a finite number"
+    )
+    yield bad("no keys", toml() + "[[arm]]\n", "arm 3: p01 or passive is missing")
+
+    shared = toml({"realisations": '"shared"'}, general={})
+    yield bad("shared", shared, "realisations must be 'independent', as arm 2 moves otherwise")
+    unclipped = toml({"options.feducb-wi.clip": "false"}, general={"active": None})
+    yield bad("unclipped", unclipped.replace("[0.0, 1.0]", "[0.1, 1.0]"), "feducb-wi.clip must be")
+    text = toml(
+        {"options.fedtswi.prior": "[1, 1]"},
+        general={"passive": str(eye), "active": None, "reward": "[0, 1, 2]"},
+    )
+    yield bad(
+        "two priors of three", text, "fedtswi.prior must be one number, as arm 2 has 3 states"
+    )
+
+
 def bad_studies() -> Iterator[Any]:
     """Study files that break a rule, with words that the message must have."""
 
@@ -218,6 +322,8 @@ def bad_studies() -> Iterator[Any]:
     text = toml(arm={"p10": "0.5"})
     yield bad("unknown p10", text, "arm 2", "unknown key 'p10'", "p01, p11, reward")
 
+    yield from bad_general_arms(bad)
+
     for key in ("agents", "plays", "horizon", "trials", "seed"):
         yield from (head(key, value, "whole number") for value in NOT_WHOLE)
     yield from (head(key, "0", "whole number") for key in ("agents", "plays", "horizon", "trials"))
@@ -246,7 +352,8 @@ def bad_studies() -> Iterator[Any]:
     yield unknown("options.whittle.prior", "options.whittle", "takes no options")
     for value in ("1", "0", '"yes"', "1.0", "[true]", "{}", "nan"):
         yield head("options.feducb-wi.clip", value, "feducb-wi.clip", "true or false")
-    priors = ["[0, 1]", "[1]", "[]", '"x"', '"ab"', "1", "true", "{}", "[1, 2, 3]", "[-1, 1]"]
+    priors = ["[0, 1]", "[1]", "[]", '"x"', '"ab"', "0", "true", "{}", "[1, 2, 3]", "[-1, 1]"]
+    priors += ["-1", "nan", "inf", "1e300", HUGE]
     priors += ["[nan, 1]", "[1, inf]", "[true, 1]", '["1", 1]', "[1e300, 1]", "[1e-300, 1]"]
     priors += [f"[1, {HUGE}]", f"[1, {VAST}]", "[[1, 1], 1]"]
     for value in priors:
@@ -347,6 +454,20 @@ def test_max_age_must_be_a_whole_number_from_1(call, study, value):
     call("index", study(toml()), "--max-age", value).assert_refused("--max-age", "whole", value)
 
 
+@pytest.mark.parametrize("value", ["0", "1", "-0.5", "1.5", "abc", "", "nan", "inf", "1e400"])
+def test_discount_must_lie_between_0_and_1(call, study, value):
+    for text in (toml(), toml(general={})):
+        ran = call("index", study(text), f"--discount={value}", "--json")
+        ran.assert_refused("--discount must be a number above 0 and below 1, got", repr(value))
+
+
+@pytest.mark.parametrize("command", ["run", "value", "index"])
+@pytest.mark.parametrize("name", ["", "none", "fading.toml", "../figures/fig06", "two\nlines"])
+def test_an_unknown_study_of_the_catalogue_is_refused(call, command, name):
+    known = "adherence, age-of-information, fading, gilbert-elliott, machine"
+    call(command, f"catalogue:{name}").assert_refused("catalogue: unknown", f"known are {known}")
+
+
 @pytest.mark.parametrize("value", ["0", "-3", "abc", "1.5", ""])
 def test_reproduce_refuses_bad_trials_before_it_begins(call, tmp_path, value):
     out = tmp_path / "out"
@@ -372,6 +493,8 @@ def test_an_unknown_figure_is_refused(call, tmp_path, names):
         (["run", "a.toml", "--fast"], "--fast"),
         (["run", "a.toml", "--max-age", "3"], "--max-age"),
         (["value", "a.toml", "--trials", "3"], "--trials"),
+        (["value", "a.toml", "--discount", "0.9"], "--discount"),
+        (["index", "a.toml", "--discount"], "--discount"),
         (["run", "a.toml", "--trials"], "--trials"),
         (["run", "a.toml", "--out"], "--out"),
         (["--fast"], "--fast"),
@@ -422,6 +545,18 @@ def test_an_optimum_that_is_too_large_is_refused_by_run(call, study):
         toml({"seed": str(2**64 - 1)}),
         toml({"options.fedtswi.prior": "[1, 0.5]", "options.feducb-wi.clip": "false"}),
         toml({"options.fed1-ucb.sigma": "1", "options.whittle": "{}"}),
+        toml({"options.fedtswi.prior": "1"}),
+        toml(general={}),
+        toml(general={"active": None, "observed": None}),
+        toml(general={"observed": '"always"', "reward_passive": "[-1, -2.5]"}),
+        toml(general={"reward": None, "reward_passive": "[1, 0]"}),
+        toml({"realisations": '"shared"'}, general={"active": None, "reward": "[1, 2]"}),
+        toml({"options.feducb-wi.clip": "false"}, general={"active": None}),
+        toml(
+            {"options.fedtswi.prior": "0.5"},
+            general={"passive": "[[1, 0, 0], [1, 0, 0], [1, 0, 0]]", "active": None}
+            | {"reward": "[3, 0, -4]", "observed": '"always"'},
+        ),
         toml({"agents": None, "plays": None, "horizon": None, "trials": None, "policies": None}),
         toml().replace("\n", "\r\n"),
         "# Übertragungskanäle\n" + toml(),
@@ -450,7 +585,8 @@ def test_index_gives_the_closed_form_times_the_reward(call, study, p01, p11, exp
     ran = call("index", path, "--max-age", "3", "--json")
     assert (ran.code, ran.err) == (0, "")
     first, second = ran.json["arms"]
-    assert list(second) == ["never_seen", "index"]
+    assert list(second) == ["indexable", "never_seen", "index"]
+    assert second["indexable"] is True
     assert [len(ages) for ages in second["index"]] == [3, 3]
     for (state, age), value in expected.items():
         assert second["index"][state][age - 1] == pytest.approx(reward * value, abs=5e-7)
@@ -475,7 +611,8 @@ def test_index_prints_the_same_numbers_as_a_table(call, study):
     path = study(toml())
     table = call("index", path, "--max-age", "4").out.splitlines()
     arms = call("index", path, "--max-age", "4", "--json").json["arms"]
-    assert table[1].split() == ["arm", "last", "seen", "1", "2", "3", "4"]
+    assert table[0].startswith("Whittle index, average reward, ")
+    assert table[1].split() == ["arm", "seen", "1", "2", "3", "4"]
     for number, arm in enumerate(arms, start=1):
         never, *seen = table[3 * number - 1 : 3 * number + 2]
         assert never.split()[:2] == [str(number), "never"]
@@ -484,6 +621,156 @@ def test_index_prints_the_same_numbers_as_a_table(call, study):
             label, *numbers = line.split()
             assert label == str(state)
             assert [float(x) for x in numbers] == pytest.approx(arm["index"][state], abs=1e-6)
+    assert table[8:] == ["arm 1: indexable", "arm 2: indexable"]
+
+
+TWO = {  # whose indices are known: 1.5 and 1, with discount .9 1.5 and .909091
+    "passive": "[[0.5, 0.5], [0.25, 0.75]]",
+    "active": "[[1, 0], [0.5, 0.5]]",
+    "reward": "[2, 1]",
+    "reward_passive": "[0.5, 0.5]",
+    "observed": '"always"',
+}
+
+
+def test_index_of_an_arm_that_is_always_seen(call, study):
+    path = study(toml(general=TWO))
+    channel, arm = call("index", path, "--max-age", "2", "--json").json["arms"]
+    assert [len(ages) for ages in channel["index"]] == [2, 2]
+    assert list(arm) == ["indexable", "index"]
+    assert arm["indexable"] is True
+    assert arm["index"] == pytest.approx([1.5, 1.0], abs=1e-9)
+    table = call("index", path, "--max-age", "2").out.splitlines()
+    assert table[5].split() == ["2", "now", "0", "1.500000"]
+    assert table[6].split() == ["now", "1", "1.000000"]
+    assert table[7:] == ["arm 1: indexable", "arm 2: indexable"]
+
+
+def test_index_with_a_discount(call, study):
+    path = study(toml(general=TWO))
+    channel, arm = call("index", path, "--discount", "0.9", "--max-age", "3", "--json").json["arms"]
+    assert arm["index"] == pytest.approx([1.5, 0.909091], abs=5e-7)
+    assert (channel["indexable"], arm["indexable"]) == (True, True)
+    # One slot after a look a channel's index is its belief, whatever the discount (Liu and Zhao).
+    assert channel["index"][0][0] == pytest.approx(0.9 * 0.89)
+    assert channel["index"][1][0] == pytest.approx(0.9 * 0.17)
+    assert call("index", path, "--discount", "0.9").out.startswith("Whittle index, discount 0.9, ")
+
+
+def test_index_of_an_arm_that_moves_otherwise_when_played(call, study):
+    """Played on and on it pays .75 a slot, so that is what idling must be worth, seen or not."""
+    general = {"passive": "[[0.5, 0.5], [0.5, 0.5]]", "active": "[[0.25, 0.75], [0.25, 0.75]]"}
+    arm = call("index", study(toml(general=general)), "--max-age", "3", "--json").json["arms"][1]
+    assert list(arm) == ["indexable", "never_seen", "index"]
+    assert arm["indexable"] is True
+    assert arm["never_seen"] == pytest.approx(0.75)
+    assert np.array(arm["index"]) == pytest.approx(np.full((2, 3), 0.75))
+
+
+NOT_INDEXABLE = {
+    "passive": "[[0.005, 0.793, 0.202], [0.027, 0.558, 0.415], [0.736, 0.249, 0.015]]",
+    "active": "[[0.718, 0.254, 0.028], [0.347, 0.097, 0.556], [0.015, 0.956, 0.029]]",
+    "reward": "[0.699, 0.362, 0.715]",
+    "observed": '"always"',
+}
+
+
+def test_index_gives_a_witness_where_an_arm_is_not_indexable(call, study):
+    """At the subsidy `low` passive is better in that state, at the higher `high` active is."""
+    path = study(toml(general=NOT_INDEXABLE))
+    arm = call("index", path, "--json").json["arms"][1]
+    assert list(arm) == ["indexable", "index", "reason", "witness"]
+    assert arm["indexable"] is False
+    assert len(arm["index"]) == 3
+    witness = arm["witness"]
+    assert list(witness) == ["state", "low", "high"]
+    given = rmab.load(path).arms[1]
+    low, high = (_advantage(given, witness[key])[witness["state"]] for key in ("low", "high"))
+    assert witness["low"] < witness["high"]
+    assert low < -1e-9 < 1e-9 < high
+    assert call("index", path).out.splitlines()[-1] == f"arm 2: not indexable: {arm['reason']}"
+
+
+WANING = {  # rmab.catalogue.adherence(wane=0.15, lift=0.5, regain=0.05, slip=0.05)
+    "passive": "[[0.95, 0.05, 0], [0.15, 0.8, 0.05], [0, 0.15, 0.85]]",
+    "active": "[[0.5, 0.5, 0], [0.05, 0.45, 0.5], [0, 0.05, 0.95]]",
+    "reward": "[0, 0, 1]",
+    "reward_passive": "[0, 0, 1]",
+}
+
+
+@pytest.mark.parametrize("max_age", ["2", "30"])
+def test_a_witness_may_be_what_was_seen_and_when(call, study, max_age):
+    path = study(toml(general=WANING))
+    arm = call("index", path, "--max-age", max_age, "--json").json["arms"][1]
+    assert list(arm) == ["indexable", "never_seen", "index", "reason", "witness"]
+    assert arm["indexable"] is False
+    witness = arm["witness"]
+    assert list(witness) == ["last_seen", "age", "low", "high"]
+    given = expand(rmab.load(path).arms[1], 150)
+    row = 150 * witness["last_seen"] + witness["age"]
+    low, high = (_advantage(given, witness[key])[row] for key in ("low", "high"))
+    assert witness["low"] < witness["high"]
+    assert low < 0 < high
+
+
+def _advantage(arm: rmab.Arm, subsidy: float) -> np.ndarray:
+    """Of playing over leaving alone in each state, discount near 1: plain policy iteration."""
+    S, discount, active = arm.states, 1 - 1e-6, np.zeros(arm.states, bool)
+    for _ in range(50):
+        moves = np.where(active[:, None], arm.active, arm.passive)
+        pays = np.where(active, arm.reward_active, arm.reward_passive + subsidy)
+        value = np.linalg.solve(np.eye(S) - discount * moves, pays)
+        played = arm.reward_active + discount * arm.active @ value
+        advantage = played - (arm.reward_passive + subsidy + discount * arm.passive @ value)
+        if (active == (advantage > 0)).all():
+            break
+        active = advantage > 0
+    return np.asarray(advantage)
+
+
+def test_index_where_the_start_decides(call, study):
+    frozen = toml(arm={"p01": "0", "p11": "1", "reward": "0.7"})
+    arm = call("index", study(frozen), "--max-age", "2", "--json").json["arms"][1]
+    assert list(arm) == ["indexable", "never_seen", "index", "reason"]
+    assert arm["indexable"] is None
+    assert arm["reason"].startswith("depends on the starting class")
+    assert arm["index"] == [[0, 0], [0.7, 0.7]]
+    verdict = call("index", study(frozen)).out.splitlines()[-1]
+    assert verdict.startswith("arm 2: undecided: depends on the starting class")
+    worthless = toml(arm={"p01": "0", "p11": "1", "reward": "0"})
+    assert call("index", study(worthless), "--json").json["arms"][1]["indexable"] is True
+    apart = {"passive": "[[1, 0], [0, 1]]", "active": "[[1, 0], [0, 1]]", "observed": '"always"'}
+    arm = call("index", study(toml(general=apart)), "--json").json["arms"][1]
+    assert arm["indexable"] is None
+    assert arm["reason"].startswith("depends on the starting class")
+
+
+def test_an_infinite_index_is_a_word(call, study):
+    """State 1 leads to one of two others for good: to the better unless it is played."""
+    fork = {
+        "passive": "[[1, 0, 0], [0, 0, 1], [0, 0, 1]]",
+        "active": "[[1, 0, 0], [1, 0, 0], [0, 0, 1]]",
+        "reward": "[0, 0, 1]",
+        "observed": '"always"',
+    }
+    path = study(toml(general=fork))
+    arm = call("index", path, "--json").json["arms"][1]
+    assert arm["index"] == [0, "-inf", 1]
+    assert arm["indexable"] is None
+    line = call("index", path).out.splitlines()[6]
+    assert line.split() == ["now", "1", "-inf"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("machine", [5] * 4), ("age-of-information", [8] * 3), ("fading", [4] * 4)],
+)
+def test_index_of_a_study_of_the_catalogue(call, name, sizes):
+    ran = call("index", f"catalogue:{name}", "--max-age", "3", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    assert [len(arm["index"]) for arm in ran.json["arms"]] == sizes
+    assert all(arm["indexable"] for arm in ran.json["arms"])
 
 
 @pytest.mark.parametrize("p01", ["0", "1e-12", "0.5", "0.999999999999", "1"])
@@ -530,6 +817,31 @@ def test_value_prints_a_table(call, study):
     for name, row in rows.items():
         assert float(row[1]) == pytest.approx(values[name], abs=1e-6)
         assert float(row[2]) == pytest.approx(100 * values[name] / values["optimum"], abs=1e-3)
+
+
+# Two sources whose ages are cut at 2: a play of the older one keeps both at ages 1 and 2.
+AGES = """\
+[[arm]]
+passive = [[0, 1], [0, 1]]
+active = [[1, 0], [1, 0]]
+reward_active = [-1, -2]
+reward_passive = [-1, -2]
+observed = "always"
+"""
+
+
+def test_value_of_costs_says_how_far_below_the_optimum(call, study):
+    path = study(AGES * 2)
+    values = call("value", path, "--json").json
+    assert list(values) == VALUES
+    assert values["optimum"] == pytest.approx(-3, abs=1e-6)
+    assert values["whittle"] == pytest.approx(-3, abs=1e-6)
+    assert values["random"] == pytest.approx(-3, abs=1e-9)  # one of the two was played, any one
+    lines = call("value", path).out.splitlines()
+    assert lines[1].split() == ["value", "below", "optimum"]
+    rows = {line.split()[0]: line.split() for line in lines[2:]}
+    for name, row in rows.items():
+        assert float(row[2]) == pytest.approx(values["optimum"] - values[name], abs=2e-6)
 
 
 def test_what_is_too_large_is_null_with_the_reason_beside_it(call, study):
@@ -647,6 +959,17 @@ def test_run_prints_a_table(call, study):
         for cell, key in zip(cells, ("mean", "se", "final"), strict=False):
             assert float(cell) == pytest.approx(numbers[name][key], abs=1e-5)
     assert len(lines) == 4
+
+
+def test_run_takes_arms_of_several_kinds(call, study):
+    """A channel beside an arm that pays .5 whatever happens: it adds just that."""
+    head = {"policies": '["whittle"]', "plays": "2"}
+    sure = {"observed": '"always"', "reward": "[0.5, 0.5]"}
+    both = call("run", study(toml(head, general=sure)), "--json").json["policies"]["whittle"]
+    alone = call("run", study(toml(head, arm={"reward": "0"})), "--json").json["policies"][
+        "whittle"
+    ]
+    assert both["mean"] == pytest.approx(0.5 + alone["mean"], abs=5 * alone["se"])
 
 
 def test_trials_and_seed_replace_those_of_the_study(call, study):
@@ -773,7 +1096,7 @@ def test_an_interrupted_reproduction_reports_what_was_done(call, tmp_path, monke
     def interrupt(*_: object) -> Results:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(paper, "run", interrupt)
+    monkeypatch.setattr(reproduce, "run", interrupt)
     out = tmp_path / "part"
     ran = call("reproduce", "fig13", "theory", "--out", out, "--json")
     assert ran.code == 130

@@ -14,15 +14,16 @@ from rmab.studies.study import from_table
 ROOT = Path(__file__).parent.parent
 
 NAMES = [
+    "Arm",
     "Arms",
     "ConvergenceError",
     "Draws",
     "Dynamics",
     "Evidence",
-    "FiniteArm",
     "Indices",
     "InformationStates",
     "ModelError",
+    "Moves",
     "Policy",
     "Results",
     "RmabError",
@@ -31,6 +32,7 @@ NAMES = [
     "TooLargeError",
     "__version__",
     "belief_after",
+    "catalogue",
     "channels",
     "episode_bound",
     "gittins_indices",
@@ -130,16 +132,19 @@ def blocks(file: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("file", ["README.md", "docs/own-policy.md"])
-def test_the_first_example_of_a_page_runs(file, capsys):
-    example = blocks(file)[0]
+PAGES = ["README.md", "docs/own-policy.md", "docs/any-arms.md"]
+EXAMPLES = [(file, place) for file in PAGES for place in range(len(blocks(file)))]
+
+
+@pytest.mark.parametrize(("file", "place"), EXAMPLES)
+def test_the_examples_of_a_page_run(file, place, capsys):
     space = {"__name__": "example"}
-    exec(compile(example, file, "exec"), space)
+    exec(compile(blocks(file)[place], file, "exec"), space)
     assert "nan" not in capsys.readouterr().out
 
 
 def test_a_policy_of_ones_own_takes_some_fifteen_lines():
-    (example,) = blocks("docs/own-policy.md")
+    example = blocks("docs/own-policy.md")[0]
     lines = [line for line in example.splitlines() if line.strip()]
     assert len(lines) <= 20
     assert "rmab.Policy(" in example

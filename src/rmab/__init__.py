@@ -15,15 +15,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOMES = {
+    "Arm": "rmab.arms",
     "Arms": "rmab.arms",
     "Dynamics": "rmab.arms",
     "InformationStates": "rmab.arms",
+    "Moves": "rmab.arms",
     "belief_after": "rmab.arms",
     "channels": "rmab.arms",
     "information_states": "rmab.arms",
     "slots_to_cross": "rmab.arms",
     "stationary_belief": "rmab.arms",
     "update_belief": "rmab.arms",
+    "catalogue": "rmab.catalogue",
     "ConvergenceError": "rmab.errors",
     "ModelError": "rmab.errors",
     "RmabError": "rmab.errors",
@@ -35,8 +38,7 @@ _HOMES = {
     "episode_bound": "rmab.planning.bounds",
     "regret_bound": "rmab.planning.bounds",
     "upper_bound": "rmab.planning.bounds",
-    "FiniteArm": "rmab.planning.indices",
-    "Indices": "rmab.planning.indices",
+    "Indices": "rmab.planning.finite",
     "gittins_indices": "rmab.planning.indices",
     "whittle_indices": "rmab.planning.indices",
     "optimal": "rmab.planning.joint",
@@ -52,15 +54,16 @@ _HOMES = {
 
 __version__ = "0.1.0"
 __all__ = [
+    "Arm",
     "Arms",
     "ConvergenceError",
     "Draws",
     "Dynamics",
     "Evidence",
-    "FiniteArm",
     "Indices",
     "InformationStates",
     "ModelError",
+    "Moves",
     "Policy",
     "Results",
     "RmabError",
@@ -69,6 +72,7 @@ __all__ = [
     "TooLargeError",
     "__version__",
     "belief_after",
+    "catalogue",
     "channels",
     "episode_bound",
     "gittins_indices",
@@ -89,10 +93,13 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from rmab import catalogue
     from rmab.arms import (
+        Arm,
         Arms,
         Dynamics,
         InformationStates,
+        Moves,
         belief_after,
         channels,
         information_states,
@@ -105,7 +112,8 @@ if TYPE_CHECKING:
     from rmab.learning.learners import Evidence
     from rmab.learning.randomness import Draws
     from rmab.planning.bounds import episode_bound, regret_bound, upper_bound
-    from rmab.planning.indices import FiniteArm, Indices, gittins_indices, whittle_indices
+    from rmab.planning.finite import Indices
+    from rmab.planning.indices import gittins_indices, whittle_indices
     from rmab.planning.joint import optimal
     from rmab.planning.pbvi import point_based_value
     from rmab.planning.planners import index_table
@@ -118,7 +126,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'rmab' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    home = import_module(_HOMES[name])
+    return home if home.__name__ == f"rmab.{name}" else getattr(home, name)
 
 
 def __dir__() -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from rmab.errors import RmabError, StudyError
 
 if TYPE_CHECKING:
-    from rmab.studies.paper import Drawn
+    from rmab.studies.figure import Drawn
     from rmab.studies.results import Results
     from rmab.studies.study import Study
 
@@ -38,7 +39,26 @@ a study file:
   p01 = 0.20
   p11 = 0.80
   reward = 0.4
-  (one [[arm]] table for each arm)
+  [[arm]]
+  passive = [[0.9, 0.1, 0.0], [0.2, 0.6, 0.2], [0.0, 0.3, 0.7]]
+  active = [[0.7, 0.3, 0.0], [0.1, 0.6, 0.3], [0.0, 0.1, 0.9]]
+  reward = [0.0, 0.5, 1.0]
+  observed = "when_played"
+  (one [[arm]] table for each arm: a two-state channel by p01, p11 and reward,
+  any other by its transitions; active is as passive if left out, rewards are
+  reward or reward_active, when played, and reward_passive, observed is
+  "when_played" or "always")
+"""
+
+INDEX_JSON = """with --json, {"arms": [...]} has for each arm
+  indexable   true, false, or null where that is undecided
+  index       one number for each state of an arm that is always seen; for one seen
+              only when played a list for each last seen state, by age from 1
+  never_seen  of an arm seen only when played: before the first look
+  reason      why indexable is not true
+  witness     where it is false: passive is better at the subsidy low, active at high,
+              in this state (or last_seen and age; null and 0: never seen)
+an infinite index is the string "inf" or "-inf"
 """
 
 
@@ -78,7 +98,6 @@ def _parser() -> argparse.ArgumentParser:
         "  rmab run study.toml --trials 1000 --out results\n  rmab run study.toml --json\n\n"
         + EXAMPLE_STUDY,
     )
-    run.add_argument("study", metavar="STUDY.toml")
     run.add_argument("--trials", metavar="N", help="trials, instead of the study's")
     run.add_argument("--seed", metavar="S", help="seed, instead of the study's")
     run.add_argument(
@@ -91,16 +110,20 @@ def _parser() -> argparse.ArgumentParser:
         "exact values with known dynamics: optimum, upper bound, each policy",
         "  rmab value study.toml --json",
     )
-    value.add_argument("study", metavar="STUDY.toml")
 
     index = command(
         "index",
         _index,
-        "the Whittle index of every information state of every arm",
-        "  rmab index study.toml --max-age 5",
+        "the Whittle index of every state of every arm, and whether it is indexable",
+        "  rmab index study.toml --max-age 5\n  rmab index catalogue:machine --discount 0.9\n\n"
+        + INDEX_JSON,
     )
-    index.add_argument("study", metavar="STUDY.toml")
-    index.add_argument("--max-age", metavar="J", default="20", help="highest age (default 20)")
+    index.add_argument(
+        "--max-age", metavar="J", default="20", help="highest age of what was seen (default 20)"
+    )
+    index.add_argument(
+        "--discount", metavar="D", help="of reward, above 0 and below 1 (default: average reward)"
+    )
 
     reproduce = command(
         "reproduce",
@@ -113,6 +136,10 @@ def _parser() -> argparse.ArgumentParser:
     reproduce.add_argument(
         "--out", metavar="DIR", default="rmab-paper", help="folder (default rmab-paper)"
     )
+    for each in (run, value, index):
+        each.add_argument(
+            "study", metavar="STUDY.toml", help="a study file, or catalogue:NAME of those included"
+        )
     for each in (run, value, index, reproduce):
         each.add_argument("--json", action="store_true", help="one JSON object on standard output")
     return parser
@@ -288,17 +315,23 @@ def _value(options: argparse.Namespace) -> int:
     study = _load(options)
     from rmab.studies.running import value
 
-    values = value(study)
+    try:
+        values = value(study)
+    except RmabError as error:
+        raise StudyError(f"{options.study}: {error}") from None
     for name, reason in values.reasons.items():
         _say(f"{name}: {reason}")
     if options.json:
         print(json.dumps(values, allow_nan=False))
         return DONE
     best = values["optimum"]
-    rows = [["", "value", "of optimum"]]
+    gains = best is None or best > 0  # else a share would be of costs
+    rows = [["", "value", "of optimum" if gains else "below optimum"]]
     for name, number in values.items():
-        share = "" if best in (None, 0) or number is None else f"{100 * number / best:.3f} %"
-        rows.append([name, "-" if number is None else f"{number:.6f}", share])
+        apart = ""
+        if best is not None and number is not None:
+            apart = f"{100 * number / best:.3f} %" if gains else f"{best - number:z.6f}"
+        rows.append([name, "-" if number is None else f"{number:.6f}", apart])
     print("long-run average reward per agent and slot, known dynamics\n" + _columns(rows))
     return DONE
 
@@ -307,34 +340,63 @@ def _index(options: argparse.Namespace) -> int:
     study = _load(options)
     max_age = _whole("--max-age", options.max_age, 1, MAX_AGE)
     assert max_age is not None
-    from rmab.planning.planners import index_table, whittle_at
+    discount = _discount(options.discount)
+    from rmab.studies.indexing import arm_indices
 
-    table = index_table(whittle_at, study.arms, max_age)
-    arms: list[dict[str, Any]] = [
-        {"never_seen": row[0], "index": [row[1 : max_age + 1], row[max_age + 1 :]]}
-        for row in table.tolist()
-    ]
+    arms = []
+    for number, arm in enumerate(study.arms, start=1):
+        try:
+            arms.append(arm_indices(arm, max_age, discount))
+        except RmabError as error:
+            raise StudyError(f"{options.study}: arm {number}: {error}") from None
     if options.json:
         print(json.dumps({"arms": arms}, allow_nan=False))
-        return DONE
-    print("Whittle index by last seen state and slots since")
-    ages = [str(age) for age in range(1, max_age + 1)]
-    rows = [["arm", "last seen", *ages]]
-    for number, arm in enumerate(arms, start=1):
-        rows.append([str(number), "never", f"{arm['never_seen']:z.6f}", *[""] * (max_age - 1)])
-        for state, line in enumerate(arm["index"]):
-            rows.append(["", str(state), *(f"{w:z.6f}" for w in line)])
-    print(_columns(rows))
+    else:
+        print(_index_table(arms, discount))
     return DONE
 
 
+def _discount(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < 1:
+        raise StudyError(f"--discount must be a number above 0 and below 1, got {text!r}")
+    return number
+
+
+def _index_table(arms: list[dict[str, Any]], discount: float | None) -> str:
+    """The indices of all arms in one table, then the verdict on each."""
+    rows = [["arm", "seen"]]
+    verdicts = []
+    for number, arm in enumerate(arms, start=1):
+        if "never_seen" in arm:
+            lines = [["never", arm["never_seen"]]]
+            lines += [[str(state), *ages] for state, ages in enumerate(arm["index"])]
+        else:
+            lines = [[f"now {state}", index] for state, index in enumerate(arm["index"])]
+        for place, (label, *indices) in enumerate(lines):
+            first = "" if place else str(number)
+            rows.append([first, label, *(f"{float(index):z.6f}" for index in indices)])
+        verdict = {True: "indexable", False: "not indexable: ", None: "undecided: "}
+        verdicts.append(f"arm {number}: {verdict[arm['indexable']]}{arm.get('reason', '')}")
+    width = max(map(len, rows))
+    rows[0] += [str(age) for age in range(1, width - 1)]
+    rows = [[*row, *[""] * (width - len(row))] for row in rows]
+    reward = "average reward" if discount is None else f"discount {discount:g}"
+    head = f"Whittle index, {reward}, by the state last seen and slots since, or the state now"
+    return "\n".join([head, _columns(rows), *verdicts])
+
+
 def _reproduce(options: argparse.Namespace) -> int:
-    from rmab.studies.paper import figures
+    from rmab.studies.reproduce import figures, reproduce
 
     chosen = figures(options.figures, _whole("--trials", options.trials, 1))
     out = _folder(options.out)
     from rmab.report.page import write_paper
-    from rmab.studies.paper import reproduce
 
     done: list[Drawn] = []
     interrupted = False

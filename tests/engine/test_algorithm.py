@@ -21,8 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.arms import Dynamics
-from rmab.engine.simulate import BEFORE, BITS, Setting, simulator
+from rmab.arms import Kind, channels
+from rmab.engine.simulate import Setting, simulator
+from rmab.engine.world import BEFORE, BITS, truth
 from rmab.federation.policies import named
 from rmab.learning.learners import Evidence, thompson
 from rmab.learning.randomness import CHANNELS, DRAWS, Draws, seed_words, stream, threefry
@@ -90,10 +91,10 @@ def true_states(case: Case) -> np.ndarray:
     arm = jnp.arange(n_arms, dtype=jnp.uint32)
     moves = np.concatenate(threefry(key, slot, arm[: math.ceil(n_arms / 2)]), axis=-1)
     before = np.asarray(threefry(key, jnp.uint32(BEFORE), arm)[0])[:, :, 0]  # (R, lanes, N)
-    p01, p11 = (np.array([a[i] for a in case.arms], np.float32) for i in (0, 1))
+    p01, p11 = (np.array([a[i] for a in case.arms]) for i in (0, 1))
 
     def happens(word: np.ndarray, probability: np.ndarray) -> np.ndarray:
-        return word >> (32 - BITS) < np.floor(probability * 2.0**BITS)
+        return word >> (32 - BITS) < np.round(probability * 2.0**BITS)
 
     good = happens(before, p01 / (p01 + (1 - p11)))
     states = []
@@ -106,10 +107,13 @@ def true_states(case: Case) -> np.ndarray:
 @jax.jit
 def posterior_draw(trial: jax.Array, episode: jax.Array, counts: jax.Array) -> jax.Array:
     """(p01, p11) of each arm, (2, N), from the counts (2, 2, N) of one trial."""
-    unread = jnp.zeros(0)
-    evidence = Evidence(counts[..., None], unread, episode[None], unread, unread, agents=1)
+    unread, n_arms = jnp.zeros(0), counts.shape[-1]
+    kinds = (Kind(2, always=False, alike=True),) * n_arms
+    visits = counts.sum(1)[..., None]
+    pairs = counts[None, ..., None]
+    evidence = Evidence(pairs, visits, episode[None], unread, unread, unread, 1, kinds)
     draws = Draws(stream(SEED, trial[None], jnp.uint32(0), DRAWS), episode[None])
-    return jnp.stack(thompson(evidence, draws))[..., 0]
+    return jnp.asarray(thompson(evidence, draws).passive[:, 1, :, 0])
 
 
 # ------------------------------------------------------------------- the plain algorithm
@@ -279,9 +283,9 @@ def algorithm_1(case: Case, policy: str, trial: int, states: np.ndarray) -> Reco
     agents = [Agent(list(range(n_arms))) for _ in range(case.agents)]
     record = Record()
     slot, previous = 0, 1  # T_0 = 1
-    truth = [(p01, p11) for p01, p11, _ in case.arms]
+    true_ones = [(p01, p11) for p01, p11, _ in case.arms]
     while slot < case.horizon:
-        thetas = truth
+        thetas = true_ones
         if estimate is not None:
             merged: Counts = {}
             for key in ((n, was, now) for n in range(n_arms) for was in (0, 1) for now in (0, 1)):
@@ -295,7 +299,7 @@ def algorithm_1(case: Case, policy: str, trial: int, states: np.ndarray) -> Reco
         record.errors.append(
             [
                 ((t[0] - true[0]) ** 2 + (t[1] - true[1]) ** 2) / 2
-                for t, true in zip(thetas, truth, strict=True)
+                for t, true in zip(thetas, true_ones, strict=True)
             ]
         )
         table: dict[tuple[int, int | None, int], float] = {}  # the indices of this episode
@@ -354,18 +358,19 @@ def run_engine(case: Case, policy: str) -> tuple[np.ndarray, ...]:
         options["clip"] = False
     if name == "fed1-ucb":
         options["sigma"] = SIGMA
-    setting = Setting(
-        n_agents=case.agents,
-        n_arms=len(case.arms),
-        horizon=case.horizon,
+    p01, p11, reward = zip(*case.arms, strict=True)
+    arms = channels(p01, p11, reward)
+    setting = Setting.of(
+        arms,
+        case.agents,
+        case.horizon,
         shared=case.shared,
         schedule=case.schedule,
         weights=case.weights,
     )
     program = simulator(setting, named(name, case.horizon, options), len(TRIALS))
-    truth = Dynamics(*(jnp.asarray(x, jnp.float32) for x in zip(*case.arms, strict=True)))
     trials = jnp.asarray(TRIALS, jnp.uint32)
-    out = program(SEED, trials, truth, jnp.int32(case.plays), None)
+    out = program(SEED, trials, truth(arms), jnp.int32(case.plays), None)
     return tuple(np.asarray(x) for x in (out.rewards, out.episodes, out.lengths, out.error))
 
 

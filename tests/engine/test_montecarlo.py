@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,21 +10,23 @@ import numpy as np
 import pytest
 
 import rmab
-from rmab.arms import Dynamics, stationary_belief
+from rmab.arms import Kind, stationary_belief
 from rmab.engine import montecarlo
 from rmab.engine.moments import BLOCK
 from rmab.engine.montecarlo import REFERENCE, Trials, batch_size, final_slots
-from rmab.engine.simulate import Outcome, Setting, _look_up, _Looks, simulator
+from rmab.engine.simulate import Joint, Outcome, Setting, _look_up, simulator
+from rmab.engine.world import truth
 from rmab.federation.policies import Policy, named
 from rmab.learning.learners import thompson
 from rmab.learning.randomness import seed_words
 from rmab.planning.joint import fixed_value, optimal, policy_value, random_value
-from rmab.planning.planners import myopic, whittle_at
+from rmab.planning.planners import index_table, myopic, whittle_at
 from rmab.studies.results import Curve
 
 PAPER = rmab.channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
 # One agent: visits end episodes, so that trials differ in how many they have.
 SMALL = rmab.Study(PAPER, plays=2, horizon=100, trials=100, policies=["fedtswi", "random"])
+WHITTLE, MYOPIC = (partial(index_table, planner, PAPER) for planner in (whittle_at, myopic))
 LEARNT_TABLE = Policy("mine", whittle_at, thompson, max_age=SMALL.horizon)
 KNOWN_TABLE = Policy("known", whittle_at, max_age=SMALL.horizon)
 
@@ -107,11 +110,10 @@ def test_batches_of_odd_size_are_refused():
 
 def raw(study: rmab.Study, policy: str, width: int) -> Outcome:
     """The engine's own outcome for the study's trials and some more."""
-    setting = Setting(study.agents, len(study.arms), study.horizon)
+    setting = Setting.of(study.arms, study.agents, study.horizon)
     program = simulator(setting, named(policy, study.horizon), width, None)
-    truth = Dynamics(*(jnp.asarray(x, jnp.float32) for x in study.arms.dynamics))
-    trials = jnp.arange(width, dtype=jnp.uint32)
-    return program(seed_words(study.seed), trials, truth, jnp.int32(study.plays), None)
+    trials, world = jnp.arange(width, dtype=jnp.uint32), truth(study.arms)
+    return program(seed_words(study.seed), trials, world, jnp.int32(study.plays), None)
 
 
 def mean_and_error(values: np.ndarray) -> tuple[float, float]:
@@ -211,7 +213,7 @@ def test_own_policies_equal_the_built_in_ones_that_compute_the_same(small):
 
 def test_batches_fit_the_cache_and_long_horizons_are_not_kept_in_bulk():
     def setting(n_agents: int, n_arms: int, horizon: int) -> Setting:
-        return Setting(n_agents, n_arms, horizon)
+        return Setting(n_agents, (Kind(2, always=False, alike=True),) * n_arms, horizon)
 
     paper = batch_size(setting(4, 4, 1000))
     assert paper % BLOCK == 0
@@ -238,14 +240,14 @@ def test_known_dynamics_agree_with_the_exact_values(plays):
     rest = stationary_belief(PAPER)
     exact = {
         "optimal": optimum.value,
-        "whittle": policy_value(PAPER, plays, whittle_at),
-        "myopic": policy_value(PAPER, plays, myopic),
+        "whittle": policy_value(PAPER, plays, WHITTLE),
+        "myopic": policy_value(PAPER, plays, MYOPIC),
         "random": random_value(PAPER, plays),
         "fixed": fixed_value(PAPER, plays, rest),
         "fixed-best": fixed_value(PAPER, plays, PAPER.reward * rest),
     }
     horizon = 600
-    trials = Trials(PAPER, plays, Setting(2, 4, horizon), n_trials=3072, seed=plays)
+    trials = Trials(PAPER, plays, Setting.of(PAPER, 2, horizon), n_trials=3072, seed=plays)
     policies = {name: named(name, horizon) for name in exact}
     done = montecarlo.simulate(trials, policies, optimum)
     half = horizon // 2
@@ -263,24 +265,25 @@ def test_the_optimum_is_looked_up_where_its_planner_put_it():
     """In any information state, also past the ages that the table tells apart."""
     arms = rmab.channels([0.3, 0.9, 0.6], [0.8, 0.3, 0.4], [0.5, 0.9, 0.7])  # both signs of memory
     optimum = optimal(arms, 1, max_states=20_000)
-    assert set(optimum.wraps.tolist()) == {1, 2}
     # Decisions at random tell the codes apart that the optimum would treat alike.
     rng = np.random.default_rng(9)
     codes = np.arange(optimum.actions.size)
     optimum = replace(optimum, codes=codes, choices=rng.integers(0, 3, codes.size))
     last_seen = rng.integers(0, 2, (3, 1, 500))
-    age = rng.integers(0, 3 * optimum.caps.max(), (3, 1, 500))
-    looks = _Looks(jnp.asarray(last_seen, bool), jnp.asarray(age, jnp.int32), None, None)
+    age = rng.integers(0, 3 * optimum.layout.caps.max(), (3, 1, 500))
     played = optimum.subsets[optimum.actions[optimum.code(last_seen, age)]]  # (1, 500, 3)
-    got = _look_up(montecarlo._joint(optimum), looks)
+    trials = Trials(arms, 1, Setting.of(arms, 1, 10), 1, 0)
+    joint = montecarlo._guide(trials, named("optimal", 10), optimum)
+    assert isinstance(joint, Joint)
+    got = _look_up(joint, jnp.asarray(last_seen, bool), jnp.asarray(age, jnp.int32))
     np.testing.assert_array_equal(got, np.moveaxis(played, -1, 0))
 
 
 def test_the_front_door_gives_the_same_exact_values():
     values = rmab.value(rmab.Study(PAPER, plays=3))
     assert values["optimum"] == pytest.approx(optimal(PAPER, 3).value)
-    assert values["whittle"] == pytest.approx(policy_value(PAPER, 3, whittle_at))
-    assert values["myopic"] == pytest.approx(policy_value(PAPER, 3, myopic))
+    assert values["whittle"] == pytest.approx(policy_value(PAPER, 3, WHITTLE))
+    assert values["myopic"] == pytest.approx(policy_value(PAPER, 3, MYOPIC))
 
 
 def test_learning_in_the_papers_scenario():

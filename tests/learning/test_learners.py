@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from rmab.arms import Kind
 from rmab.learning.learners import Evidence, survivors, thompson, ucb
 from rmab.learning.randomness import DRAWS, Draws, seed_words, stream
 
+CHANNEL = Kind(2, always=False, alike=True)
 RARE = 1e-4  # the chance that one comparison would have had to fail for a faultless learner
 
 
@@ -24,13 +26,16 @@ def evidence(
 ) -> Evidence:
     """transitions: (2, 2, N, trials); visits: (2, N, trials)."""
     n_arms, n_trials = transitions.shape[2:]
+    pays = np.broadcast_to(reward, n_arms)
     return Evidence(
-        transitions=jnp.asarray(transitions, jnp.float32),
+        counts=jnp.asarray(transitions, jnp.float32)[None],
         visits=jnp.asarray(transitions.sum(1) if visits is None else visits, jnp.float32),
         episode=jnp.broadcast_to(jnp.asarray(episode, jnp.int32), n_trials),
-        reward=jnp.broadcast_to(jnp.asarray(reward, jnp.float32), n_arms)[:, None],
+        rewards=jnp.asarray(np.stack([0 * pays, pays]), jnp.float32)[:, :, None],
+        idle_rewards=jnp.zeros((2, n_arms, 1)),
         plays=jnp.int32(plays),
         agents=agents,
+        kinds=(CHANNEL,) * n_arms,
     )
 
 
@@ -54,7 +59,7 @@ def test_posterior_is_calibrated(prior):
     seen = np.stack([looks[:, None] - good, good], axis=1)  # (2, 2, N, replicates)
     columns = np.repeat(seen, per_rank, axis=-1)
     got = thompson(evidence(columns), draws(columns.shape[-1]), prior=prior)
-    posterior = np.stack(got).reshape(2, looks.size, replicates, per_rank)
+    posterior = np.asarray(got.passive[:, 1]).reshape(2, looks.size, replicates, per_rank)
     rank = (posterior < truth[..., None]).sum(-1)  # 0..per_rank
     for of_state in rank:
         for of_arm in of_state:
@@ -68,7 +73,7 @@ def test_posterior_is_calibrated(prior):
 
 def test_a_prior_far_below_one_gives_probabilities():
     nothing = np.zeros((2, 2, 5, 27_000))
-    for good in thompson(evidence(nothing), draws(27_000), prior=(0.01, 0.01)):
+    for good in thompson(evidence(nothing), draws(27_000), prior=(0.01, 0.01)).passive[:, 1]:
         assert ((good >= 0) & (good <= 1)).all()
         assert abs(good.mean() - 0.5) < 4 * 0.5 / math.sqrt(good.size)
 
@@ -89,14 +94,16 @@ def test_ucb_is_the_mean_plus_a_width(clip):
     visits[:, 0, :5] = transitions[:, :, 0, :5] = 0  # arms that nobody has played
     episode = np.arange(1, 51)
     a, b = prior = (1.5, 0.5)
-    got = ucb(evidence(transitions, visits, episode), draws(50), clip=clip, prior=prior)
+    found = ucb(evidence(transitions, visits, episode), draws(50), clip=clip, prior=prior)
+    got = np.asarray(found.passive[:, 1])
+    np.testing.assert_allclose(found.passive.sum(1), 1, rtol=1e-5)
     for s, arm, trial in np.ndindex(2, 3, 50):
         to_bad, to_good = (int(n) for n in transitions[s, :, arm, trial])
         mean = (a + to_good) / (a + b + to_bad + to_good)
         played = max(1, int(visits[:, arm, trial].sum()))
         upper = mean + math.sqrt(math.log(2 * 2 * (trial + 1)) / played)
         assert got[s][arm, trial] == pytest.approx(min(upper, 1) if clip else upper, rel=1e-5)
-    assert (np.asarray(got).max() > 1) == (not clip)
+    assert (got.max() > 1) == (not clip)
 
 
 # ------------------------------------------------------------------------------ Fed1-UCB

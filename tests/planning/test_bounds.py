@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
-from rmab.arms import Arms, channels, stationary_belief
-from rmab.errors import ModelError
+from rmab.arms import Arm, Arms, channels, stationary_belief
+from rmab.errors import ModelError, TooLargeError
+from rmab.planning import relaxed
 from rmab.planning.bounds import episode_bound, regret_bound, upper_bound
+from rmab.planning.chains import limit, resting_law
+from rmab.planning.relaxed import relaxed_value
 from rmab.planning.single_arm import solve
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
@@ -65,6 +68,82 @@ def test_many_arms_scale():
     """25 copies of the paper's arms with 25 times the plays: 25 times the bound."""
     copies = channels(*(np.tile(x, 25) for x in PAPER.dynamics))
     assert upper_bound(copies, 50) == pytest.approx(25 * upper_bound(PAPER, 2), abs=1e-10)
+
+
+# --- any arms, by linear programme ---
+
+# What never changes, changes in every slot, ends bad, ends good, is always bad.
+ODD = [(0, 1), (1, 0), (0, 0.5), (0.5, 1), (0, 0)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_programme_gives_the_bound_of_channels(seed):
+    p01, p11, reward = np.random.default_rng(seed).random((3, 4))
+    p01[0], p11[0] = ODD[seed % len(ODD)]
+    arms = channels(p01, p11, reward)
+    for plays in range(1, 5):
+        assert relaxed_value(arms, plays) == pytest.approx(upper_bound(arms, plays), abs=1e-7)
+
+
+def all_policies(arm: Arm):
+    """Long-run reward and share of slots left alone from each state, (policies, S) each, of an arm
+    that is always seen."""
+    states = np.arange(arm.states)
+    pays, alone = [], []
+    for code in range(2**arm.states):
+        plays = (code >> states) & 1 == 1
+        ends = limit(np.where(plays[:, None], arm.active, arm.passive))
+        pays.append(ends @ np.where(plays, arm.reward_active, arm.reward_passive))
+        alone.append(ends @ ~plays)
+    return np.array(pays), np.array(alone)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_is_the_least_of_the_relaxed_values_for_any_arms(seed):
+    """Eq. (10) over subsidies of either sign, with arms whose start decides among them."""
+    rng = np.random.default_rng(seed)
+    moves = rng.dirichlet(np.ones(3), (3, 2, 3))
+    moves[0] = np.eye(3)[rng.integers(3, size=(2, 3))]
+    moves[1, :, 0] = [1, 0, 0]
+    pays = rng.normal(size=(3, 2, 3))
+    arms = Arms(
+        Arm(*move, reward_passive=pay[0], reward_active=pay[1], observed="always")
+        for move, pay in zip(moves, pays, strict=True)
+    )
+
+    policies = [(*all_policies(arm), resting_law(arm.passive)) for arm in arms]
+
+    def at(subsidy: float, plays: int) -> float:
+        gains = [start @ (pays + subsidy * alone).max(0) for pays, alone, start in policies]
+        return float(sum(gains)) - subsidy * (3 - plays)
+
+    for plays in (1, 2):
+        bound = upper_bound(arms, plays)
+        low, high = -30.0, 30.0
+        for _ in range(60):  # a convex function: a third of the interval cannot hold its least
+            third = (high - low) / 3
+            if at(low + third, plays) < at(high - third, plays):
+                high -= third
+            else:
+                low += third
+        assert bound == pytest.approx(at(low, plays), abs=1e-7)
+
+
+def test_copies_of_any_arms_scale():
+    rng = np.random.default_rng(4)
+    kinds = [
+        Arm(*rng.dirichlet(np.ones(3), (2, 3)), reward=rng.random(3), observed=observed)
+        for observed in ("always", "when_played")
+    ]
+    few, many = Arms(kinds * 2), Arms(kinds * 50)
+    assert upper_bound(many, 25) == pytest.approx(25 * upper_bound(few, 1), rel=1e-9)
+
+
+def test_arms_of_many_information_states_are_refused(monkeypatch):
+    monkeypatch.setattr(relaxed, "MAX_COLUMNS", 100)
+    slow = Arm(0.9 * np.eye(3) + 0.1 / 3, reward=[0, 1, 2])
+    with pytest.raises(TooLargeError, match=r"1 different arms: \d+ information states.*0\.001"):
+        upper_bound(Arms([slow, slow]), 1)
 
 
 @pytest.mark.parametrize("plays", [0, 5])

@@ -7,7 +7,8 @@ import pytest
 
 import rmab
 from rmab.federation.policies import named
-from rmab.studies.paper import Claim, Drawn, Figure, Variant, figures, reproduce
+from rmab.studies.figure import Claim, Drawn, Figure, Variant
+from rmab.studies.reproduce import figures, reproduce
 from rmab.studies.results import Results
 from rmab.studies.running import Values
 

@@ -12,14 +12,18 @@ import numpy as np
 import pytest
 
 from rmab import StudyError
-from rmab.studies import paper
-from rmab.studies.paper import FIGURES, Claim, Drawn, Figure, figures, reproduce
+from rmab.planning.finite import Indices
+from rmab.studies import beyond, paper
+from rmab.studies import reproduce as reproducing
+from rmab.studies.figure import Claim, Drawn, Figure
+from rmab.studies.reproduce import FIGURES, figures, reproduce
 from rmab.studies.results import Curve, PolicyResult, Results
 from rmab.studies.running import Values
 from rmab.studies.study import Study
 
 ALL = ["fig06", "fig07", "fig08", "fig09a", "fig09b"]
 ALL += ["fig10", "fig11", "fig12", "fig13", "theory"]
+BEYOND = ["fading", "machine", "adherence"]
 PAPER_ARMS = [(0.20, 0.80, 0.4), (0.89, 0.17, 0.9), (0.10, 0.90, 0.7), (0.90, 0.16, 0.6)]
 EPISODES, SLOTS = 20, 1000
 
@@ -38,12 +42,13 @@ def arms_of(study: Study) -> list[tuple[float, ...]]:
 
 
 def test_every_figure_has_a_file_and_a_judge():
-    assert list(FIGURES) == ALL
-    assert [each.name for each in figures()] == ALL
+    assert list(FIGURES) == [*ALL, *BEYOND]
+    assert [each.name for each in figures()] == [*ALL, *BEYOND]
+    assert [each.beyond for each in figures()] == [False] * len(ALL) + [True] * len(BEYOND)
 
 
 def test_the_figures_have_the_numbers_of_the_paper():
-    for each in figures():
+    for each in figures(ALL):
         if each.name == "fig13":
             continue
         for variant in each.variants:
@@ -370,7 +375,7 @@ def runner(monkeypatch: pytest.MonkeyPatch, done: int, *, cut: bool = False) -> 
         policies = {"fedtswi": result(0.9 + len(ran) / 100)}
         return Results(study, 50 if last else study.trials, last, policies, np.eye(1) * 1e-8)
 
-    monkeypatch.setattr(paper, "run", run)
+    monkeypatch.setattr(reproducing, "run", run)
 
 
 def test_a_figure_is_judged_once_all_its_studies_ran(monkeypatch):
@@ -413,3 +418,28 @@ def test_an_interruption_while_judging_keeps_the_results(monkeypatch):
     assert made.interrupted
     assert len(made.results) == 5
     assert made.claims == []
+
+
+# --------------------------------------------------------------------------------- beyond the paper
+
+
+def learning(final: float) -> Drawn:
+    """Machines on which Whittle earns 1, random .2 and FedTSWI as told in its last slots."""
+    fedtswi = result(0.9, final=final)
+    return drawn("machine", {"fedtswi": fedtswi, "whittle": result(1.0), "random": result(0.2)})
+
+
+@pytest.mark.parametrize(("final", "held"), [(0.98, True), (0.81, True), (0.79, False)])
+def test_fedtswi_approaches_whittle_or_does_not(monkeypatch, final, held):
+    """Judged by how much of the distance from random it has closed in the last tenth."""
+    monkeypatch.setattr(beyond, "value", lambda _: Values({"optimum": 1.0}, {}))
+    assert verdicts(learning(final)) == [True, held, True]
+
+
+def test_arms_that_are_not_indexable_are_named(monkeypatch):
+    monkeypatch.setattr(beyond, "value", lambda _: Values({"optimum": 1.0}, {}))
+    odd = Indices(np.zeros(2), False, "state 1 is passive, then active", (1, 0.0, 1.0))
+    monkeypatch.setattr(beyond, "whittle_indices", lambda _: odd)
+    made = learning(0.98)
+    assert verdicts(made) == [False, True, True]
+    assert "arm 1: state 1 is passive, then active" in made.claims[0].measured

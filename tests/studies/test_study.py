@@ -1,5 +1,6 @@
 """A study is checked when it is made; what the command line refuses is in tests/test_cli.py."""
 
+import re
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmab import Arms, ModelError, RmabError, Study, StudyError, channels, load, run
-from rmab.studies.study import KNOWN, LEARNERS, from_table, read_table
+from rmab import Arm, Arms, RmabError, Study, StudyError, channels, load
+from rmab.studies.study import KNOWN, LEARNERS, MOST_STATES, from_table, read_table
 
 ARMS = channels(p01=[0.2, 0.89], p11=[0.8, 0.17], reward=[0.4, 0.9])
+THREE = Arm([[0.5, 0.5, 0], [0.25, 0.5, 0.25], [0, 0.5, 0.5]], reward=[0, 1, 2])
+MOVED = Arm([[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.3], [0.1, 0.9]], reward=[0, 1])
 NAN = float("nan")
 
 
@@ -73,19 +76,62 @@ def test_no_more_plays_than_arms():
         study(plays=3)
 
 
-@pytest.mark.parametrize("arms", [None, [[0.2, 0.8, 0.4]], {"p01": 0.2}, np.zeros((40, 40))])
+@pytest.mark.parametrize(
+    "arms",
+    [None, [], "ab", [[0.2, 0.8, 0.4]], {"p01": 0.2}, np.zeros((40, 40)), THREE, [THREE, 3]],
+)
 def test_arms_must_be_arms(arms):
-    with pytest.raises(StudyError, match=r"arms must be made by rmab\.channels") as caught:
+    with pytest.raises(StudyError, match=r"^arms must be a list of rmab\.Arm, or ") as caught:
         Study(arms=arms)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 200
 
 
+def test_a_list_of_arms_becomes_arms():
+    several: Any = [THREE, *ARMS, MOVED]
+    for given in (several, tuple(several), Arms(several)):
+        made = study(arms=given, plays=4)
+        assert isinstance(made.arms, Arms)
+        assert list(made.arms) == several
+        assert replace(made, trials=2).arms is made.arms
+
+
+def test_an_arm_of_a_study_has_at_most_64_states():
+    assert MOST_STATES == 64
+    assert len(study(arms=[Arm(np.eye(64), reward=np.ones(64))]).arms) == 1
+    with pytest.raises(StudyError, match=r"^arm 2 must have at most 64 states in a study, got 65$"):
+        study(arms=[THREE, Arm(np.eye(65), reward=np.ones(65))])
+
+
+def test_so_many_arms_of_so_many_states():
+    """2^22 numbers describe all transitions at most."""
+    large = Arm(np.eye(64), reward=np.ones(64))
+    assert len(study(arms=[large] * 1024).arms) == 1024
+    with pytest.raises(StudyError, match=r"at most 1024 arms where one has 64 states, got 1025$"):
+        study(arms=[large] * 1025)
+
+
 @pytest.mark.parametrize("reward", [1e31, 1e300, 1e-31])
 def test_rewards_must_fit_single_precision(reward):
-    with pytest.raises(StudyError, match="arm 2: reward must be 0 or from 1e-30 to 1e30"):
+    rule = "must be 0 or from 1e-30 to 1e30 in size in a study, got"
+    shown = re.escape(str(reward))
+    with pytest.raises(StudyError, match=f"^arm 2: reward_active of state 1 {rule} {shown}$"):
         Study(arms=channels(0.2, 0.8, [1, reward]))
     assert len(Study(arms=channels(0.2, 0.8, [0, 1e-30, 1e30])).arms) == 3
+    costly = Arm(np.eye(3), reward_passive=[0, -1, -reward])
+    with pytest.raises(StudyError, match=f"^arm 1: reward_passive of state 2 {rule} -{shown}$"):
+        study(arms=[costly])
+
+
+def test_rewards_of_general_arms_may_be_negative():
+    costs = Arm(np.eye(3), reward=[-1, 0, -1e30], reward_passive=[-1e-30, 0, 1])
+    assert study(arms=[costs]).arms[0] is costs
+
+
+def test_what_agents_share_none_of_them_moves():
+    assert study(arms=[*ARMS, THREE], realisations="shared").realisations == "shared"
+    with pytest.raises(StudyError, match=r"^realisations must be 'independent', as arm 3 moves"):
+        study(arms=[*ARMS, MOVED], realisations="shared")
 
 
 @pytest.mark.parametrize("policies", ["whittle", None, 3, {"whittle": 1}, {"whittle"}])
@@ -137,8 +183,10 @@ def test_words_must_be_among_the_known(key, value):
         ({"fedtswi": {"sigma": 1}}, "unknown key 'sigma'; fedtswi has prior"),
         ({"random": {"sigma": 1}}, "unknown key 'sigma'; random takes no options"),
         ({"feducb-wi": {"clip": 1}}, r"feducb-wi\.clip must be true or false, got 1"),
-        ({"fedtswi": {"prior": (0, 1)}}, r"fedtswi\.prior must be two numbers"),
-        ({"fedtswi": {"prior": (1, NAN)}}, r"fedtswi\.prior must be two numbers"),
+        ({"fedtswi": {"prior": (0, 1)}}, r"fedtswi\.prior must be a number, or two numbers"),
+        ({"fedtswi": {"prior": (1, NAN)}}, r"fedtswi\.prior must be a number, or two numbers"),
+        ({"fedtswi": {"prior": 0}}, r"fedtswi\.prior must be a number, or two .*, got 0$"),
+        ({"fedtswi": {"prior": [1]}}, r"fedtswi\.prior must be a number, or two .*, got \[1\]$"),
         ({"fed1-ucb": {"sigma": 0}}, r"fed1-ucb\.sigma must be a positive number"),
         ({"fed1-ucb": {"sigma": 10**400}}, r"fed1-ucb\.sigma must be a positive number"),
     ],
@@ -146,6 +194,26 @@ def test_words_must_be_among_the_known(key, value):
 def test_options_are_checked(options, rule):
     with pytest.raises(StudyError, match=rule):
         study(options=options)
+
+
+def test_a_prior_is_a_number_or_for_two_states_two():
+    for arms in (ARMS, [MOVED, *ARMS]):
+        for prior in (1, 0.5, [1, 0.5], (2, 1)):
+            made = study(arms=arms, options={"fedtswi": {"prior": prior}})
+            assert made.options["fedtswi"]["prior"] == prior
+    study(arms=[THREE], options={"feducb-wi": {"prior": 0.5}})
+    rule = r"^options\.feducb-wi\.prior must be one number, as arm 3 has 3 states, got \[1, 1\]$"
+    with pytest.raises(StudyError, match=rule):
+        study(arms=[*ARMS, THREE], options={"feducb-wi": {"prior": [1, 1]}})
+
+
+@pytest.mark.parametrize("name", ["feducb-wi", "feducb-myopic"])
+@pytest.mark.parametrize("arm", [THREE, MOVED, Arm(np.eye(2), reward=[0.1, 1])])
+def test_bounds_are_clipped_unless_all_arms_are_channels(name, arm):
+    study(options={name: {"clip": False}})
+    study(arms=[*ARMS, arm], options={name: {"clip": True}})
+    with pytest.raises(StudyError, match=rf"^options\.{name}\.clip must be true unless all arms "):
+        study(arms=[*ARMS, arm], options={name: {"clip": False}})
 
 
 @pytest.mark.parametrize(
@@ -222,8 +290,124 @@ def test_load_names_the_file_whatever_is_wrong(tmp_path):
             load(missing)
 
 
-def test_general_arms_are_refused_when_run():
-    flat = np.full((2, 2, 2), 0.5)
-    arms = Arms(flat, flat, np.zeros((2, 2)), np.ones((2, 2)), ("always", "always"))
-    with pytest.raises(ModelError, match="channels"):
-        run(Study(arms=arms, trials=1, horizon=1))
+# ------------------------------------------------------------------------------------ general arms
+
+GENERAL: dict[str, Any] = {
+    "passive": [[0.9, 0.1, 0], [0.2, 0.6, 0.2], [0, 0.3, 0.7]],
+    "active": [[1, 0, 0], [1, 0, 0], [1, 0, 0]],
+    "reward": [0, 1, 2.5],
+    "observed": "always",
+}
+
+
+def general(**changes: Any) -> dict[str, Any]:
+    """A channel and a general arm, some of whose keys are changed; None leaves one out."""
+    arm = {key: value for key, value in {**GENERAL, **changes}.items() if value is not None}
+    return {"arm": [table()["arm"][0], arm]}
+
+
+def test_arms_of_several_kinds_stand_in_one_table():
+    made = from_table(general())
+    channel, arm = made.arms
+    assert channel.passive.tolist() == pytest.approx(np.array([[0.8, 0.2], [0.2, 0.8]]))
+    assert channel.reward_active.tolist() == [0, 0.4]
+    assert arm.passive.tolist() == GENERAL["passive"]
+    assert arm.active.tolist() == GENERAL["active"]
+    assert arm.reward_active.tolist() == GENERAL["reward"]
+    assert arm.observed == "always"
+    assert not from_table(general()).arms.are_channels
+
+
+def test_what_a_general_arm_leaves_out():
+    arm = from_table(general(active=None, observed=None)).arms[1]
+    assert arm.moves_alike
+    assert arm.observed == "when_played"
+    assert arm.reward_passive.tolist() == [0, 0, 0]
+    arm = from_table(general(reward=None, reward_active=[1, 2, 3], reward_passive=[-1, 0, 0])).arms[
+        1
+    ]
+    assert arm.reward_active.tolist() == [1, 2, 3]
+    assert arm.reward_passive.tolist() == [-1, 0, 0]
+    assert from_table(general(reward=None, reward_passive=[1, 0, 0])).arms[1].states == 3
+
+
+def test_a_channel_may_be_written_either_way():
+    matrix = [[0.8, 0.2], [0.1, 0.9]]
+    made = from_table({"arm": [{"passive": matrix, "reward": [0, 0.7]}]})
+    assert made.arms.are_channels
+    assert (made.arms.p01[0], made.arms.p11[0], made.arms.reward[0]) == (0.2, 0.9, 0.7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"passive": [[0.9, 0.1], [0.5, 0.4]]}, r"passive row 1 must sum to 1, got 0\.9: \[0\.5, "),
+        (
+            {"passive": [["0.5", 0.5], [0, 1]]},
+            r"passive row 0: column 0 must .* number, got '0\.5'",
+        ),
+        ({"active": [[1, 0, 0], [0, True, 0]]}, r"active row 1: column 1 must .* number, got True"),
+        ({"active": [[1, 0, 0], [0, 10**400, 0]]}, r"active row 1: column 1 must .* number, got 1"),
+        ({"active": [[1, 0, 0], [0, NAN, 0]]}, r"active row 1: column 1 must .* number, got nan"),
+        ({"active": [[1, 0, 0], [[0], 1, 0]]}, r"active row 1: column 0 must .* number, got \[0\]"),
+        ({"passive": [0.5, 0.5]}, r"passive row 0 must be a list of numbers, got 0\.5$"),
+        ({"passive": "rows"}, r"passive must be a list of rows of numbers, got 'rows'$"),
+        ({"passive": {"0": [1]}}, r"passive must be a list of rows of numbers, got \{"),
+        ({"reward": ["1", 0, 0]}, r"reward: state 0 must be a finite number, got '1'$"),
+        ({"reward": [1, False, 0]}, r"reward: state 1 must be a finite number, got False$"),
+        ({"reward_passive": [1, 0, NAN]}, r"reward_passive: state 2 must .* number, got nan$"),
+        ({"reward": 1}, r"reward must be a list of numbers, got 1$"),
+        ({"reward": [1, 2]}, r"reward must be 3 numbers, one for each state, got 2 numbers$"),
+        ({"reward": None}, r"reward is missing: 3 numbers, one for each state$"),
+        ({"reward_active": [1, 2, 3]}, "reward and reward_active are the same"),
+        ({"observed": "seldom"}, "observed: unknown 'seldom'; known are when_played, always$"),
+        ({"observed": ["always"]}, "observed: unknown .*; known are when_played, always$"),
+        ({"p11": 0.5}, "p11 and passive must not be in one table; a channel has p01, p11, reward;"),
+        ({"passive": None, "p01": 0.5}, "p01 and active must not be in one table; a channel has"),
+        ({"passive": None}, "p01 or passive is missing; a channel has p01, p11, reward; any other"),
+        (
+            {"name": "x"},
+            "unknown key 'name'; a channel has p01, p11, reward; any other arm passive,",
+        ),
+    ],
+)
+def test_a_general_arm_says_what_is_wrong(changes, message):
+    with pytest.raises(StudyError, match=f"^arm 2: {message}") as caught:
+        from_table(general(**changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_arm_named_is_the_one_in_the_file():
+    """Also a channel after general arms."""
+    arms = [GENERAL, GENERAL, {"p01": 0.2, "p11": 1.2, "reward": 1}, GENERAL]
+    with pytest.raises(StudyError, match=r"^arm 3: p11 must lie in \[0, 1\], got 1\.2$"):
+        from_table({"arm": arms})
+
+
+def test_messages_on_arms_stay_short_whatever_is_given():
+    nested: Any = []
+    for _ in range(5000):
+        nested = [nested]
+    for value in (nested, "x" * 10**6, [1] * 10**5, 10**5000, "two\nlines", {"a": nested}):
+        for key in ("passive", "active", "reward", "reward_passive", "observed", "p01", "other"):
+            with pytest.raises(StudyError, match=r"^arm 2: ") as caught:
+                from_table(general(**{key: value}))
+            assert len(str(caught.value)) < 300
+            assert "\n" not in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------ the catalogue
+
+
+def test_a_study_of_the_catalogue_is_loaded_by_name(tmp_path, monkeypatch):
+    made = load("catalogue:fading")
+    assert made.arms.sizes.tolist() == [4, 4, 4, 4]
+    for name in ("", "none", "fading.toml", "../figures/fig06", "Fading", "two\nlines"):
+        with pytest.raises(StudyError, match=r"^catalogue: unknown .*known are adherence, ") as no:
+            load(f"catalogue:{name}")
+        assert "\n" not in str(no.value)
+    # A file may have such a name.
+    monkeypatch.chdir(tmp_path)
+    Path("catalogue:mine").write_text("[[arm]]\np01 = 1\np11 = 0\nreward = 2\n")
+    assert len(load(Path("catalogue:mine")).arms) == 1
+    assert len(load("./catalogue:mine").arms) == 1

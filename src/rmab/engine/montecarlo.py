@@ -22,12 +22,17 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from rmab.arms import Arms, Dynamics
+from rmab.arms import Arms, Moves
 from rmab.engine.moments import BLOCK, CoMoments, Moments, Summary, summary
-from rmab.engine.simulate import Joint, Outcome, Setting, Simulate, simulator
+from rmab.engine.simulate import Guide, Joint, Lookup, Outcome, Setting, Simulate, simulator
+from rmab.engine.world import truth
+from rmab.errors import ModelError
 from rmab.federation.policies import Policy, named
 from rmab.learning.randomness import seed_words
+from rmab.planning.expansion import expansion, settled_age
 from rmab.planning.joint import Optimum
+from rmab.planning.joint_chain import Layout
+from rmab.planning.tables import Model
 
 __all__ = [
     "REFERENCE",
@@ -37,11 +42,14 @@ __all__ = [
     "default_threads",
     "final_slots",
     "simulate",
+    "table_ages",
 ]
 
 REFERENCE = "whittle"
 ELEMENTS = 8192  # arms x agents x trials that keep a slot inside a core's cache
 DEVICE_ELEMENTS = 1 << 24  # the same for an accelerator, which wants many
+KNOWN_TOLERANCE, MOST_KNOWN_AGES = 1e-6, 512
+LEARNT_TOLERANCE, MOST_LEARNT_AGES = 1e-2, 64  # tables filled anew in every episode
 SERIES_BYTES = 1 << 26  # the most a batch may keep of rewards by slot
 
 Floats = npt.NDArray[np.float64]
@@ -115,26 +123,23 @@ def simulate(
     width = trials.batch or min(batch_size(setting), -(-trials.n_trials // BLOCK) * BLOCK)
     if width % BLOCK:
         raise ValueError(f"batch must be a multiple of {BLOCK}, got {width}")
-    joint = None if optimum is None else _joint(optimum)
     reference = named(REFERENCE, setting.horizon)
     everyone = {**policies, "": reference}
     threads = trials.threads or default_threads()
-    arrays = (jnp.asarray(x, jnp.float32) for x in trials.arms.dynamics)
-    truth = Dynamics(*arrays)
+    world = truth(trials.arms)
+    guides = {policy: _guide(trials, policy, optimum) for policy in everyone.values()}
 
     result = Simulated(0, {}, CoMoments(len(everyone)))
     pool = ThreadPoolExecutor(threads)
     try:
-        shape = None if joint is None else (joint.actions.size, joint.subsets.shape[0])
-        build = partial(_program, setting, width, shape)
-        distinct = list(dict.fromkeys(everyone.values()))
-        programs = dict(zip(distinct, pool.map(build, distinct), strict=True))
+        build = partial(_program, setting, width)
+        programs = dict(zip(guides, pool.map(build, guides, guides.values()), strict=True))
 
         def batch(start: int) -> _Batch:
             who = jnp.arange(start, start + width, dtype=jnp.uint32)
             seed, plays = seed_words(trials.seed), jnp.int32(trials.plays)
             outcomes = {
-                policy: program(seed, who, truth, plays, joint if policy.joint else None)
+                policy: program(seed, who, world, plays, guides[policy])
                 for policy, program in programs.items()
             }
             mine = {name: outcomes[policy] for name, policy in everyone.items()}
@@ -167,18 +172,55 @@ def simulate(
     return result
 
 
-def _program(
-    setting: Setting, width: int, shape: tuple[int, int] | None, policy: Policy
-) -> Simulate:
-    return simulator(setting, policy, width, shape if policy.joint else None)
+def _program(setting: Setting, width: int, policy: Policy, guide: Guide) -> Simulate:
+    shapes: tuple[int, ...] | None = None
+    if isinstance(guide, Joint):
+        shapes = guide.actions.size, guide.subsets.shape[0]
+    elif isinstance(guide, Lookup):
+        shapes = (guide.table.shape[1],)
+    return simulator(setting, policy, width, shapes)
 
 
-def _joint(optimum: Optimum) -> Joint:
-    return Joint(
-        jnp.asarray(optimum.actions, jnp.int32),
-        jnp.asarray(optimum.subsets, bool),
-        *(jnp.asarray(x, jnp.int32) for x in (optimum.caps, optimum.wraps, optimum.strides)),
-    )
+def _guide(trials: Trials, policy: Policy, optimum: Optimum | None) -> Guide:
+    """What a policy that knows the dynamics looks up; None where it needs nothing."""
+    if policy.joint:
+        assert optimum is not None
+        caps, wraps, strides = (jnp.asarray(x, jnp.int32) for x in optimum.layout[:3])
+        layout = Layout(caps, wraps, strides, jnp.asarray(optimum.layout.always, bool))
+        return Joint(
+            jnp.asarray(optimum.actions, jnp.int32), jnp.asarray(optimum.subsets, bool), layout
+        )
+    formula = trials.setting.channels and policy.planner is not None
+    unplanned = policy.planner is None and policy.table is None and policy.exact is None
+    if formula or unplanned or not policy.estimates:
+        return None
+    if policy.table is None and (policy.exact is None or policy.learner is not None):
+        raise ModelError(
+            f"policy {policy.name} is for channels alone; for these arms it needs a table, see "
+            "docs/own-policy.md"
+        )
+    if policy.learner is not None:
+        return None
+    arms = trials.arms
+    max_age = table_ages(arms, KNOWN_TOLERANCE, MOST_KNOWN_AGES)
+    if policy.exact is not None:
+        index = policy.exact(arms, max_age)
+    else:
+        assert policy.table is not None
+        passive, active = (np.moveaxis(x, 0, -1)[..., None] for x in (arms.passive, arms.active))
+        idle, pays = (x.T[..., None] for x in (arms.reward_passive, arms.reward_active))
+        model = Model(Moves(passive, active), idle, pays, arms.kinds)
+        index = np.asarray(policy.table(model, max_age))[:, :, 0]
+    falls = [0 if arm.observed == "always" else expansion(arm, max_age).wrap for arm in arms]
+    return Lookup(jnp.asarray(index, jnp.float32), jnp.asarray(falls, jnp.int32))
+
+
+def table_ages(
+    arms: Arms, tolerance: float = LEARNT_TOLERANCE, most: int = MOST_LEARNT_AGES
+) -> int:
+    """Ages that tables of these arms tell apart: until beliefs are within the tolerance."""
+    ages = (settled_age(arm, tolerance, most) for arm in arms if arm.observed == "when_played")
+    return max(ages, default=1)
 
 
 class _Batch(NamedTuple):

@@ -3,6 +3,10 @@
 A policy joins a planner (dynamics -> index of every information state) to a learner (counts ->
 dynamics), or to none when it knows the true dynamics. `POLICIES` has the built-in ones by name; a
 user's own is a `Policy` of her own functions, see docs/own-policy.md.
+
+For channels a planner has a formula for each information state. For other arms it fills a *table*
+from the whole transition matrices: with dynamics that are learnt inside the engine, with known ones
+beforehand and in double precision (`exact`).
 """
 
 from __future__ import annotations
@@ -14,16 +18,20 @@ from functools import lru_cache, partial
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from rmab.arms import Dynamics, InformationStates
-from rmab.learning.learners import Evidence, survivors, thompson, ucb
+from rmab.arms import Arms, Dynamics, FloatArray, InformationStates, Moves
+from rmab.learning.learners import Evidence, Prior, survivors, thompson, ucb
 from rmab.learning.randomness import Draws
+from rmab.planning.general import fixed_best_scores, fixed_scores, myopic_table, whittle_table
 from rmab.planning.planners import Planner, fixed, fixed_best, myopic, round_robin, whittle_at
+from rmab.planning.tables import Table, fill_myopic, fill_whittle
 
 __all__ = ["POLICIES", "Learner", "Policy", "named"]
 
-Learner = Callable[[Evidence, Draws], tuple[Array, Array]]
+Learner = Callable[[Evidence, Draws], Moves | tuple[Array, Array]]
+Exact = Callable[[Arms, int], FloatArray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +40,14 @@ class Policy:
 
     name        what tables and figures call it
     planner     dynamics and information states -> index; None: decided jointly or at random
-    learner     evidence and draws -> (p01, p11); None: the true dynamics are known
+    learner     evidence and draws -> Moves, or (p01, p11); None: the true dynamics are known
     statewise   the planner works state by state, so it need not fill a table first
+    table       model and highest age -> index of every row, (N, 1 + S max_age, trials), for arms
+                that are not channels; None: the policy is for channels
+    exact       arms and highest age -> the same table for known dynamics, (N, 1 + S max_age)
     lengths     (p11 of the learner, K) -> slots of the next episode; None: the study's schedule
-    estimates   whether the learner's (p01, p11) estimate the dynamics
+    estimates   whether the learner's result estimates the dynamics; if not, the planner does
+                not read it as dynamics either, and the policy is for any arms
     joint       decisions come from the exact joint optimum, not from a planner
     reads_visits  whether the learner looks at evidence.visits; False spares counting them
     max_age     ages that a table tells apart; older arms count as that old
@@ -45,6 +57,8 @@ class Policy:
     planner: Planner | None
     learner: Learner | None = None
     statewise: bool = False
+    table: Table | None = None
+    exact: Exact | None = None
     lengths: Callable[[Array, Array], Array] | None = None
     estimates: bool = True
     joint: bool = False
@@ -75,54 +89,66 @@ def _fed1_ucb(name: str, horizon: int, *, sigma: float = 0.5) -> Policy:
         return jnp.where(left > plays, -(-pulls * left // plays), horizon)
 
     learner = partial(survivors, pulls=pulls, horizon=horizon, sigma=sigma)
-    return Policy(name, _take_turns, learner, True, lengths, estimates=False)
+    return Policy(name, _take_turns, learner, True, lengths=lengths, estimates=False)
 
 
-def _known(planner: Planner | None, *, joint: bool = False) -> Callable[..., Policy]:
+def _constant(scores: Callable[[Arms], FloatArray]) -> Exact:
+    """A table that does not depend on what was seen."""
+
+    def exact(arms: Arms, max_age: int) -> FloatArray:
+        return np.repeat(scores(arms)[:, None], 1 + arms.passive.shape[1] * max_age, 1)
+
+    return exact
+
+
+def _known(
+    planner: Planner | None, exact: Exact | None = None, *, joint: bool = False
+) -> Callable[..., Policy]:
     def make(name: str, horizon: int) -> Policy:  # noqa: ARG001 - one signature for all makers
-        return Policy(name, planner, statewise=True, joint=joint)
+        return Policy(name, planner, statewise=True, exact=exact, joint=joint)
 
     return make
 
 
-def _thompson(planner: Planner) -> Callable[..., Policy]:
+def _thompson(planner: Planner, table: Table) -> Callable[..., Policy]:
     def make(
         name: str,
         horizon: int,  # noqa: ARG001 - one signature for all makers
         *,
-        prior: tuple[float, float] = (1.0, 1.0),
+        prior: Prior = 1.0,
     ) -> Policy:
         learner = partial(thompson, prior=prior)
-        return Policy(name, planner, learner, statewise=True, reads_visits=False)
+        return Policy(name, planner, learner, statewise=True, table=table, reads_visits=False)
 
     return make
 
 
-def _ucb(planner: Planner) -> Callable[..., Policy]:
+def _ucb(planner: Planner, table: Table) -> Callable[..., Policy]:
     def make(
         name: str,
         horizon: int,  # noqa: ARG001 - one signature for all makers
         *,
         clip: bool = True,
-        prior: tuple[float, float] = (1.0, 1.0),
+        prior: Prior = 1.0,
     ) -> Policy:
-        return Policy(name, planner, partial(ucb, clip=clip, prior=prior), statewise=True)
+        learner = partial(ucb, clip=clip, prior=prior)
+        return Policy(name, planner, learner, statewise=True, table=table)
 
     return make
 
 
 # A maker takes the policy's name, the horizon and the policy's options.
 POLICIES: Mapping[str, Callable[..., Policy]] = {
-    "fedtswi": _thompson(whittle_at),
-    "fedts-myopic": _thompson(myopic),
-    "feducb-wi": _ucb(whittle_at),
-    "feducb-myopic": _ucb(myopic),
+    "fedtswi": _thompson(whittle_at, fill_whittle),
+    "fedts-myopic": _thompson(myopic, fill_myopic),
+    "feducb-wi": _ucb(whittle_at, fill_whittle),
+    "feducb-myopic": _ucb(myopic, fill_myopic),
     "fed1-ucb": _fed1_ucb,
-    "whittle": _known(whittle_at),
-    "myopic": _known(myopic),
+    "whittle": _known(whittle_at, whittle_table),
+    "myopic": _known(myopic, myopic_table),
     "optimal": _known(None, joint=True),
-    "fixed": _known(fixed),
-    "fixed-best": _known(fixed_best),
+    "fixed": _known(fixed, _constant(fixed_scores)),
+    "fixed-best": _known(fixed_best, _constant(fixed_best_scores)),
     "random": _known(None),
 }
 

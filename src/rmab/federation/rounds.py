@@ -51,7 +51,9 @@ def visit_limit(visits: Array, n_agents: int, horizon: int) -> Array:
     return xp.minimum(factor * xp.clip(visits, 1, enough), horizon)
 
 
-def most_episodes(schedule: str, n_agents: int, n_arms: int, horizon: int) -> int:
+def most_episodes(
+    schedule: str, n_agents: int, n_arms: int, horizon: int, n_states: int = 2
+) -> int:
     """A count of episodes that no run can exceed (Lemma 1's argument without its averaging).
 
     Each (agent, arm, state) can end at most floor(log T / log 2^M) + 1 episodes. Between two such
@@ -61,5 +63,5 @@ def most_episodes(schedule: str, n_agents: int, n_arms: int, horizon: int) -> in
         return math.ceil(math.log2(horizon + 1)) + 1
     ends = 0
     if visits_can_end(schedule, n_agents, horizon):
-        ends = 2 * n_arms * n_agents * (math.floor(math.log2(horizon) / n_agents) + 1)
+        ends = n_states * n_arms * n_agents * (math.floor(math.log2(horizon) / n_agents) + 1)
     return min(horizon, math.ceil(math.sqrt(2 * horizon * (ends + 1))) + 1)

@@ -2,15 +2,31 @@
 
 A learner is a function
 
-    learner(evidence, draws) -> (p01, p11)
+    learner(evidence, draws) -> Moves, or for channels a pair (p01, p11)
 
 of arrays with arms on the second-to-last and trials on the last axis. `evidence` is what the
 server has after merging, `draws` gives random variates. Nothing else is remembered between
 episodes: the counts are the whole state.
 
-    thompson   one draw from the Beta posterior of every parameter (FedTSWI, FedTS-myopic)
-    ucb        posterior mean plus a confidence width (FedUCB-WI, FedUCB-myopic)
+    thompson   one draw from the Dirichlet posterior of every row (FedTSWI, FedTS-myopic)
+    ucb        posterior mean, with a confidence width moved to the best state (FedUCB-WI, -myopic)
     survivors  Fed1-UCB's elimination: 1 for arms still in play, 0 for those dropped
+
+What is counted, and what it tells. counts[c, s, s', n] are pairs of successive looks at arm n, at
+state s and then at s':
+
+- c = 0: the looks are one slot apart and the arm was played at the first. They move by P_1, whose
+  rows have Dirichlet posteriors: Beta where there are two states. For an arm known to move alike,
+  played or not, that is all there is to learn. If it is always seen, every slot gives such a pair.
+- an arm always seen, c = 1: one slot apart, left alone at the first. They move by P_0, learnt in
+  the same way.
+- an arm seen only when played, c > 0: played, then left alone for c slots, seen in the next. They
+  move by P_1 P_0^c. What happened in between was not seen; `rmab.learning.paths` fills it in.
+
+So for arms seen only when played P_0 is learnt from what follows waits alone. Waits of one slot
+tell P_1 P_0: where P_1 can be inverted that determines P_0. Where it cannot (a restart: P_1 has
+equal rows) all waits tell the laws of one path, P_1 P_0, P_1 P_0^2, ..., and rows of P_0 that this
+path does not tell apart stay as the prior has them; so do all rows while nobody waits.
 """
 
 from __future__ import annotations
@@ -18,40 +34,82 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
 from jax import Array
 
+from rmab.arms import Kind, Moves
+from rmab.learning.paths import fill_in
 from rmab.learning.randomness import Draws
 
-__all__ = ["Evidence", "survivors", "thompson", "ucb"]
+__all__ = ["WAITS", "Evidence", "Prior", "count_kinds", "survivors", "thompson", "ucb"]
+
+Prior = float | tuple[float, float]  # Dirichlet(a, ..., a), or for two states Beta(a, b)
+WAITS = 8  # c is counted below this for arms seen only when played that do not move alike
 
 
 class Evidence(NamedTuple):
     """What the server knows at the start of an episode, merged over agents.
 
-    transitions: (2, 2, N, trials), looks at an arm in two consecutive slots by (state, next);
-    visits: (2, N, trials), plays by state seen; episode: (trials,), counted from 1;
-    reward: (N, 1) what each arm pays; plays: how many arms an agent plays in a slot; agents: how
-    many there are, each counted by its weight.
+    counts: (C, S, S, N, trials), pairs of looks, see the module; visits: (S, N, trials), plays by
+    state seen; episode: (trials,), counted from 1; rewards, idle_rewards: (S, N, 1) what a play
+    pays and what no play does; plays: how many arms an agent plays in a slot; agents: how many
+    there are, each counted by its weight; kinds: (N,) what is known of each arm.
     """
 
-    transitions: Array
+    counts: Array
     visits: Array
     episode: Array
-    reward: Array
+    rewards: Array
+    idle_rewards: Array
     plays: Array
     agents: float
+    kinds: tuple[Kind, ...]
+
+    @property
+    def transitions(self) -> Array:
+        """(S, S, N, trials): looks at an arm in two consecutive slots, by state and next state."""
+        return self.counts[0]
+
+    @property
+    def reward(self) -> Array:
+        """(N, 1): what a play of each channel pays in its good state."""
+        return self.rewards[1]
 
 
-def thompson(
-    evidence: Evidence, draws: Draws, *, prior: tuple[float, float] = (1.0, 1.0)
-) -> tuple[Array, Array]:
-    """A draw of (p01, p11) from the Beta posterior, eq. (38): the prior once, plus all counts.
+def count_kinds(kinds: tuple[Kind, ...]) -> int:
+    """C, how many kinds of pairs of looks tell something about these arms."""
+    if all(kind.alike for kind in kinds):
+        return 1
+    return WAITS if any(not (kind.alike or kind.always) for kind in kinds) else 2
 
-    prior = (a, b): Beta(a, b) on the probability of the good state next.
+
+def thompson(evidence: Evidence, draws: Draws, *, prior: Prior = 1.0) -> Moves:
+    """A draw of every row from its Dirichlet posterior, eq. (38): the prior once, plus all counts.
+
+    prior = (a, b) is for two states: Beta(a, b) on the probability of state 1 next.
     """
-    seen = evidence.transitions
-    good = draws.beta(prior[0] + seen[:, 1], prior[1] + seen[:, 0], least=min(prior))
-    return good[0], good[1]
+    n_states = evidence.visits.shape[0]
+    before = _prior(prior, n_states)
+    least = float(before.min())
+    valid = _valid(evidence.kinds, n_states)
+
+    def drawn(counts: Array, variates: Draws) -> Array:
+        return variates.dirichlet(jnp.asarray(before + counts), least, axis=1, valid=valid)
+
+    active = drawn(evidence.counts[0], draws)
+    passive = active
+    after_passivity, hidden = _separate(evidence.kinds)
+    if after_passivity.any():
+        apart = drawn(evidence.counts[1], draws)
+        passive = jnp.where(after_passivity[:, None], apart, passive)
+    if hidden.size:
+        inside = valid if valid is None else valid[:, :, hidden]
+        counts = evidence.counts[:, :, :, hidden]
+        filled = fill_in(counts, before, draws, inside)
+        passive = passive.at[:, :, hidden].set(filled[0])
+        active = active.at[:, :, hidden].set(filled[1])
+    return Moves(passive, active)
 
 
 def ucb(
@@ -59,15 +117,75 @@ def ucb(
     draws: Draws,  # noqa: ARG001 - every learner takes it; this one is deterministic
     *,
     clip: bool = True,
-    prior: tuple[float, float] = (1.0, 1.0),
-) -> tuple[Array, Array]:
-    """The mean plus sqrt(log(|A| |S| l) / plays of the arm), Section VI; clipped to [0, 1]."""
-    good = prior[0] + evidence.transitions[:, 1]
-    mean = good / (good + prior[1] + evidence.transitions[:, 0])
-    plays = jnp.maximum(evidence.visits.sum(0), 1)
-    upper = mean + jnp.sqrt(jnp.log(4.0 * evidence.episode) / plays)
-    upper = jnp.minimum(upper, 1) if clip else upper
-    return upper[0], upper[1]
+    prior: Prior = 1.0,
+) -> Moves:
+    """The mean, with sqrt(log(|A| |S| l) / plays of the arm) more for the best state, Section VI.
+
+    The best state is the one that may pay most; the others share what is left as before. With two
+    states that is the paper's bound on p01 and p11; clip = False leaves it above 1. Where an arm
+    does not move alike, its passive rows are as uncertain as looks after passivity are few.
+    """
+    n_states = evidence.visits.shape[0]
+    before = _prior(prior, n_states)
+    valid = _valid(evidence.kinds, n_states)
+    sizes = np.array([kind.states for kind in evidence.kinds])[:, None]
+    plays = evidence.visits.sum(0)
+    looks = evidence.counts[1:].sum((0, 1, 2))  # after passivity
+    alike = np.array([kind.alike for kind in evidence.kinds])[:, None]
+    unsure = jnp.log(2.0 * sizes * evidence.episode)  # (N, trials)
+    after_play, after_drift = (
+        jnp.sqrt(unsure / jnp.maximum(seen, 1)) for seen in (plays, jnp.where(alike, plays, looks))
+    )
+    rewards = jnp.maximum(evidence.rewards, evidence.idle_rewards)
+    rewards = rewards if valid is None else jnp.where(valid[0], rewards, -jnp.inf)
+    highest = n_states - 1 - rewards[::-1, :, 0].argmax(0)  # (N,), the last of equals
+    best = (jnp.arange(n_states)[:, None] == highest)[None, :, :, None]  # (1, S, N, 1)
+
+    def upper(mean: Array, width: Array) -> Array:
+        now = jnp.where(best, mean, 0).sum(1, keepdims=True)
+        raised = now + width
+        raised = jnp.minimum(raised, 1) if clip else raised
+        share = jnp.where(now < 1, (1 - raised) / jnp.where(now < 1, 1 - now, 1), 0)
+        return jnp.where(best, raised, mean * share)
+
+    def mean(counts: Array) -> Array:
+        weights = jnp.asarray(before + counts)
+        weights = weights if valid is None else jnp.where(valid, weights, 0)
+        return jnp.asarray(weights / weights.sum(1, keepdims=True))
+
+    active = mean(evidence.counts[0])
+    passive = active
+    after_passivity, hidden = _separate(evidence.kinds)
+    if after_passivity.any():
+        passive = jnp.where(after_passivity[:, None], mean(evidence.counts[1]), passive)
+    if hidden.size:
+        inside = valid if valid is None else valid[:, :, hidden]
+        counts = evidence.counts[:, :, :, hidden]
+        filled = fill_in(counts, before, None, inside)
+        passive = passive.at[:, :, hidden].set(filled[0])
+        active = active.at[:, :, hidden].set(filled[1])
+    return Moves(upper(passive, after_drift), upper(active, after_play))
+
+
+def _prior(prior: Prior, n_states: int) -> npt.NDArray[np.float32]:
+    """The weights of next states, (1, S, 1, 1)."""
+    weights = [prior[1], prior[0]] if isinstance(prior, tuple) else [prior] * n_states
+    return np.array(weights, np.float32)[None, :, None, None]
+
+
+def _valid(kinds: tuple[Kind, ...], n_states: int) -> npt.NDArray[np.bool_] | None:
+    """Which next states an arm has, (1, S, N, 1); None where all arms have all."""
+    sizes = np.array([kind.states for kind in kinds])
+    if (sizes == n_states).all():
+        return None
+    return (np.arange(n_states)[:, None] < sizes)[None, :, :, None]
+
+
+def _separate(kinds: tuple[Kind, ...]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    """Arms that do not move alike: a mask (N,) of those always seen, the numbers of the others."""
+    apart = np.array([not kind.alike for kind in kinds])
+    always = np.array([kind.always for kind in kinds])
+    return apart & always, np.flatnonzero(apart & ~always)
 
 
 def survivors(
@@ -85,7 +203,7 @@ def survivors(
     """
     pulled = evidence.visits.sum(0)
     playing = pulled >= pulled.max(0) - evidence.agents * pulls / 2
-    mean = evidence.reward * evidence.visits[1] / jnp.maximum(pulled, 1)
+    mean = (evidence.rewards * evidence.visits).sum(0) / jnp.maximum(pulled, 1)
     width = jnp.sqrt(4 * sigma**2 * jnp.log(float(horizon)) / jnp.maximum(pulled, 1))
     ranked = jnp.sort(jnp.where(playing, mean, -jnp.inf), axis=0)[::-1]
     kth_best = jnp.take(ranked, evidence.plays - 1, axis=0)

@@ -18,7 +18,12 @@ import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
 from jax import Array, lax
+from jax.nn import softmax
+
+Mask = Array | npt.NDArray[np.bool_]
 
 __all__ = [
     "CHANNELS",
@@ -26,6 +31,7 @@ __all__ = [
     "PLAYS",
     "Draws",
     "Key",
+    "Mask",
     "seed_words",
     "stream",
     "threefry",
@@ -34,6 +40,7 @@ __all__ = [
 
 ROUNDS = 13
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+AGAIN = 0xFFFFFFFE  # the counter of the keys of `Draws.again`: no episode has this number
 ATTEMPTS = 64  # counters kept for one gamma's rejections; a first try fails 1 time in 20
 
 # What a stream of numbers is for.
@@ -137,15 +144,29 @@ class Draws:
         _, value, _ = lax.while_loop(lambda s: (~s[2]).any() & (s[0] < ATTEMPTS), attempt, start)
         return value, boost
 
-    def beta(self, a: Array, b: Array, least: float = 0.0) -> Array:
-        """Beta(a, b) for each entry of a and b (..., trials); `least` as for gamma."""
-        a, b = jnp.broadcast_arrays(a, b)
-        pair, boost = self._gamma(jnp.stack([a, b]), least)
+    def dirichlet(
+        self, weights: Array, least: float = 0.0, *, axis: int = 0, valid: Mask | None = None
+    ) -> Array:
+        """Probabilities along `axis`, Dirichlet with these weights (..., trials).
+
+        `least` as for gamma; `valid`, a mask that broadcasts: other entries get no probability.
+        """
+        value, boost = self._gamma(weights, least)
         if boost is None:
-            return pair[0] / (pair[0] + pair[1])
-        # Two gammas of small shapes may both be too small for a float, but not their logarithms.
-        size = jnp.log(pair) + boost
-        return lax.logistic(size[0] - size[1])
+            value = value if valid is None else jnp.where(valid, value, 0)
+            return value / value.sum(axis, keepdims=True)
+        # Gammas of small shapes may all be too small for a float, but not their logarithms.
+        size = jnp.log(value) + boost
+        return softmax(size, axis, where=valid)
+
+    def beta(self, a: Array, b: Array, least: float = 0.0) -> Array:
+        """Beta(a, b) for each entry of a and b (..., trials): a Dirichlet of two states."""
+        return self.dirichlet(jnp.stack(jnp.broadcast_arrays(a, b)), least)[0]
+
+    def again(self, times: Array) -> Draws:
+        """Draws that share no numbers with these or with those of another count of times."""
+        key = Key(*threefry(self._key, jnp.uint32(AGAIN), jnp.asarray(times, jnp.uint32)))
+        return Draws(key, self._episode, self._wanted)
 
 
 def seed_words(seed: int) -> Array:

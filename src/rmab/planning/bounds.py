@@ -8,8 +8,9 @@ lambda for every slot an arm is left alone: the arms part, and
 is at least the best average reward of K plays a slot, for every lambda. gain_n is the best
 average reward of arm n alone, eq. (11), convex and piecewise linear in lambda; its slope is the
 share of slots in which the arm is left alone. The bound is the smallest L: where the shares pass
-N - K. As rewards are not negative, nothing is gained by lambda < 0 (all arms are always played)
-or by lambda above the largest reward (none is).
+N - K. As rewards of channels are not negative, nothing is gained by lambda < 0 (all arms are always
+played) or by lambda above the largest reward (none is). For other arms the smallest L is a linear
+programme, `rmab.planning.relaxed`.
 
 The paper's promises, with the natural logarithm and S states in each arm: Lemma 1 for the number
 of episodes and Theorem 1 for the regret.
@@ -29,11 +30,17 @@ __all__ = ["episode_bound", "regret_bound", "upper_bound"]
 def upper_bound(arms: Arms, plays: int) -> float:
     """The smallest L(lambda) of eq. (10): no policy's average reward per agent and slot exceeds it.
 
+    Of channels it is exact. For other arms beliefs are rounded, at 1e-9 or as finely as fits.
+
     >>> from rmab.arms import channels
     >>> round(upper_bound(channels([0.2, 0.2], [0.8, 0.8], 1.0), plays=1), 5)
     0.68772
     """
     arms.check_plays(plays)
+    if not arms.are_channels:
+        from rmab.planning.relaxed import relaxed_value
+
+        return relaxed_value(arms, plays)
     passive = len(arms) - plays
 
     def relaxed(subsidy: float) -> SubsidyProblem:

@@ -1,45 +1,18 @@
-"""Whittle indices of arms that are seen only when played, by the structure of information states.
+"""Whittle indices of arms that are seen only when played, with a verdict, many arms at once.
 
-To its player such an arm is the chain of information states (s, k): state s was seen k >= 1 slots
-ago, and the belief over the state now is the row
+The information states of such an arm, (s, k) and never seen, are those of
+`rmab.planning.expansion`; `rmab.planning.course` walks up the subsidy line by their structure.
 
-    b(s, k) = P_1[s] P_0^(k-1).
-
-Playing pays b . r_1, shows s' with probability b[s'] and leads to (s', 1); leaving it alone pays
-b . r_0 and leads to (s, k + 1). Before the first look the arm is *never seen*: its belief is the
-stationary law of P_0, and leaving it alone keeps it there. Ages end at a cap J:
-
-- P_0 with one recurrent class forgets what was seen, so past J the arm counts as never seen
-  again. This is exact in the limit, and `settled_age` says where the limit is reached;
-- P_0 with several recurrent classes has no single stationary law. The belief of never seen is then
-  uniform, and ages past J stay at J.
-
-`expand` writes this down as a `FiniteArm`. `information_indices` gives the indices of that arm, as
-`rmab.planning.indices` defines them, without its dense matrices:
-
-Let every passive slot pay the subsidy lambda. A policy waits in each s until the first active age
-k_s, so S values H_s = h(s, 1) and one number x (the gain g where h(never seen) = 0; with a discount
-the value of never seen) describe it. All are affine in lambda and solve S + 1 equations. With
-
-    U(s, k) = b . r_1 + beta b . H           [- g]      play now
-    T(s, k) = sum_{i=k..J} beta^(i-k) (b(s, i) . r_0 + lambda [- g])      wait to the end
-    Q = U - T,                                Q(never seen) = its value,
-
-the advantage of playing over leaving alone in (s, k), whose next active age is n, is
-
-    A(s, k) = Q(s, k) - beta^(n-k) Q(s, n).
-
-From lambda = -inf, where every state is active, states leave where their A falls to 0: that is the
-index. H changes only when a k_s or never seen leaves; others leave in between, several at a time.
-Under average reward never seen leaves when idling for ever is as good as the best play, g = lambda
-+ r_0. If the policy then does not lead to never seen, lambda stands still while the value delta of
-idling rises, until it does: every state that leaves meanwhile has the same index. Those are the
-plateaus of the closed form (`rmab.planning.whittle`).
-
-On each interval the advantage of every active state must stay >= 0 and of every passive one <= 0:
-then the arm is indexable. Where that fails, or cannot be decided, or P_0 has several recurrent
-classes, the dense solver decides on `expand(arm)`, so verdicts and witnesses other than True are
-its own.
+- Ages end where the belief has settled, whatever ages are asked for: past that age an arm is never
+  seen again. The index therefore does not depend on `max_age`. An arm that takes more than MOST_AGES slots, or MOST_STATES
+  information states, to forget is cut there, and the verdict is undecided.
+- An arm that does not forget when left alone (several recurrent classes, or a period) goes to the
+  dense solver, `rmab.planning.finite`, with its ages wrapped.
+- True: the walk saw no passive state come near to being active again.
+- False: a second look at the walk finds a state that is clearly passive in the middle of one
+  interval of subsidies and clearly active in the middle of a later one, the witness.
+- What remains is doubtful: hardly connected classes, states that come near and no more. There the
+  dense solver decides, or nobody, where the arm is too large for it.
 
 Reference: P. Whittle, "Restless bandits: activity allocation in a changing world", J. Appl. Prob.
 25A, 1988.
@@ -47,567 +20,284 @@ Reference: P. Whittle, "Restless bandits: activity allocation in a changing worl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from rmab.arms import NEVER, Arm
 from rmab.errors import ModelError
-from rmab.planning.indices import FiniteArm, whittle_indices
+from rmab.planning.course import Batch
+from rmab.planning.crossings import Interval, later
+from rmab.planning.elimination import resting
+from rmab.planning.expansion import expand, expansion, settled_age
+from rmab.planning.finite import Indices, changes_back, finite_indices
+from rmab.planning.walk import Moves, follow
 
-__all__ = ["InformationIndices", "expand", "information_indices", "settled_age"]
+__all__ = ["information_indices"]
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.intp]
 
-DOUBT = (
-    1e-10  # an advantage of the wrong sign beyond this, rewards of size 1, is left to the oracle
-)
-FLAT = 1e-14  # slopes smaller than this are none
-TIED = 1e-12  # subsidies this close are one
-SETTLED = 1e-13  # beliefs this close to the stationary law are never seen
-LARGE = 1e7  # values beyond this, rewards of size 1, belong to classes that are hardly connected
-CHUNK = 512  # arms at once: their arrays stay in a core's cache
-
-PLAYED, STANDING, IDLE = 0, 1, 2  # never seen is active; lambda stands; never seen is passive
-
-
-@dataclass(frozen=True, eq=False)
-class InformationIndices:
-    """Index of every information state of one arm, and the verdict as in `Indices`.
-
-    never_seen: the index before the first look; index: (S, max_age), the index in (s, k) at
-    [s, k - 1]; witness: (row, low, high), the row as in `expand`.
-    """
-
-    never_seen: float
-    index: FloatArray
-    indexable: bool | None
-    reason: str
-    witness: tuple[int, float, float] | None
-
-
-def settled_age(arm: FiniteArm, tolerance: float = 1e-12, most: int = 10_000) -> int:
-    """The first age at which no belief differs by more than tolerance from its limit.
-
-    It is `most` where that takes longer or, as P_0 is periodic, never happens.
-    """
-    if not tolerance > 0:
-        raise ModelError(f"tolerance must be positive, got {tolerance}")
-    if most < 1:
-        raise ModelError(f"most must be at least 1, got {most}")
-    passive, belief = _rows(arm.passive), _rows(arm.active)
-    limit = belief @ _limit(passive)
-    # The distance never grows with age: double until it is small, then halve the step.
-    powers = [passive]
-    while 2 ** len(powers) <= most:
-        powers.append(powers[-1] @ powers[-1])
-    if _apart(belief, limit) <= tolerance:
-        return 1
-    age = 1  # the last age known not to have settled
-    for step in reversed(range(len(powers))):
-        later = belief @ powers[step]
-        if age + 2**step < most and _apart(later, limit) > tolerance:
-            belief, age = later, age + 2**step
-    return min(age + 1, most)
-
-
-def expand(arm: FiniteArm, max_age: int) -> FiniteArm:
-    """The finite arm of 1 + S * max_age information states.
-
-    Row 0 is never seen, then (0, 1), (0, 2), ..., (0, max_age), (1, 1), ... as in
-    `rmab.arms.information_states`.
-
-    >>> arm = FiniteArm([[0.5, 0.5], [0.5, 0.5]], [[0.9, 0.1], [0.1, 0.9]], [0, 0], [0, 1])
-    >>> expand(arm, 2).reward_active.round(6).tolist()
-    [0.5, 0.1, 0.5, 0.9, 0.5]
-    """
-    _check_age(max_age)
-    S, states = len(arm), 1 + len(arm) * max_age
-    passive = _rows(arm.passive)
-    forgets = bool(_forgets(passive[None])[0])
-    seen = _beliefs(passive[None], _rows(arm.active)[None], max_age)[0].reshape(-1, S)
-    beliefs = np.vstack([_resting(passive[None])[0] if forgets else np.full(S, 1 / S), seen])
-    active = np.zeros((states, states))
-    active[:, 1::max_age] = beliefs
-    after = np.arange(states) + 1
-    ends = np.arange(max_age, states, max_age)
-    after[0], after[ends] = 0, 0 if forgets else ends
-    waiting = np.zeros((states, states))
-    waiting[np.arange(states), after] = 1
-    return FiniteArm(waiting, active, beliefs @ arm.reward_passive, beliefs @ arm.reward_active)
+SETTLED = 1e-13  # beliefs this close to their limit, in total variation, have settled
+MOST_AGES = 10_000
+MOST_STATES = 20_000
+DENSE_STATES = 2_000  # the dense solver is not asked about more
+ALIKE = 1.5  # arms whose ages end within this factor walk together,
+SIMILAR, FEW = 2.5, 100  # or within this one if they are few
+PIECE = 50  # ages for which a walk gets another piece
+CLOSE = 1e-9  # a passive state this near to active may come back
+RISES = 1e-12  # an advantage that rises by less stands
+CLEAR = 1e-9  # an advantage beyond this is no rounding
+LARGE = 1e5  # values that move faster than this, per age, belong to hardly connected classes
 
 
 def information_indices(
-    arms: FiniteArm | Sequence[FiniteArm], max_age: int, discount: float | None = None
-) -> list[InformationIndices]:
-    """Indices of the information states of each arm; one arm is a list of one.
+    arms: Arm | Sequence[Arm], max_age: int, discount: float | None = None
+) -> list[Indices]:
+    """Indices of the information states of each arm, index (S, max_age) and never_seen.
 
-    Arms of one size are solved together. discount None: average reward.
+    One arm is a list of one; what `observed` says plays no part. discount None: average reward.
 
-    >>> channel = FiniteArm([[0.8, 0.2], [0.2, 0.8]], [[0.8, 0.2], [0.2, 0.8]], [0, 0], [0, 1])
-    >>> [solved] = information_indices(channel, 60)
-    >>> round(solved.never_seen, 6), solved.index[:, :2].round(6).tolist()
+    >>> channel = Arm([[0.8, 0.2], [0.2, 0.8]], reward=[0, 1])
+    >>> [solved] = information_indices(channel, 2)
+    >>> round(solved.never_seen, 6), solved.index.round(6).tolist()
     (0.714286, [[0.2, 0.392857], [0.8, 0.772727]])
     """
-    _check_age(max_age)
+    if max_age < 1:
+        raise ModelError(f"max_age must be at least 1, got {max_age}")
     if discount is not None and not 0 < discount < 1:
         raise ModelError(f"discount must lie in (0, 1), or be None for average reward: {discount}")
-    given = [arms] if isinstance(arms, FiniteArm) else list(arms)
-    solved: dict[int, InformationIndices] = {}
-    for size in sorted({len(arm) for arm in given}):
-        places = np.array([place for place, arm in enumerate(given) if len(arm) == size])
-        group = _group([given[place] for place in places], max_age)
-        order = np.argsort(group.cap, kind="stable")  # arms that settle alike go together
-        for start in range(0, len(order), CHUNK):
-            part = order[start : start + CHUNK]
-            found = _solve(group.take(part), [given[place] for place in places[part]], discount)
-            solved.update(zip(places[part].tolist(), (f.to(max_age) for f in found), strict=True))
+    given = [arms] if isinstance(arms, Arm) else list(arms)
+    solved: dict[int, Indices] = {}
+    for size in sorted({arm.states for arm in given}):
+        places = [place for place, arm in enumerate(given) if arm.states == size]
+        group = [given[place] for place in places]
+        solved.update(zip(places, _of_one_size(group, max_age, discount), strict=True))
     return [solved[place] for place in range(len(given))]
 
 
-class _Group(NamedTuple):
-    """B arms of one size. passive, active: (B, S, S); rewards: (B, 2, S) passive and active;
-    forgets: (B,), one recurrent class when passive; cap: (B,), ages beyond are never seen."""
+def _of_one_size(arms: list[Arm], max_age: int, discount: float | None) -> list[Indices]:
+    """The indices of arms that have one number of states."""
+    moves = Moves(
+        _arms_last([arm.passive / arm.passive.sum(1, keepdims=True) for arm in arms]),
+        _arms_last([arm.active / arm.active.sum(1, keepdims=True) for arm in arms]),
+        _arms_last([arm.reward_passive for arm in arms]),
+        _arms_last([arm.reward_active for arm in arms]),
+    )
+    beta, ages = 1.0 if discount is None else discount, _ages(moves)
+    found: dict[int, _Found] = {}
+    suspects: list[int] = []
+    for group in _alike(ages):
+        walked, returns = _walked(moves.take(group), int(ages.cap[group].max()), beta)
+        found.update(zip(group.tolist(), walked, strict=True))
+        suspects += group[returns].tolist()
+    if suspects:
+        witnesses = _looked_at_again(moves.take(suspects), int(ages.cap[suspects].max()), beta)
+        for place, witness in zip(suspects, witnesses, strict=True):
+            found[place] = found[place].refuted(witness)
+    solved = []
+    for place, arm in enumerate(arms):
+        cap = int(ages.cap[place])
+        if place not in found:
+            answer = _dense(arm, max_age, cap, discount)
+        elif not ages.settled[place]:
+            answer = replace(found[place].to(max_age), **_slow(cap))
+        elif found[place].indexable is None and 1 + arm.states * cap <= DENSE_STATES:
+            answer = _dense(arm, max_age, cap, discount)
+        else:
+            answer = found[place].to(max_age)
+        solved.append(answer)
+    return solved
 
-    passive: FloatArray
-    active: FloatArray
-    rewards: FloatArray
+
+def _arms_last(arrays: list[FloatArray]) -> FloatArray:
+    return np.stack(arrays, -1)
+
+
+class _Ages(NamedTuple):
+    """forgets: (B,), whether the belief has one limit; cap: (B,), the age past which an arm counts
+    as never seen; settled: (B,), whether that is right."""
+
     forgets: BoolArray
     cap: IntArray
-
-    def take(self, part: IntArray) -> _Group:
-        return _Group(
-            self.passive[part],
-            self.active[part],
-            self.rewards[part],
-            self.forgets[part],
-            self.cap[part],
-        )
+    settled: BoolArray
 
 
-def _group(arms: list[FiniteArm], max_age: int) -> _Group:
-    passive = _rows(np.stack([arm.passive for arm in arms]))
-    active = _rows(np.stack([arm.active for arm in arms]))
-    rewards = np.stack([[arm.reward_passive, arm.reward_active] for arm in arms])
-    forgets = _forgets(passive)
-    cap = np.full(len(arms), max_age)
-    going, belief, rest = forgets.copy(), active, np.full(passive.shape[:2], 0.0)
-    rest[forgets] = _resting(passive[forgets])
-    for age in range(1, max_age):
-        settled = going & (np.abs(belief - rest[:, None]).sum(2).max(1) <= SETTLED)
-        cap[settled] = age
-        going &= ~settled
-        if not going.any():
-            break
-        belief = belief @ passive
-    return _Group(passive, active, rewards, forgets, cap)
+def _ages(moves: Moves) -> _Ages:
+    S = len(moves.reward_active)
+    passive = np.moveaxis(moves.passive, -1, 0)
+    steps = passive > 0  # a chain forgets if after enough slots some state is reached from all
+    for _ in range(2 * S.bit_length()):
+        steps = np.matmul(steps, steps)
+    forgets = steps.all(1).any(1)
+
+    most = min(MOST_AGES, MOST_STATES // S)
+    news = np.moveaxis(moves.active - resting(moves.passive), -1, 0)
+    powers = [passive]
+    while 2 ** len(powers) <= most:
+        powers.append(powers[-1] @ powers[-1])
+
+    def unsettled(at: FloatArray) -> BoolArray:
+        return np.asarray(np.abs(at).sum(2).max(1) / 2 > SETTLED)
+
+    # The distance never grows with age: double until it is small, then halve the step.
+    age = unsettled(news).astype(np.intp)  # the last age known not to have settled
+    for step in reversed(range(len(powers))):
+        further = news @ powers[step]
+        goes = (age > 0) & (age + 2**step < most) & unsettled(further)
+        news, age = np.where(goes[:, None, None], further, news), age + goes * 2**step
+    settled = (age + 1 < most) | ~unsettled(news @ passive)
+    return _Ages(forgets, age + 1, settled)
 
 
-@dataclass(frozen=True, eq=False)
-class _Found:
-    """Indices of one arm up to the age at which it counts as never seen again."""
+def _alike(ages: _Ages) -> Iterator[IntArray]:
+    """Arms that forget, in groups of like ages, those that take longest first."""
+    order = np.argsort(-ages.cap, kind="stable")
+    order = order[ages.forgets[order]]
+    while order.size:
+        caps = ages.cap[order]
+        alike, similar = ((caps * factor >= caps[0]).sum() for factor in (ALIKE, SIMILAR))
+        size = max(alike, min(similar, FEW))
+        yield order[:size]
+        order = order[size:]
+
+
+class _Found(NamedTuple):
+    """Indices of one arm up to its cap; witness: (s, k - 1, low, high)."""
 
     never_seen: float
     index: FloatArray  # (S, cap)
-    indexable: bool | None = True
-    reason: str = ""
-    witness: tuple[int, float, float] | None = None
+    indexable: bool | None
+    witness: tuple[int, int, float, float] | None = None
 
-    def to(self, max_age: int) -> InformationIndices:
-        """The same with every age to max_age: those past the cap are never seen."""
+    def refuted(self, witness: tuple[int, int, float, float] | None) -> _Found:
+        """With a witness, or in doubt without one."""
+        return self._replace(indexable=None if witness is None else False, witness=witness)
+
+    def to(self, max_age: int) -> Indices:
+        """Every age to max_age: those past the cap are never seen."""
         S, cap = self.index.shape
         index = np.full((S, max_age), self.never_seen)
         index[:, :cap] = self.index[:, :max_age]
-        witness, reason = self.witness, self.reason
-        if witness is not None and witness[0] > 0:
-            row, low, high = witness
-            s, age = divmod(row - 1, cap)
-            witness = (1 + s * max_age + age, low, high)
-            reason = reason.replace(f"state {row} ", f"state {witness[0]} ")
-        return InformationIndices(self.never_seen, index, self.indexable, reason, witness)
+        reason, witness = "", None
+        if self.indexable is None:
+            reason = "rounding may hide that a state changes back"
+        if self.witness is not None:
+            s, age, low, high = self.witness
+            witness = ((s, age + 1), low, high)
+            reason = changes_back(_name(s, age + 1), low, high)
+        return Indices(index, self.indexable, reason, witness, self.never_seen)
 
 
-def _solve(group: _Group, arms: list[FiniteArm], discount: float | None) -> list[_Found]:
-    """Together where P_0 forgets and nothing is in doubt, else one by one."""
-    centre = group.rewards.mean(2)
-    away = group.rewards - centre[:, :, None]
-    largest, scale = np.abs(group.rewards).max((1, 2)), np.abs(away).max((1, 2))
-    scale = np.where(scale <= 1e-12 * largest, largest, scale)  # equal rewards, but for rounding
-    scale = np.where(scale > 0, scale, 1.0)
-    away /= scale[:, None, None]
-    quick = np.flatnonzero(group.forgets)
-    J = int(group.cap[quick].max()) if quick.size else 1
-    never, sure = np.zeros(len(arms)), np.zeros(len(arms), bool)
-    index = np.zeros((len(arms), group.passive.shape[1], J))
-    if quick.size:
-        batch = _batch(group.passive[quick], group.active[quick], away[quick], J, discount)
-        never[quick], index[quick], sure[quick] = _follow(batch)
-    shift = centre[:, 1] - centre[:, 0]
-    never = never * scale + shift
-    index = index * scale[:, None, None] + shift[:, None, None]
-    return [
-        _Found(float(never[place]), index[place])
-        if sure[place]
-        else _by_oracle(arm, int(group.cap[place]), discount)
-        for place, arm in enumerate(arms)
+def _slow(cap: int) -> dict[str, Any]:
+    """The verdict on an arm that was cut too early."""
+    reason = f"takes more than {cap:,} slots to forget what was seen"
+    return {"indexable": None, "reason": reason, "witness": None}
+
+
+def _walked(moves: Moves, cap: int, beta: float) -> tuple[list[_Found], BoolArray]:
+    """Each arm by the walk, and whether a state may have come back, (B,)."""
+    B = moves.reward_active.shape[1]
+    watch = _Watch(np.zeros(B, bool), np.zeros(B, bool), LARGE * cap)
+    never, index, finished = follow(moves, cap, beta, watch, 1 + cap // PIECE)
+    doubtful = watch.ill | ~finished
+    found = [
+        _Found(float(never[b]), index[..., b].T, None if doubtful[b] else True) for b in range(B)
     ]
+    return found, watch.returns & ~doubtful
 
 
-def _by_oracle(arm: FiniteArm, max_age: int, discount: float | None) -> _Found:
-    """The indices of `expand(arm)` by the dense solver."""
-    found = whittle_indices(expand(arm, max_age), discount)
-    index = found.index[1:].reshape(len(arm), max_age)
-    return _Found(float(found.index[0]), index, found.indexable, found.reason, found.witness)
+def _looked_at_again(
+    moves: Moves, cap: int, beta: float
+) -> list[tuple[int, int, float, float] | None]:
+    """A witness for each arm, if there is one."""
+    S, B = moves.reward_active.shape
+    second = _SecondLook(cap, S, B)
+    follow(moves, cap, beta, second)
+    return [second.witness(b) for b in range(B)]
 
 
-class _Batch(NamedTuple):
-    """B arms whose Q and whose equations are affine in y = (H, x) and lambda.
-
-    Columns 0..J-1 are the ages 1..J, column J is never seen.
-    weight: (B, S, J + 1, S + 1), constant, slope: (B, S, J + 1): Q = weight y + constant + slope
-    lambda; start_weight: (S + 1,), start_constant: (B, S), start_slope: T(s, 1) likewise;
-    rest: (B, S) belief of never seen; rest_reward: (B, 2) what it pays when passive and active.
-    """
-
-    weight: FloatArray
-    constant: FloatArray
-    slope: FloatArray
-    start_weight: float
-    start_constant: FloatArray
-    start_slope: float
-    rest: FloatArray
-    rest_reward: FloatArray
-    beta: float
-    average: bool
+def _name(s: int, age: int) -> str:
+    return f"state {s} seen {age} slot{'s' * (age != 1)} ago"
 
 
-def _batch(
-    passive: FloatArray, active: FloatArray, rewards: FloatArray, J: int, discount: float | None
-) -> _Batch:
-    B, S, _ = passive.shape
-    average, beta = discount is None, 1.0 if discount is None else discount
-    beliefs = _beliefs(passive, active, J)  # (B, S, J, S)
-    paid = np.einsum("bsjt,bat->bsja", beliefs, rewards)  # (B, S, J, 2)
-    to_end = np.zeros((B, S, J))  # sum of beta^(i-k) b . r_0 from each age to J
-    slots = np.zeros(J)  # sum of beta^(i-k) from each age to J
-    total, count = np.zeros((B, S)), 0.0
-    for age in reversed(range(J)):
-        total, count = paid[:, :, age, 0] + beta * total, 1 + beta * count
-        to_end[:, :, age], slots[age] = total, count
-    weight = np.zeros((B, S, J + 1, S + 1))
-    weight[:, :, :J, :S] = beta * beliefs
-    weight[:, :, :J, S] = slots - 1 if average else 0
-    weight[:, :, J, S] = 0 if average else 1
-    constant = np.zeros((B, S, J + 1))
-    constant[:, :, :J] = paid[:, :, :, 1] - to_end
-    slope = np.zeros((B, S, J + 1))
-    slope[:, :, :J] = -slots
-    rest = _resting(passive)
-    return _Batch(
-        weight,
-        constant,
-        slope,
-        -slots[0] if average else 0.0,
-        to_end[:, :, 0].copy(),
-        float(slots[0]),
-        rest,
-        np.einsum("bt,bat->ba", rest, rewards),
-        beta,
-        average,
-    )
+class _Watch(NamedTuple):
+    """What makes an arm doubtful at first sight. returns: (B,), a passive state comes near to
+    active; ill: (B,), values move faster than `fast`, so that rounding counts."""
+
+    returns: BoolArray
+    ill: BoolArray
+    fast: float
+
+    def __call__(self, places: IntArray, batch: Batch, seen: Interval) -> None:  # noqa: ARG002 - as _SecondLook
+        near = np.flatnonzero((seen.after.advantage > -CLOSE) & ~seen.before.plays)
+        rises = seen.after.advantage.ravel()[near] - seen.before.advantage.ravel()[near] > RISES
+        self.returns[places[near[rises] % places.size]] = True
+        self.ill[places[seen.span.speed > self.fast]] = True
 
 
-@dataclass
-class _Course:
-    """Where each arm of a batch stands on its way up the subsidy line."""
+class _SecondLook:
+    """The clearest change back of each arm, from the middle of intervals."""
 
-    active: BoolArray  # (B, S, J + 1), column J always True: waiting ends there
-    phase: npt.NDArray[np.int8]  # (B,)
-    now: FloatArray  # (B,) lambda, or delta while lambda stands
-    stood: FloatArray  # (B,) the lambda at which it stands
-    pinned: FloatArray  # (B, S + 1) y where the last interval ended
-    fresh: BoolArray  # (B,) no state has left since y last changed
+    def __init__(self, J: int, S: int, B: int) -> None:
+        self._deepest = np.zeros((J, S, B))  # how clearly passive it ever was, and where
+        self._low = np.zeros((J, S, B))
+        self._margin = np.zeros((J, S, B))  # of the clearest witness of each state
+        self._ends = np.zeros((2, J, S, B))
 
+    def __call__(self, places: IntArray, batch: Batch, seen: Interval) -> None:
+        span = seen.span
+        wide = span.rising * span.end > CLEAR  # elsewhere lambda stands
+        middle = span.value + span.slope * (span.end / 2)
+        advantage = later(middle, seen.beta, 0.0).advantage
+        subsidy = (span.subsidy + span.rising * (span.end / 2)) * batch.scale + batch.shift
+        subsidy = np.broadcast_to(subsidy, advantage.shape)
+        deepest, low = self._deepest[..., places], self._low[..., places]
+        margin, ends = self._margin[..., places], self._ends[..., places]
 
-def _follow(batch: _Batch) -> tuple[FloatArray, FloatArray, BoolArray]:
-    """never seen (B,), index (B, S, J) and whether the arm is surely indexable (B,)."""
-    B, S, columns = batch.constant.shape
-    J = columns - 1
-    never, index, sure = np.zeros(B), np.zeros((B, S, J)), np.zeros(B, bool)
-    places = np.arange(B)  # arms still on their way
-    course = _Course(
-        np.ones((B, S, columns), bool),
-        np.zeros(B, np.int8),
-        np.full(B, -np.inf),
-        np.zeros(B),
-        np.zeros((B, S + 1)),
-        np.ones(B, bool),
-    )
-    going = np.ones(B, bool)
-    for _ in range(4 * (S * J + 2)):
-        doubtful, done, leaving, at, leaves_never = _step(batch, course, going)
-        rows = np.nonzero(leaving)
-        index[places[rows[0]], rows[1], rows[2]] = at[rows]
-        never[places[leaves_never]] = course.stood[leaves_never]
-        sure[places[going & done & ~doubtful]] = True
-        going &= ~(doubtful | done)
-        alive = int(going.sum())
-        if not alive:
-            break
-        if alive < 0.9 * going.size:
-            batch, course = _keep(batch, course, going)
-            places, going = places[going], np.ones(alive, bool)
-    return never, index, sure
+        clear = np.minimum(advantage, deepest)
+        back = wide & (clear > np.maximum(margin, CLEAR))
+        self._margin[..., places] = np.where(back, clear, margin)
+        self._ends[..., places] = np.where(back, np.stack([low, subsidy]), ends)
+        passive = wide & (-advantage > np.maximum(deepest, CLEAR))
+        self._deepest[..., places] = np.where(passive, -advantage, deepest)
+        self._low[..., places] = np.where(passive, subsidy, low)
+
+    def witness(self, b: int) -> tuple[int, int, float, float] | None:
+        """(s, k - 1, low, high) with the widest margin, or None."""
+        margin = self._margin[..., b]
+        age, s = np.unravel_index(int(margin.argmax()), margin.shape)
+        if not margin[age, s] > 0:
+            return None
+        low, high = self._ends[:, age, s, b].tolist()
+        return int(s), int(age), low, high
 
 
-def _keep(batch: _Batch, course: _Course, kept: BoolArray) -> tuple[_Batch, _Course]:
-    batch = batch._replace(
-        weight=batch.weight[kept],
-        constant=batch.constant[kept],
-        slope=batch.slope[kept],
-        start_constant=batch.start_constant[kept],
-        rest=batch.rest[kept],
-        rest_reward=batch.rest_reward[kept],
-    )
-    return batch, _Course(
-        course.active[kept],
-        course.phase[kept],
-        course.now[kept],
-        course.stood[kept],
-        course.pinned[kept],
-        course.fresh[kept],
-    )
+def _dense(arm: Arm, max_age: int, cap: int, discount: float | None) -> Indices:
+    """By the dense solver; cap: where the ages end if the arm forgets."""
+    S, most = arm.states, (DENSE_STATES - 1) // arm.states
+    if expansion(arm, 1).wrap:
+        cap = settled_age(arm, SETTLED, most)
+    wrap = expansion(arm, cap).wrap
 
+    def name(row: int) -> str:
+        return "never seen" if row == 0 else _name((row - 1) // cap, (row - 1) % cap + 1)
 
-def _step(
-    batch: _Batch, course: _Course, going: BoolArray
-) -> tuple[BoolArray, BoolArray, BoolArray, FloatArray, BoolArray]:
-    """One interval of each arm: doubtful (B,), done (B,), states that leave (B, S, J), where, and
-    whether never seen leaves (B,), at `course.stood`. The course moves on."""
-    B, S, columns = batch.constant.shape
-    J = columns - 1
-    active, beta = course.active, batch.beta
-    first = active.argmax(2)  # (B, S)
-    standing = course.phase == STANDING
-    y, doubtful = _values(batch, course, first)  # (B, S + 1, 2)
-    Q = np.matmul(batch.weight.reshape(B, S * columns, S + 1), y).reshape(B, S, columns, 2)
-    fixed = np.where(standing, course.stood, 0.0)[:, None, None]
-    Q0 = Q[..., 0] + batch.constant + batch.slope * fixed
-    Q1 = Q[..., 1] + batch.slope * ~standing[:, None, None]
-    Q1[:, :, J] += standing[:, None]  # never seen is worth delta
-
-    ages = np.arange(columns)
-    after = np.where(active, ages, J)[:, :, ::-1]
-    after = np.minimum.accumulate(after, 2)[:, :, ::-1][:, :, 1:]  # next active column, (B, S, J)
-    flat = after + (np.arange(B * S) * columns).reshape(B, S, 1)
-    if beta == 1.0:
-        A0 = Q0[:, :, :J] - Q0.ravel()[flat]
-        A1 = Q1[:, :, :J] - Q1.ravel()[flat]
-    else:
-        fade = (beta ** np.arange(columns))[after - ages[:J]]
-        A0 = Q0[:, :, :J] - fade * Q0.ravel()[flat]
-        A1 = Q1[:, :, :J] - fade * Q1.ravel()[flat]
-
-    plays = active[:, :, :J]
-    falls = plays & (A1 < -FLAT)
-    root = np.where(falls, -A0 / np.where(falls, A1, 1.0), np.inf)
-    root = np.maximum(root, course.now[:, None, None])
-    # Never seen: A = U - r_0 - lambda [average], in units of one slot [discounted].
-    unit = 1.0 if batch.average else 1 - beta
-    N0, N1 = unit * y[:, S, 0] - batch.rest_reward[:, 0], unit * y[:, S, 1] - 1
-    played = course.phase == PLAYED
-    falls_never = played & (N1 < -FLAT)
-    root_never = np.where(falls_never, -N0 / np.where(falls_never, N1, 1.0), np.inf)
-    root_never = np.maximum(root_never, course.now)
-
-    # The first active age leaves where the best of the later ones overtakes it, whichever that is.
-    is_first = ages[:J] == first[:, :, None]
-    ahead = ages - first[:, :, None]
-    later = active & (ahead > 0)
-    gone = 1.0 if batch.average else (beta ** np.arange(columns))[np.maximum(ahead, 0)]
-    mine = first + (np.arange(B * S) * columns).reshape(B, S)
-    F0 = Q0.ravel()[mine][:, :, None] - gone * Q0
-    F1 = Q1.ravel()[mine][:, :, None] - gone * Q1
-    overtaken = later & (F1 < -FLAT)
-    firsts = np.where(overtaken, -F0 / np.where(overtaken, F1, 1.0), np.inf).min(2)  # (B, S)
-    firsts = np.maximum(firsts, course.now[:, None])
-    root = np.where(is_first, firsts[:, :, None], root)
-    firsts = firsts.min(1)
-    turn = np.minimum(firsts, root_never)  # (B,) where H changes next
-    early = ~is_first & (root < turn[:, None, None] - TIED)
-    pending = early.any((1, 2))
-    # Next active ages, and with them roots, change as states leave: one subsidy at a time per s.
-    soonest = np.where(early, root, np.inf).min(2, keepdims=True)
-    in_order = early & (root <= soonest + TIED)
-    turning = ~pending & np.isfinite(turn) & going
-    together = plays & (root <= turn[:, None, None] + TIED)
-    leaving = np.where(pending[:, None, None], in_order, together & turning[:, None, None])
-    leaving &= going[:, None, None]
-    leaves_never = turning & (root_never <= turn + TIED)
-
-    # Signs on the interval: passive states at its end, active ones at its start.
-    end = np.minimum(turn[:, None, None], soonest)
-    finite = np.isfinite(end)
-    high = np.where(finite, A0 + A1 * np.where(finite, end, 0.0), np.where(A1 > DOUBT, np.inf, 0))
-    doubtful |= (~plays & (high > DOUBT)).any((1, 2))
-    began = np.isfinite(course.now)
-    low = A0 + A1 * np.where(began, course.now, 0.0)[:, None, None]
-    wrong = np.where(plays, low < -DOUBT, low > DOUBT).any((1, 2))
-    doubtful |= began & course.fresh & wrong
-    # Both actions equally good all along: which subsidy is the index is then for the oracle to say.
-    lasts = began & course.fresh & ~standing & (turn - np.where(began, course.now, 0.0) > 1e-6)
-    even = ~plays & (np.abs(low) <= TIED) & (np.abs(A1) <= TIED)
-    doubtful |= lasts & even.any((1, 2))
-    idle = course.phase != PLAYED
-    worth = np.einsum("bs,bsp->bp", batch.rest, y[:, :S]) * beta
-    worth -= y[:, S]
-    worth[:, 0] += batch.rest_reward[:, 1]
-    worth[:, 1] -= standing
-    now = np.where(began, course.now, 0.0)
-    stop = np.where(np.isfinite(turn), turn, 0.0)
-    rises = np.where(
-        np.isfinite(turn), worth[:, 0] + worth[:, 1] * stop > DOUBT, worth[:, 1] > DOUBT
-    )
-    doubtful |= idle & (rises | (worth[:, 0] + worth[:, 1] * now > DOUBT))
-
-    at = np.where(pending[:, None, None], root, turn[:, None, None])
-    at = np.where(standing[:, None, None], course.stood[:, None, None], at)
-    plays &= ~leaving
-    stuck = ~pending & ~np.isfinite(turn)
-    done = stuck & idle & ~plays.any((1, 2))
-    doubtful |= stuck & ~done
-    doubtful &= going
-
-    course.pinned = np.where(
-        turning[:, None], y[:, :, 0] + y[:, :, 1] * stop[:, None], course.pinned
-    )
-    course.fresh = turning
-    course.now = np.where(turning, turn, course.now)
-    course.stood = np.where(leaves_never, turn, course.stood)
-    course.phase[leaves_never] = IDLE
-    if batch.average:
-        _stand_or_go(batch, course, turning & (leaves_never | standing))
-    return doubtful, done, leaving, at, leaves_never
-
-
-def _values(batch: _Batch, course: _Course, first: IntArray) -> tuple[FloatArray, BoolArray]:
-    """y = (H, x) of each arm's policy, constant and slope, (B, S + 1, 2), and which to doubt."""
-    B, S, columns = batch.constant.shape
-    J = columns - 1
-    beta, phase = batch.beta, course.phase
-    standing = phase == STANDING
-    one, two = np.arange(B)[:, None], np.arange(S)
-    fade = (beta ** np.arange(columns))[first]  # (B, S)
-    matrix = np.zeros((B, S + 1, S + 1))
-    right = np.zeros((B, S + 1, 2))
-    matrix[:, :S] = -fade[:, :, None] * batch.weight[one, two, first]
-    matrix[:, :S, S] -= batch.start_weight
-    matrix[:, np.arange(S), np.arange(S)] += 1
-    slope = fade * batch.slope[one, two, first] + batch.start_slope
-    right[:, :S, 0] = fade * batch.constant[one, two, first] + batch.start_constant
-    right[:, :S, 0] += slope * np.where(standing, course.stood, 0.0)[:, None]
-    right[:, :S, 1] = np.where(standing[:, None], first == J, slope)
-    matrix[:, S, S] = 1
-    played = phase == PLAYED
-    matrix[:, S, :S] = -beta * np.where(played[:, None], batch.rest, 0.0)
-    unit = 1.0 if batch.average else 1 - beta
-    idle_reward = batch.rest_reward[:, 0] + np.where(standing, course.stood, 0.0)
-    right[:, S, 0] = np.where(played, batch.rest_reward[:, 1], idle_reward / unit)
-    right[:, S, 1] = np.where(phase == IDLE, 1 / unit, 0.0)
-    where = np.flatnonzero(standing)
-    if where.size:
-        shown = batch.weight[where[:, None], two, first[where]][:, :, :S]
-        held = _closed(shown, first[where], J).argmax(1)  # values there are known but for this one
-        matrix[where, held] = 0
-        matrix[where, held, held] = 1
-        right[where, held, 0] = course.pinned[where, held]
-        right[where, held, 1] = 0
-    singular = ~(np.abs(np.linalg.det(matrix)) > 1e-13)
-    matrix[singular] = np.eye(S + 1)
-    y = np.linalg.solve(matrix, right)
-    return y, singular | (np.abs(y) > LARGE * columns).any((1, 2))
-
-
-def _closed(beliefs: FloatArray, first: IntArray, never: int) -> BoolArray:
-    """States s of a class that the policy never leaves and that avoids never seen, (B, S).
-
-    beliefs: (B, S, S), what a play shows after the wait in each s; never: the column of never seen.
-    """
-    reach = _reach(beliefs)
-    # b is 0 in the rows of waits that end in never seen, which therefore reach themselves alone.
-    idles = (reach & (first == never)[:, None, :]).any(2)
-    returns = (~reach | reach.transpose(0, 2, 1)).all(2)
-    return np.asarray(returns & ~idles)
-
-
-def _stand_or_go(batch: _Batch, course: _Course, which: BoolArray) -> None:
-    """Where never seen is passive: lambda stands as long as some class avoids it."""
-    where = np.flatnonzero(which)
-    if not where.size:
-        return
-    S, J = batch.constant.shape[1], batch.constant.shape[2] - 1
-    first = course.active[where].argmax(2)
-    beliefs = batch.weight[where[:, None], np.arange(S), first][:, :, :S]
-    stands = _closed(beliefs, first, J).any(1)
-    enters, goes = where[stands & (course.phase[where] == IDLE)], where[~stands]
-    course.phase[enters], course.now[enters] = STANDING, 0.0
-    course.phase[goes], course.now[goes] = IDLE, course.stood[goes]
-
-
-def _reach(matrix: FloatArray) -> BoolArray:
-    """[s, s']: whether s' can be reached from s, itself included; (..., S, S)."""
-    reach = (matrix > 0) | np.eye(matrix.shape[-1], dtype=bool)
-    for _ in range(matrix.shape[-1].bit_length()):
-        reach = np.matmul(reach, reach)
-    return np.asarray(reach)
-
-
-def _forgets(passive: FloatArray) -> BoolArray:
-    """Whether the chain has one recurrent class, that is a state that all reach; (B,)."""
-    return np.asarray(np.any(_reach(passive).all(1), axis=1))
-
-
-def _resting(passive: FloatArray) -> FloatArray:
-    """The stationary laws of chains with one recurrent class: pi (I - P + 1) = 1; (B, S)."""
-    B, S, _ = passive.shape
-    law = np.linalg.solve(np.eye(S) - passive.transpose(0, 2, 1) + 1, np.ones((B, S, 1)))[:, :, 0]
-    law = np.maximum(law, 0)
-    return np.asarray(law / law.sum(1, keepdims=True))
-
-
-def _limit(passive: FloatArray) -> FloatArray:
-    """The averages of P^0, P^1, ... in the limit, (S, S)."""
-    if _forgets(passive[None])[0]:
-        return np.broadcast_to(_resting(passive[None])[0], passive.shape)
-    power = (passive + np.eye(len(passive))) / 2  # the same limit, and no period
-    for _ in range(50):
-        power = _rows(power @ power)
-    return power
-
-
-def _beliefs(passive: FloatArray, active: FloatArray, max_age: int) -> FloatArray:
-    """b(s, k) = P_1[s] P_0^(k-1), (B, S, max_age, S)."""
-    belief = active
-    beliefs = np.empty((*active.shape[:2], max_age, active.shape[2]))
-    for age in range(max_age):
-        beliefs[:, :, age] = belief
-        belief = belief @ passive
-    return beliefs
-
-
-def _apart(one: FloatArray, other: FloatArray) -> float:
-    """The largest distance in total variation between rows, which no further slot increases."""
-    return float(np.abs(one - other).sum(-1).max()) / 2
-
-
-def _rows(matrix: FloatArray) -> FloatArray:
-    return np.asarray(matrix / matrix.sum(-1, keepdims=True))
-
-
-def _check_age(max_age: int) -> None:
-    if max_age < 1:
-        raise ModelError(f"max_age must be at least 1, got {max_age}")
+    found = finite_indices(expand(arm, cap), discount, name)
+    never, by_age = float(found.index[0]), found.index[1:].reshape(S, cap)
+    index = np.full((S, max_age), never)
+    index[:, :cap] = by_age[:, :max_age]
+    if wrap and max_age > cap:
+        index[:, cap:] = by_age[:, cap - wrap + np.arange(max_age - cap) % wrap]
+    witness = None
+    if found.witness is not None:
+        row, low, high = found.witness
+        assert isinstance(row, int)
+        state = ((row - 1) // cap, (row - 1) % cap + 1) if row else (None, NEVER)
+        witness = (state, low, high)
+    answer = Indices(index, found.indexable, found.reason, witness, never)
+    return replace(answer, **_slow(cap)) if wrap and cap == most else answer

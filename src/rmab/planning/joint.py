@@ -1,72 +1,86 @@
 """Exact values with known dynamics: the joint chain of information states (Section II).
 
-With known dynamics agents do not need each other, so one agent is looked at: it plays K of N
-channels in each slot and sees an arm only when it plays it. The belief MDP of the paper's
-Section II is then a countable chain. Arm n is in one information state x_n: never seen, with
-belief b0, or (last seen s, age k), with belief
+With known dynamics agents do not need each other, so one agent is looked at: it plays K of N arms
+in each slot, sees some of them always and the others only when it plays them. The belief MDP of the
+paper's Section II is then a countable chain. Arm n is in one row x_n: its state, if that is always
+seen, else its information state, never seen or (last seen s, age k), with belief
 
-    b(s, k) = b0 + memory^k (s - b0).
+    b(s, k) = P_1[s] P_0^(k-1);     channels: b0 + memory^k (s - b0).
 
-A play pays reward x state, shows s' and leads to (s', 1); an arm left alone ages by one slot.
-With r(x, S) = sum over n in S of reward_n b_n(x_n), the optimal average reward g solves
+A play pays b . r_1, shows s' and leads to (s', 1); an arm left alone pays b . r_0 and ages by one
+slot. With r(x, A) the expected reward of playing the K-subset A, the optimal average reward solves
 
-    g + h(x) = max over K-subsets S of  r(x, S) + E[h(x') | x, S].
+    g + h(x) = max over K-subsets A of  r(x, A) + E[h(x') | x, A].
 
-Age caps make the chain finite. Past its cap J_n the age of arm n falls back by `wraps[n]` slots:
-by 1, it stays at J_n, where memory >= 0; by 2, it swings between J_n - 1 and J_n, where memory < 0,
-because the belief swings around b0 with the parity of the age. J_n is the least cap that keeps
-every belief within `tolerance` of the true one, so
+Age caps make the chain finite (`rmab.planning.ages`): every belief that is replaced is within
+`tolerance` of the belief that replaces it, so
 
-    |g - true g| <= tolerance x K x (largest reward + span of h),
+    |g - true g| <= tolerance x K x (largest difference of rewards + span of h),
 
-which `Optimum.error` reports. The tolerance is the finest of TOLERANCES that fits. On the paper's
-arms the change of g is far below the bound:
+plus tolerance times what unplayed arms pay; `Optimum.error` reports it. The tolerance is the finest
+of TOLERANCES that fits. On the paper's arms the change of g is far below the bound:
 
-    tolerance   1e-1     3e-2     1e-2     1e-3     1e-4
-    K = 1       5e-4     6e-5     8e-6     7e-9     3e-9
-    K = 2       4e-4     9e-5     9e-6     5e-7     2e-8
+    tolerance   1e-1     3e-2     1e-2     1e-3
+    K = 1       1e-3     2e-4     2e-5     3e-7
+    K = 2       4e-4     6e-5     1e-5     3e-7
 
-and 1e-2 is the coarsest that is tried. Arms that never forget (memory 1 or -1) need no tolerance:
-caps 1 and 2 are exact.
+and 1e-2 is the coarsest that is tried. Arms that never forget may need no tolerance: a channel that
+never changes and one that changes in every slot are exact with caps 1 and 2.
 
-Counting comes before building: in every slot after the first exactly K arms have age 1, so the
-states number at most the coefficient of z^K in prod_n (2 z + u_n), where u_n counts the
-information states of an arm that was not just played; plus the start.
-
-A joint code is a mixed-radix number, arm 1 the most significant: code = sum_n digit_n stride_n,
-stride_n = prod over m > n of (1 + 2 J_m), and the digit of an arm is 0 if never seen, k for
-(0, k) and J_n + k for (1, k).
-
-The equation is solved by `rmab.planning.gains`. Arms that never forget split the chain into
-classes, one for each fact about them that holds for ever once seen. Seeing it takes finitely many
-slots, which the average does not notice, so the optimum is the mean over the classes.
+Before the first slot all arms were left alone for ever: `rmab.planning.joint_chain.start_law`. The
+equation is solved by `rmab.planning.gains`, which also knows what to do where g is not the same
+from all states: what is learnt about an arm that never forgets holds for ever.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rmab.arms import NEVER, Arms, Array, array_namespace, stationary_belief
+from rmab.arms import Arms, Array
 from rmab.errors import ConvergenceError, TooLargeError
-from rmab.planning.gains import PRECISION, chain_gain, optimal_gain
-from rmab.planning.planners import Planner, index_table, myopic
-from rmab.planning.whittle import whittle_at
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+from rmab.planning.ages import (
+    MAX_CAP,
+    Ages,
+    count_outcomes,
+    count_states,
+    count_transitions,
+    kept_ages,
+    merged_ages,
+    table_size,
+)
+from rmab.planning.chains import limit, resting_law
+from rmab.planning.gains import chain_gain, optimal_gain
+from rmab.planning.general import (
+    fixed_best_scores,
+    fixed_scores,
+    myopic_table,
+    played_law,
+    whittle_table,
+)
+from rmab.planning.joint_chain import (
+    JointChain,
+    Layout,
+    explore,
+    joint_chain,
+    joint_code,
+    joint_rows,
+    start_law,
+    transitions,
+)
 
 __all__ = [
     "KNOWN",
     "KnownValues",
+    "Layout",
     "Optimum",
     "fixed_value",
     "joint_code",
@@ -78,6 +92,7 @@ __all__ = [
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+IndexTable = Callable[[int], npt.ArrayLike]
 
 KNOWN = ("optimum", "whittle", "myopic", "random", "fixed", "fixed-best")
 # 1e-9, 3e-9, ... 1e-2
@@ -86,7 +101,6 @@ MAX_STATES = 1_000_000  # of the optimum: some ten seconds
 MAX_POLICY_STATES = 300_000  # of one policy's chain: a few seconds
 MAX_CODES = 2**25  # entries of a dense action table
 MAX_KEYS = 2**62  # joint codes that fit an integer
-MAX_CAP = 5_000  # an arm that takes longer to forget makes a chain that takes too long to settle
 TABLE_TOLERANCE = 1e-4
 MAX_TRANSITIONS = 50_000_000  # 12 bytes each
 TIE_DIGITS = 12  # indices and scores that agree to so many digits tie, as equal arms must
@@ -96,11 +110,12 @@ TIE_DIGITS = 12  # indices and scores that agree to so many digits tie, as equal
 class Optimum:
     """The optimal average reward per slot, and what to play for it.
 
-    value: g from the all-never-seen start; error: how far the age caps can have moved it;
-    span: of h over the reachable states (within classes, if arms never forget); states: their
-    number R; tolerance, caps (N,), wraps (N,), strides (N,): see the module; subsets: (A, N), the
-    K-subsets in lexicographic order of their arms; codes: (R,) the reachable joint codes, sorted;
-    choices: (R,) the row of `subsets` to play there, the lowest among equally good ones.
+    value: g from the start; error: how far the age caps can have moved it; span: of h over the
+    reachable states, within end components where g is not the same from all (the error then leaves
+    out how far the caps move the chance of ending up in each); states: their number R; tolerance:
+    see the module; layout: of the joint codes; size: their number; subsets: (A, N), the K-subsets
+    in lexicographic order of their arms; codes: (R,) the reachable joint codes, sorted; choices:
+    (R,) the row of `subsets` to play there, the lowest among equally good ones.
     """
 
     value: float
@@ -108,39 +123,28 @@ class Optimum:
     span: float
     states: int
     tolerance: float
-    caps: IntArray
-    wraps: IntArray
-    strides: IntArray
+    layout: Layout
+    size: int
     subsets: npt.NDArray[np.bool_]
     codes: IntArray
     choices: IntArray
 
     @cached_property
     def actions(self) -> npt.NDArray[np.signedinteger[Any]]:
-        """(prod_n (1 + 2 J_n),) the row of `subsets` to play by joint code, -1 if unreachable."""
-        size = _table_size(self.caps)
-        if size > MAX_CODES:
+        """(size,) the row of `subsets` to play by joint code, -1 if unreachable."""
+        if self.size > MAX_CODES:
             raise TooLargeError(
-                f"an action table of {_readable(size)} joint codes; the limit is {MAX_CODES:,}",
-                states=size,
+                f"an action table of {_readable(self.size)} joint codes; "
+                f"the limit is {MAX_CODES:,}",
+                states=self.size,
             )
-        table = np.full(size, -1, np.min_scalar_type(-len(self.subsets)))
+        table = np.full(self.size, -1, np.min_scalar_type(-len(self.subsets)))
         table[self.codes] = self.choices
         return table
 
     def code(self, last_seen: Array, age: Array) -> Array:
-        """Joint codes (...) of information states (N, ...), NumPy or JAX; any age is folded."""
-        return joint_code(last_seen, age, self.caps, self.wraps, self.strides)
-
-
-def joint_code(last_seen: Array, age: Array, caps: Array, wraps: Array, strides: Array) -> Array:
-    """Joint codes (...) of information states (N, ...); caps, wraps and strides are (N,)."""
-    xp = array_namespace(last_seen, age)
-    column = (-1,) + (1,) * (age.ndim - 1)
-    caps, wraps = caps.reshape(column), wraps.reshape(column)
-    folded = xp.where(age > caps, caps - (age - caps) % wraps, age)
-    digit = xp.where(folded == NEVER, 0, folded + caps * last_seen)
-    return (digit * strides.reshape(column)).sum(0)
+        """Joint codes (...) of information states (N, ...): see `joint_code`."""
+        return joint_code(last_seen, age, self.layout)
 
 
 @dataclass(frozen=True)
@@ -157,14 +161,32 @@ class KnownValues:
 def fixed_value(arms: Arms, plays: int, scores: npt.ArrayLike) -> float:
     """Average reward of playing the K arms of largest score for ever; ties to the lower arm."""
     arms.check_plays(plays)
-    chosen = np.argsort(-_rounded(np.asarray(scores, np.float64)), kind="stable")[:plays]
-    return float((arms.reward * stationary_belief(arms))[chosen].sum())
+    best = np.argsort(-_rounded(np.asarray(scores, np.float64)), kind="stable")[:plays]
+    return float(
+        sum(
+            played_law(arm) @ arm.reward_active
+            if n in best
+            else resting_law(arm.passive) @ arm.reward_passive
+            for n, arm in enumerate(arms)
+        )
+    )
 
 
 def random_value(arms: Arms, plays: int) -> float:
-    """Average reward of playing K arms drawn at random in each slot."""
+    """Average reward of playing K arms drawn at random in each slot.
+
+    To itself each arm is played with chance K / N, whatever its state and its past.
+    """
     arms.check_plays(plays)
-    return float(plays * (arms.reward * stationary_belief(arms)).mean())
+    share = plays / len(arms)
+    return float(
+        sum(
+            resting_law(arm.passive)
+            @ limit(share * arm.active + (1 - share) * arm.passive)
+            @ (share * arm.reward_active + (1 - share) * arm.reward_passive)
+            for arm in arms
+        )
+    )
 
 
 def optimal(arms: Arms, plays: int, *, max_states: int = MAX_STATES) -> Optimum:
@@ -172,77 +194,84 @@ def optimal(arms: Arms, plays: int, *, max_states: int = MAX_STATES) -> Optimum:
     arms.check_plays(plays)
     n_arms = len(arms)
     tolerance = _finest_tolerance(arms, plays, max_states)
-    chain = _chain(arms, _caps(arms, tolerance))
+    ages = merged_ages(arms, tolerance)
+    chain = joint_chain(arms, ages)
     subsets = np.array(list(combinations(range(n_arms), plays)))  # (A, K)
-    codes = _explore(chain, lambda _: subsets, max_states)
-    moves, rewards = zip(*(_transitions(chain, codes, subset) for subset in subsets), strict=True)
-    classes = _lasting_classes(arms, chain, codes)
-    # Each class is equally likely: a lasting arm is as often in the one state as in the other.
-    weights = np.full(classes.max() + 1, 1 / (classes.max() + 1))
-    value, relative = optimal_gain(moves, rewards, classes, weights)
-
-    payoff = np.stack([r + move @ relative for move, r in zip(moves, rewards, strict=True)])
-    near = PRECISION * arms.reward.max()
-    span = max(float(np.ptp(relative[classes == label])) for label in range(len(weights)))
+    first, chances = start_law(chain, arms)
+    codes = explore(chain, first, lambda _: subsets, max_states)
+    moves, rewards = zip(*(transitions(chain, codes, subset) for subset in subsets), strict=True)
+    best = optimal_gain(moves, rewards, _spread(codes, first, chances))
     return Optimum(
-        value=value,
-        error=tolerance * plays * (float(arms.reward.max()) + span),
-        span=span,
+        value=best.value,
+        error=tolerance * _sensitivity(arms, plays, best.span),
+        span=best.span,
         states=codes.size,
         tolerance=tolerance,
-        caps=chain.caps,
-        wraps=chain.wraps,
-        strides=chain.strides,
+        layout=chain.layout,
+        size=table_size(arms, ages),
         subsets=np.any(subsets[:, :, None] == np.arange(n_arms), axis=1),
         codes=codes,
-        choices=np.argmax(payoff >= payoff.max(0) - near, axis=0),
+        choices=best.choices,
     )
 
 
 def policy_value(
-    arms: Arms, plays: int, planner: Planner, *, max_states: int = MAX_POLICY_STATES
+    arms: Arms, plays: int, table: IndexTable, *, max_states: int = MAX_POLICY_STATES
 ) -> float:
-    """Average reward from the never-seen start of playing the K arms of largest index.
+    """Average reward from the start of playing the K arms of largest index.
 
-    Ties go to the lower arm. The chain holds only what the policy can reach, so it is exact for
-    many arms whenever the policy keeps few of them in play.
+    table: from a highest age to the index of every information state up to it, (N, 1 + S max_age),
+    rows as in `information_states` with S the largest number of states; an arm that is always seen
+    has the index of state s in the row of (s, 1). Past the age at which beliefs settle the index
+    counts as settled too. Ties go to the lower arm. The chain holds only what the policy can reach,
+    so it is exact for many arms whenever the policy keeps few of them in play.
     """
     arms.check_plays(plays)
-    limit = min(max_states, MAX_TRANSITIONS >> plays)
-    # A planner may count slots (round robin): no cap below the longest turn.
+    outcomes = count_outcomes(arms, plays)
+    limit = min(max_states, MAX_TRANSITIONS // outcomes)
+    seen = math.prod(arm.states for arm in arms if arm.observed == "always")
+    # A policy may count slots (round robin): no cap below the longest turn.
     turn = -(-len(arms) // plays) + 2
-    found: dict[int, tuple[_Chain, IntArray, IntArray]] = {}
+    oldest = min(int(kept_ages(arms, TOLERANCES[0]).at_least(turn).caps.max()), MAX_CAP)
+    index = cache(lambda: np.asarray(table(max(oldest, 1)), np.float64))  # for all tolerances
+    found: dict[int, tuple[JointChain, IntArray, IntArray, FloatArray]] = {}
 
     def fits(level: int) -> bool:
-        caps = np.maximum(_caps(arms, TOLERANCES[level]), turn)
-        if _table_size(caps) >= MAX_KEYS or caps.max() > MAX_CAP or 2**plays > limit:
+        ages = kept_ages(arms, TOLERANCES[level]).at_least(turn)
+        if table_size(arms, ages) >= MAX_KEYS or ages.caps.max() > MAX_CAP:
             return False
-        chain = _chain(arms, caps)
-        index = _index_rows(planner, arms, caps)  # (rows,)
+        if max(outcomes, seen) > limit:
+            return False
+        chain = joint_chain(arms, ages)
+        rank = _rounded(_index_rows(index(), arms, ages))  # (rows,)
+        first, chances = start_law(chain, arms)
 
         def best(rows: IntArray) -> list[IntArray]:
-            return [np.argsort(-index[rows], axis=1, kind="stable")[:, :plays]]
+            return [np.argsort(-rank[rows], axis=1, kind="stable")[:, :plays]]
 
         try:
-            codes = _explore(chain, best, limit)
+            codes = explore(chain, first, best, limit)
         except TooLargeError:
             return False
-        found[level] = chain, codes, best(_rows(chain, codes))[0]
+        chosen = best(joint_rows(chain, codes))[0]
+        found[level] = chain, codes, chosen, _spread(codes, first, chances)
         return True
 
     # How many states a policy reaches shows on the way only; finer tolerances reach more.
     finest = bisect_left(range(len(TOLERANCES)), True, key=fits)
     if finest in found:
-        return chain_gain(*_transitions(*found[finest]))
-    _refuse_slow(arms)
-    size = _table_size(np.maximum(_caps(arms, TOLERANCES[-1]), turn))
+        chain, codes, chosen, start = found[finest]
+        return chain_gain(*transitions(chain, codes, chosen), start)
+    coarsest = kept_ages(arms, TOLERANCES[-1]).at_least(turn)
+    _refuse_slow(coarsest)
+    size = table_size(arms, coarsest)
     if size >= MAX_KEYS:
         count, what = size, f"{_readable(size)} joint codes"
     else:
-        count = max(limit + 1, 2**plays)
+        count = max(limit + 1, outcomes, seen)
         what = f"the policy reaches at least {_readable(count)} joint information states"
     raise TooLargeError(
-        f"{len(arms)} arms, {plays} plays: {what}, with {_readable(2**plays)} transitions each and "
+        f"{len(arms)} arms, {plays} plays: {what}, with {_readable(outcomes)} transitions each and "
         f"beliefs rounded at {TOLERANCES[-1]:g}; the limit is {MAX_KEYS:.0e} codes, "
         f"{max_states:,} states and {MAX_TRANSITIONS:,} transitions",
         states=count,
@@ -254,14 +283,13 @@ def known_values(arms: Arms, plays: int) -> KnownValues:
     arms.check_plays(plays)
     if plays == len(arms):  # there is nothing to choose, whatever the number of arms
         return KnownValues(dict.fromkeys(KNOWN, random_value(arms, plays)), {})
-    rest = stationary_belief(arms)  # (N,)
     compute: dict[str, Callable[[], float]] = {
         "optimum": lambda: optimal(arms, plays).value,
-        "whittle": lambda: policy_value(arms, plays, whittle_at),
-        "myopic": lambda: policy_value(arms, plays, myopic),
+        "whittle": lambda: policy_value(arms, plays, partial(whittle_table, arms)),
+        "myopic": lambda: policy_value(arms, plays, partial(myopic_table, arms)),
         "random": lambda: random_value(arms, plays),
-        "fixed": lambda: fixed_value(arms, plays, rest),
-        "fixed-best": lambda: fixed_value(arms, plays, arms.reward * rest),
+        "fixed": lambda: fixed_value(arms, plays, fixed_scores(arms)),
+        "fixed-best": lambda: fixed_value(arms, plays, fixed_best_scores(arms)),
     }
     values: dict[str, float | None] = {}
     reasons: dict[str, str] = {}
@@ -274,72 +302,48 @@ def known_values(arms: Arms, plays: int) -> KnownValues:
     return KnownValues(values, reasons)
 
 
-# --- caps and counts, before anything is built ---
-
-
-def _wraps(arms: Arms) -> IntArray:
-    return np.where(arms.p11 < arms.p01, 2, 1)
-
-
-def _caps(arms: Arms, tolerance: float) -> IntArray:
-    """J_n (N,): the least caps that keep |memory|^age < tolerance at every folded age."""
-    size = np.abs(arms.p11 - arms.p01)
-    forgets = (size > 0) & (size < 1)
-    slots = np.log(tolerance) / np.log(np.where(forgets, size, 0.5))
-    settled = np.where(forgets, np.floor(slots) + 1, 1)
-    return settled.astype(np.int64) + _wraps(arms) - 1
-
-
-def _table_size(caps: IntArray) -> int:
-    """The number of joint codes, prod_n (1 + 2 J_n)."""
-    return math.prod((1 + 2 * caps).tolist())
-
-
-def _count(arms: Arms, caps: IntArray, plays: int) -> int:
-    """At most so many joint states are reachable; the coefficient of z^K, see the module."""
-    ways = [1] + [0] * plays
-    for cap, wrap in zip(caps.tolist(), _wraps(arms).tolist(), strict=True):
-        aged = 1 + 2 * (cap - 1 + (cap == wrap))  # never seen, or of age 2..J; 1 if J falls to it
-        shifted = [0, *ways[:-1]]
-        ways = [aged * stay + 2 * play for stay, play in zip(ways, shifted, strict=True)]
-    return ways[plays] + 1
-
-
 def _finest_tolerance(arms: Arms, plays: int, max_states: int) -> float:
     """The finest tolerance that fits; an action table may coarsen it to TABLE_TOLERANCE."""
-    branches = math.comb(len(arms), plays) * 2**plays
-    counts = {t: _count(arms, _caps(arms, t), plays) for t in TOLERANCES}
-    sizes = {t: _table_size(_caps(arms, t)) for t in TOLERANCES}
+    branches = count_transitions(arms, plays)
     most = min(max_states, MAX_TRANSITIONS // branches)
-    fitting = [
-        t
-        for t in TOLERANCES
-        if counts[t] <= most and sizes[t] < MAX_KEYS and _caps(arms, t).max() <= MAX_CAP
-    ]
-    tabled = [t for t in fitting if sizes[t] <= MAX_CODES]
-    if tabled and tabled[0] <= max(fitting[0], TABLE_TOLERANCE):
-        return tabled[0]
-    if fitting:
-        return fitting[0]
-    coarsest = TOLERANCES[-1]
-    _refuse_slow(arms)
+    levels = range(len(TOLERANCES))
+
+    def fits(level: int) -> bool:
+        ages = merged_ages(arms, TOLERANCES[level])
+        return (
+            ages.caps.max() <= MAX_CAP
+            and count_states(arms, ages, plays) <= most
+            and table_size(arms, ages) < MAX_KEYS
+        )
+
+    def tabled(level: int) -> bool:
+        return table_size(arms, merged_ages(arms, TOLERANCES[level])) <= MAX_CODES
+
+    if fits(levels[-1]):
+        finest = bisect_left(levels, True, key=fits)
+        with_table = bisect_left(levels, True, lo=finest, key=tabled)
+        if with_table < len(levels) and TOLERANCES[with_table] <= TABLE_TOLERANCE:
+            return TOLERANCES[with_table]
+        return TOLERANCES[finest]
+    coarsest = merged_ages(arms, TOLERANCES[-1])
+    _refuse_slow(coarsest)
+    count = count_states(arms, coarsest, plays)
     raise TooLargeError(
-        f"{len(arms)} arms, {plays} plays: {_readable(counts[coarsest])} joint information states "
-        f"of {_readable(branches)} transitions each, with beliefs rounded at {coarsest:g}; the "
-        f"limit is {max_states:,} states and {MAX_TRANSITIONS:,} transitions",
-        states=counts[coarsest],
+        f"{len(arms)} arms, {plays} plays: {_readable(count)} joint information states "
+        f"of {_readable(branches)} transitions each, with beliefs rounded at {TOLERANCES[-1]:g}; "
+        f"the limit is {max_states:,} states and {MAX_TRANSITIONS:,} transitions",
+        states=count,
     )
 
 
-def _refuse_slow(arms: Arms) -> None:
+def _refuse_slow(coarsest: Ages) -> None:
     """Say so if an arm forgets too slowly, however coarse the tolerance."""
-    caps = _caps(arms, TOLERANCES[-1])
-    slow = int(caps.argmax())
-    if caps[slow] > MAX_CAP:
+    slow = int(coarsest.caps.argmax())
+    if coarsest.caps[slow] > MAX_CAP:
         raise TooLargeError(
-            f"arm {slow + 1} takes {caps[slow]:,} slots to forget what was seen, with beliefs "
-            f"rounded at {TOLERANCES[-1]:g}; the limit is {MAX_CAP:,} slots",
-            states=int(caps[slow]),
+            f"arm {slow + 1} takes more than {MAX_CAP:,} slots to forget what was seen, with "
+            f"beliefs rounded at {TOLERANCES[-1]:g}; that is the limit",
+            states=int(coarsest.caps[slow]),
         )
 
 
@@ -347,144 +351,34 @@ def _readable(count: int) -> str:
     return f"{count:,}" if count < 10**12 else f"about 10^{math.log10(count):.0f}"
 
 
-# --- the joint chain ---
+def _spread(codes: IntArray, first: IntArray, chances: FloatArray) -> FloatArray:
+    """The start (R,) over the reachable codes (R,), from the codes before the first slot."""
+    start = np.zeros(codes.size)
+    start[np.searchsorted(codes, first)] = chances
+    return start
 
 
-class _Chain(NamedTuple):
-    """The arms' chains side by side; arm n owns rows offset_n .. offset_n + 2 J_n of the tables."""
-
-    caps: IntArray  # (N,)
-    wraps: IntArray  # (N,)
-    radices: IntArray  # (N,) 1 + 2 J_n
-    strides: IntArray  # (N,)
-    offsets: IntArray  # (N,)
-    reward: FloatArray  # (N,)
-    belief: FloatArray  # (rows,)
-    aged: IntArray  # (rows,) digit x stride after a slot unplayed
+def _sensitivity(arms: Arms, plays: int, span: float) -> float:
+    """By how much beliefs that are wrong by 1 in total variation can change the optimum."""
+    seldom = [arm for arm in arms if arm.observed != "always"]
+    if not seldom:
+        return 0.0
+    played = max(float(np.ptp(arm.reward_active)) for arm in seldom) + span
+    alone = max(float(np.ptp(arm.reward_passive)) for arm in seldom)
+    return min(plays, len(seldom)) * played + len(seldom) * alone
 
 
-def _chain(arms: Arms, caps: IntArray) -> _Chain:
-    wraps, radices = _wraps(arms), 1 + 2 * caps
-    strides = np.append(np.cumprod(radices[:0:-1])[::-1], 1)
-    belief, aged = [], []
-    for cap, wrap, stride, memory, rest in zip(
-        caps, wraps, strides, arms.p11 - arms.p01, stationary_belief(arms), strict=True
-    ):
-        age = np.arange(1, cap + 1)
-        later = np.where(age < cap, age + 1, cap + 1 - wrap)
-        fade = memory**age
-        belief.append(np.concatenate([[rest], rest - fade * rest, rest + fade * (1 - rest)]))
-        aged.append(stride * np.concatenate([[0], later, cap + later]))
-    return _Chain(
-        caps=caps,
-        wraps=wraps,
-        radices=radices,
-        strides=strides,
-        offsets=np.append(0, np.cumsum(radices)[:-1]),
-        reward=arms.reward,
-        # What is certain must be so to the last digit, or states open that are never reached.
-        belief=np.round(np.concatenate(belief), 15),
-        aged=np.concatenate(aged),
-    )
-
-
-def _rows(chain: _Chain, codes: IntArray) -> IntArray:
-    """The table rows (X, N) of joint codes (X,)."""
-    return codes[:, None] // chain.strides % chain.radices + chain.offsets
-
-
-def _step(
-    chain: _Chain, rows: IntArray, played: IntArray
-) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Next codes (X, 2^K), their probabilities (X, 2^K) and the expected reward (X,).
-
-    played: the arms played, (X, K), or (K,) for all states alike.
-    """
-    played = np.broadcast_to(played, (len(rows), played.shape[-1]))
-    looked = np.take_along_axis(rows, played, axis=1)  # (X, K)
-    belief = chain.belief[looked]
-    seen_bad = chain.aged[rows].sum(1) + (chain.strides[played] - chain.aged[looked]).sum(1)
-    codes, chances = seen_bad[:, None], np.ones((len(rows), 1))
-    for k in range(played.shape[1]):
-        good = belief[:, k, None]
-        to_good = (chain.caps * chain.strides)[played[:, k], None]
-        codes = np.concatenate([codes, codes + to_good], axis=1)
-        chances = np.concatenate([chances * (1 - good), chances * good], axis=1)
-    return codes, chances, (chain.reward[played] * belief).sum(1)
-
-
-def _explore(
-    chain: _Chain, choices: Callable[[IntArray], Sequence[IntArray] | IntArray], limit: int
-) -> IntArray:
-    """All codes (R,) reachable from never seen, sorted; TooLargeError beyond the limit.
-
-    choices: from rows (X, N) to the sets of arms that may be played there, each (X, K) or (K,).
-    """
-    known = frontier = np.zeros(1, np.int64)
-    while frontier.size:
-        rows = _rows(chain, frontier)
-        fresh = []
-        for played in choices(rows):
-            codes, chances, _ = _step(chain, rows, played)
-            fresh.append(np.unique(codes[chances > 0]))
-        found = np.unique(np.concatenate(fresh))
-        place = np.searchsorted(known, found)
-        new = known[np.minimum(place, known.size - 1)] != found
-        frontier = found[new]
-        known = np.insert(known, place[new], frontier)
-        if known.size > limit:
-            raise TooLargeError(f"more than {limit:,} joint information states", known.size)
-    return known
-
-
-def _transitions(
-    chain: _Chain, codes: IntArray, played: IntArray
-) -> tuple[csr_array[Any, Any], FloatArray]:
-    """The transition matrix (R, R) and expected rewards (R,) of one choice in each state."""
-    from scipy.sparse import csr_array
-
-    ahead, chances, reward = _step(chain, _rows(chain, codes), played)
-    columns = np.searchsorted(codes, ahead).astype(np.int32)
-    columns[chances == 0] = 0  # such a code may be unknown; the weight keeps it out
-    starts = np.arange(len(codes) + 1, dtype=np.int32) * ahead.shape[1]
-    size = (len(codes), len(codes))
-    return csr_array((chances.ravel(), columns.ravel(), starts), shape=size), reward
-
-
-def _lasting_classes(arms: Arms, chain: _Chain, codes: IntArray) -> IntArray:
-    """What is known for ever about the arms that never forget: a label 0.. (R,), -1 if not yet.
-
-    The state of an arm with memory 1 is known once seen; of arms with memory -1 the states
-    relative to the first of them are, since their common clock runs through both phases.
-    """
-    memory = arms.p11 - arms.p01
-    frozen, swinging = np.flatnonzero(memory == 1), np.flatnonzero(memory == -1)
-    lasting = np.concatenate([frozen, swinging])
-    if not lasting.size:
-        return np.zeros(codes.size, np.int64)
-    rows = _rows(chain, codes)
-    seen = np.all(rows[:, lasting] > chain.offsets[lasting], axis=1)
-    state = chain.belief[rows].astype(bool)  # of lasting arms: the belief is 0 or 1 once seen
-    facts = np.concatenate(
-        [state[:, frozen], state[:, swinging[1:]] ^ state[:, swinging[:1]]], axis=1
-    )
-    labels = facts @ (1 << np.arange(facts.shape[1]))
-    return np.where(seen, labels, -1)
-
-
-def _index_rows(planner: Planner, arms: Arms, caps: IntArray) -> FloatArray:
-    """The index in each row of the chain's tables (rows,), rounded so that equal arms tie."""
-    oldest = int(caps.max())
-    table = index_table(planner, arms, oldest)  # (N, 1 + 2 oldest)
-    index = np.concatenate(
-        [
-            np.concatenate([row[:1], row[1 : 1 + cap], row[1 + oldest : 1 + oldest + cap]])
-            for row, cap in zip(table, caps, strict=True)
-        ]
-    )
-    return _rounded(index)
+def _index_rows(index: FloatArray, arms: Arms, ages: Ages) -> FloatArray:
+    """The index in each row of the chain (rows,), from an index table (N, 1 + S max_age)."""
+    max_age = (index.shape[1] - 1) // int(arms.sizes.max())
+    rows = []
+    for arm, line, cap in zip(arms, index, ages.caps.tolist(), strict=True):
+        by_state = line[1 : 1 + arm.states * max_age].reshape(arm.states, max_age)
+        rows.append(by_state[:, 0] if cap == 0 else np.append(line[0], by_state[:, :cap]))
+    return np.concatenate(rows)
 
 
 def _rounded(index: FloatArray) -> FloatArray:
+    """Rounded so that equal arms tie."""
     scale = float(np.max(np.abs(index), where=np.isfinite(index), initial=0))
     return np.round(index / (scale or 1.0), TIE_DIGITS)

@@ -18,7 +18,7 @@ import numpy as np
 from rmab import __version__
 from rmab.arms import Arms, stationary_belief
 from rmab.report import plots
-from rmab.studies.paper import Claim, Drawn
+from rmab.studies.figure import Claim, Drawn
 from rmab.studies.results import Results
 from rmab.studies.running import Values
 from rmab.studies.study import Study
@@ -59,12 +59,17 @@ def write_paper(folder: Path, drawn: list[Drawn]) -> Path:
     claims = {each.name: each.to_json() for each in drawn}
     text = json.dumps(claims, indent=2, ensure_ascii=False, allow_nan=False)
     (folder / "claims.json").write_text(text + "\n", encoding="utf-8")
+    own = [each for each in drawn if not each.figure.beyond]
+    beyond = [each for each in drawn if each.figure.beyond]
     body = [
         _tag("h1", "The paper's figures, run again"),
         _tag("p", INTRODUCTION),
         _overview(drawn),
-        *(_section(folder, each) for each in drawn),
+        *(_section(folder, each) for each in own),
     ]
+    if beyond:
+        body += [_tag("h1", "Beyond the paper: arms of other kinds"), _tag("p", BEYOND)]
+        body += [_section(folder, each) for each in beyond]
     return _write(folder, "The paper's figures, run again", body)
 
 
@@ -76,6 +81,12 @@ INTRODUCTION = (
     "exceeds four standard errors. Bands in the drawings are 95 %: 1.96 standard errors to each "
     "side. Rewards are averages per agent and slot, and regret is counted against the Whittle "
     "(WI) policy with known dynamics."
+)
+BEYOND = (
+    "The paper's framework is for arms of any number of states, whose moves may depend on being "
+    "played; its simulations are of two-state channels. These studies are of the catalogue. The "
+    "dynamics are learnt from nothing in the same way, the indices come from the general solver, "
+    "and what is claimed is what the framework promises."
 )
 MEANS = (
     "Average reward per agent and slot, ± its standard error, over all slots and over the last "
@@ -123,7 +134,7 @@ def _overview(drawn: Sequence[Drawn]) -> Markup:
     return _join(
         _tag("h2", "All claims"),
         _tag("p", f"{counts.total()} claims: {words}." if counts else "No claim was judged."),
-        _table("All claims", ["Figure", "The paper says", "Verdict"], rows),
+        _table("All claims", ["Figure", "Claim", "Verdict"], rows),
     )
 
 
@@ -140,7 +151,7 @@ def _section(folder: Path, drawn: Drawn) -> Markup:
         _tag("h2", title),
         _interrupted(drawn),
         _drawing(drawing, CAPTIONS[figure.x, figure.y]),
-        _claims(drawn.claims),
+        _claims(drawn.claims, figure.beyond),
         _exact([variant.label for variant in figure.variants], drawn.values),
     ]
     if done:
@@ -159,13 +170,13 @@ def _interrupted(drawn: Drawn) -> Markup:
     trials = sum(results.trials for results in drawn.results)
     return _tag(
         "p",
-        f"Interrupted: {trials} of {asked} trials were done. Shown is what there is; the paper's "
+        f"Interrupted: {trials} of {asked} trials were done. Shown is what there is; the "
         "claims were not judged.",
         "note",
     )
 
 
-def _claims(claims: Sequence[Claim]) -> Markup:
+def _claims(claims: Sequence[Claim], beyond: bool) -> Markup:
     if not claims:
         return Markup("")
     items = [
@@ -178,7 +189,8 @@ def _claims(claims: Sequence[Claim]) -> Markup:
         )
         for claim in claims
     ]
-    return _join(_tag("h3", "What the paper says"), _tag("ul", _join(*items), "claims"))
+    title = "What is claimed" if beyond else "What the paper says"
+    return _join(_tag("h3", title), _tag("ul", _join(*items), "claims"))
 
 
 def _verdict(claim: Claim) -> Markup:
@@ -345,28 +357,42 @@ def _arms(listed: Sequence[tuple[str, Arms]]) -> Markup:
     """The arms, once where the variants share them."""
     if all(_same(arms, listed[0][1]) for _, arms in listed):
         listed = [("", listed[0][1])]
-    head = ["Arm", "p01", "p11", "Reward", "Stationary belief"]
     parts = []
     for text, arms in listed:
         title = f"Arms: {text}" if text else "Arms"
-        parts += [_tag("h3", title), _table(title, head, _arm_rows(arms), numbers_from=1)]
+        head, rows = _channel_rows(arms) if arms.are_channels else _arm_rows(arms)
+        parts += [_tag("h3", title), _table(title, head, rows, numbers_from=1)]
     return _join(*parts)
 
 
 def _same(first: Arms, second: Arms) -> bool:
-    return all(
-        np.array_equal(getattr(first, key), getattr(second, key))
-        for key in ("p01", "p11", "reward")
+    keys = ("passive", "active", "reward_passive", "reward_active")
+    return first.kinds == second.kinds and all(
+        np.array_equal(getattr(first, key), getattr(second, key)) for key in keys
     )
 
 
-def _arm_rows(arms: Arms) -> list[list[str]]:
+def _channel_rows(arms: Arms) -> tuple[list[str], list[list[str]]]:
     columns = (arms.p01, arms.p11, arms.reward)
     beliefs = stationary_belief(arms)
-    return [
+    rows = [
         [str(arm + 1), *(f"{float(x[arm])!r}" for x in columns), f"{float(beliefs[arm]):.4f}"]
         for arm in range(len(arms))
     ]
+    return ["Arm", "p01", "p11", "Reward", "Stationary belief"], rows
+
+
+def _arm_rows(arms: Arms) -> tuple[list[str], list[list[str]]]:
+    """One row for each state of each arm."""
+    rows = []
+    for number, arm in enumerate(arms, start=1):
+        seen = "always" if arm.observed == "always" else "when played"
+        for s in range(arm.states):
+            moves = (", ".join(f"{p:g}" for p in matrix[s]) for matrix in (arm.passive, arm.active))
+            pays = (f"{r[s]:g}" for r in (arm.reward_passive, arm.reward_active))
+            rows.append([f"{number}, seen {seen}" if s == 0 else "", str(s), *moves, *pays])
+    head = ["Arm", "State", "Next if left alone", "Next if played", "Pays if left alone", "Pays"]
+    return head, rows
 
 
 # ------------------------------------------------------------------------------------------- markup

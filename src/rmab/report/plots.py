@@ -29,7 +29,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from rmab.studies.paper import Drawn
+from rmab.studies.figure import Drawn
 from rmab.studies.results import Curve, Floats, PolicyResult, Results
 
 __all__ = ["BAND", "label", "paper", "save", "study"]

@@ -1,151 +1,25 @@
 """The paper's figures: each a study file in `figures/`, what the paper says of it, what came out.
 
-A figure's file is a study with a `[figure]` table: title, axes, and `vary`, a list of changes to
-the study with a label each. A judge reads the results and says for every claim of the paper what
-was measured and whether it held. Differences count when they exceed four standard errors.
+A judge reads the results and says for every claim of the paper what was measured and whether it
+held. Differences count when they exceed four standard errors.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from importlib import resources
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from rmab.arms import stationary_belief
-from rmab.errors import StudyError
 from rmab.planning.bounds import episode_bound, regret_bound
 from rmab.planning.joint import optimal
 from rmab.planning.single_arm import solve, threshold
-from rmab.studies.results import Floats, PolicyResult, Results
-from rmab.studies.running import Values, run, value
-from rmab.studies.study import Study, from_table, read_table
+from rmab.studies.figure import SURE, Claim, Drawn, Figure
+from rmab.studies.results import Floats, PolicyResult
+from rmab.studies.running import value
 
-__all__ = ["FIGURES", "Claim", "Drawn", "Figure", "Variant", "figures", "reproduce"]
-
-SURE = 4  # standard errors a difference must exceed to count
-
-
-@dataclass(frozen=True, eq=False)
-class Variant:
-    """One study of a figure; label is empty where there is but one."""
-
-    label: str
-    study: Study
-
-
-@dataclass(frozen=True, eq=False)
-class Figure:
-    """What is run and how it is drawn: x is episode, slot or belief."""
-
-    name: str
-    title: str
-    x: str
-    y: str
-    variants: tuple[Variant, ...]
-    subsidy: float = 0.0
-
-    @property
-    def n_trials(self) -> int:
-        """Trials of all variants, for a progress bar."""
-        if self.x == "belief":
-            return 1
-        return sum(variant.study.trials for variant in self.variants)
-
-
-@dataclass(frozen=True, eq=False)
-class Claim:
-    """What the paper says, what was measured, and whether it held (None: nothing to decide)."""
-
-    text: str
-    measured: str
-    held: bool | None
-
-    @property
-    def verdict(self) -> str:
-        """In words."""
-        return {True: "held", False: "did not hold", None: "noted"}[self.held]
-
-
-@dataclass
-class Drawn:
-    """A figure with its results."""
-
-    figure: Figure
-    results: list[Results]
-    values: list[Values] = field(default_factory=list)  # exact, by variant; may be empty
-    series: dict[str, Floats] = field(default_factory=dict)  # computed curves
-    claims: list[Claim] = field(default_factory=list)
-    seconds: float = 0.0
-    interrupted: bool = False
-
-    @property
-    def name(self) -> str:
-        """fig06, ..."""
-        return self.figure.name
-
-    def to_json(self) -> dict[str, Any]:
-        """Claims and the numbers behind the curves."""
-        variants = [variant.label for variant in self.figure.variants]
-        return {
-            "title": self.figure.title,
-            "seconds": round(self.seconds, 2),
-            "claims": [
-                {"claim": c.text, "measured": c.measured, "held": c.held} for c in self.claims
-            ],
-            "exact": {v: dict(x) for v, x in zip(variants, self.values, strict=False)},
-            "variants": {v: r.to_json() for v, r in zip(variants, self.results, strict=False)},
-        }
-
-
-def figures(names: Sequence[str] = (), trials: int | None = None) -> list[Figure]:
-    """The figures of these names, all if none is given, with that many trials each."""
-    for name in names:
-        if name not in FIGURES:
-            raise StudyError(f"unknown figure {name!r}; known are {', '.join(FIGURES)}")
-    return [_figure(name, trials) for name in FIGURES if not names or name in names]
-
-
-def _figure(name: str, trials: int | None) -> Figure:
-    with resources.as_file(resources.files("rmab.studies") / "figures" / f"{name}.toml") as path:
-        table = read_table(path)
-    about = table.pop("figure")
-    variants = []
-    for changes in about.pop("vary", [{}]):
-        label = changes.pop("label", "")
-        study = from_table({**table, **changes})
-        variants.append(Variant(label, study if trials is None else replace(study, trials=trials)))
-    return Figure(name=name, variants=tuple(variants), **about)
-
-
-def reproduce(figure: Figure, progress: Callable[[int], None] | None = None) -> Drawn | None:
-    """Run a figure's studies and judge the paper's claims; None if interrupted before any."""
-    drawn = Drawn(figure, [])
-    begun = time.perf_counter()
-    try:
-        if figure.x == "belief":
-            drawn.series = _value_functions(figure)
-            if progress is not None:
-                progress(1)
-        else:
-            for variant in figure.variants:
-                drawn.results.append(run(variant.study, progress))
-                if drawn.results[-1].interrupted:
-                    raise KeyboardInterrupt
-        drawn.claims = FIGURES[figure.name](drawn)
-    except KeyboardInterrupt:
-        if not drawn.results:
-            return None
-        drawn.interrupted = True
-    drawn.seconds = time.perf_counter() - begun
-    return drawn
-
-
-# ---------------------------------------------------------------------------- what was measured
+__all__ = ["FIGURES", "value_functions"]
 
 
 def _first(drawn: Drawn, policy: str = "fedtswi") -> PolicyResult:
@@ -382,7 +256,7 @@ def _thompson_or_ucb(drawn: Drawn) -> list[Claim]:
     return claims
 
 
-def _value_functions(figure: Figure) -> dict[str, Floats]:
+def value_functions(figure: Figure) -> dict[str, Floats]:
     """V(b; 0) and V(b; 1) of each arm of the figure over the belief."""
     belief = np.linspace(0, 1, 401)
     arms = figure.variants[0].study.arms

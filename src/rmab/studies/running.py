@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from rmab.engine.moments import Moments
-from rmab.engine.montecarlo import Simulated, Tally, Trials, simulate
+from rmab.engine.montecarlo import Simulated, Tally, Trials, simulate, table_ages
 from rmab.engine.simulate import Setting
-from rmab.errors import TooLargeError
+from rmab.errors import ConvergenceError, TooLargeError
 from rmab.federation.policies import Policy, named
 from rmab.planning.bounds import upper_bound
 from rmab.planning.joint import Optimum, known_values, optimal
@@ -37,13 +37,14 @@ def run(
         else named(policy, study.horizon, study.options.get(policy))
         for name, policy in zip(study.policy_names, study.policies, strict=True)
     }
-    setting = Setting(
-        n_agents=study.agents,
-        n_arms=len(study.arms),
-        horizon=study.horizon,
+    setting = Setting.of(
+        study.arms,
+        study.agents,
+        study.horizon,
         shared=study.realisations == "shared",
         schedule=study.schedule,
         weights=None if study.weights is None else tuple(study.weights),
+        max_age=table_ages(study.arms),
     )
     optimum = None
     if any(policy.joint for policy in policies.values()):
@@ -120,11 +121,14 @@ class Values(dict[str, float | None]):
 def value(study: Study) -> Values:
     """Exact long-run average rewards per agent and slot with known dynamics.
 
-    "optimum", "upper_bound" (Lagrangian, for any number of arms), then each policy; None where the
-    joint chain is too large.
+    "optimum", "upper_bound" (Lagrangian), then each policy; None where the problem is too large.
     """
     known = known_values(study.arms, study.plays)
-    values = dict(known.values)
+    values, reasons = dict(known.values), dict(known.reasons)
     optimum = values.pop("optimum")
-    bound = upper_bound(study.arms, study.plays)
-    return Values({"optimum": optimum, "upper_bound": bound, **values}, dict(known.reasons))
+    bound = None
+    try:
+        bound = upper_bound(study.arms, study.plays)
+    except (TooLargeError, ConvergenceError) as error:
+        reasons["upper_bound"] = str(error)
+    return Values({"optimum": optimum, "upper_bound": bound, **values}, reasons)

@@ -1,7 +1,19 @@
 """A study: which policies meet which arms, how long and how often.
 
 A study is a value, checked once when it is made. `load` reads one from a TOML file; an optional
-`[figure]` table in that file says how to draw it and is kept aside, see rmab.studies.paper.
+`[figure]` table in that file says how to draw it and is kept aside, see rmab.studies.paper. The
+studies of the catalogue come with the package: `load("catalogue:fading")`.
+
+An `[[arm]]` table is of one of two kinds, which may be mixed in a study:
+
+    channel     p01, p11, reward             numbers; see rmab.channels
+    general     passive                      S rows of S numbers
+                active                       likewise; as passive if left out
+                reward or reward_active      S numbers, what a play pays
+                reward_passive               S numbers, what a slot without a play pays
+                observed                     "when_played" (if left out) or "always"
+
+Arms count from 1, rows, columns and states from 0.
 """
 
 from __future__ import annotations
@@ -10,12 +22,16 @@ import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
+from importlib.resources.abc import Traversable
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmab.arms import Arms, channels
+import numpy as np
+
+from rmab.arms import OBSERVED, Arm, Arms, channels
 from rmab.errors import ModelError, StudyError
 from rmab.federation.rounds import SCHEDULES
 
@@ -23,8 +39,10 @@ if TYPE_CHECKING:
     from rmab.federation.policies import Policy
 
 __all__ = [
+    "CATALOGUE",
     "KNOWN",
     "LEARNERS",
+    "MOST_STATES",
     "OPTIONS",
     "REALISATIONS",
     "Study",
@@ -35,8 +53,10 @@ __all__ = [
 REALISATIONS = ("independent", "shared")
 LEARNERS = ("fedtswi", "fedts-myopic", "feducb-wi", "feducb-myopic", "fed1-ucb")
 KNOWN = ("whittle", "myopic", "optimal", "fixed", "fixed-best", "random")
+CATALOGUE = "catalogue:"  # what the name of a study that comes with the package begins with
 
-
+MOST_STATES = 64
+_MOST_ENTRIES = 2**22  # of N transition matrices, each as large as the largest
 # The engine counts in single precision: what is far smaller or larger is lost in it.
 _REWARDS = (1e-30, 1e30)
 _PRIORS = (1e-6, 1e6)
@@ -55,12 +75,10 @@ def _number(value: Any) -> bool:
         return False
 
 
-def _pair(value: Any) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and len(value) == 2
-        and all(_number(x) and _PRIORS[0] <= x <= _PRIORS[1] for x in value)
-    )
+def _prior(value: Any) -> bool:
+    """Whether it is one number or two, as a prior may be."""
+    pair = isinstance(value, list | tuple) and len(value) == 2
+    return all(_number(x) and _PRIORS[0] <= x <= _PRIORS[1] for x in (value if pair else [value]))
 
 
 def _shown(value: Any) -> str:
@@ -75,7 +93,7 @@ def _shown(value: Any) -> str:
 # option: (test, rule)
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "clip": (lambda v: isinstance(v, bool), "true or false"),
-    "prior": (_pair, "two numbers from 1e-6 to 1e6, Beta(a, b)"),
+    "prior": (_prior, "a number, or two numbers for arms of two states, from 1e-6 to 1e6"),
     "sigma": (lambda v: _number(v) and 0 < v <= _MOST, "a positive number of at most 1e6"),
 }
 OPTIONS = {
@@ -91,8 +109,9 @@ OPTIONS = {
 class Study:
     """Policies on arms: M `agents` play K = `plays` of the arms in each of `horizon` slots.
 
-    policies: names, or `rmab.Policy` objects of one's own; options: settings by policy name;
-    weights: what each agent's counts weigh when they are merged (default 1 each).
+    arms: an `Arms`, or a list of `Arm`, which becomes one; policies: names, or `rmab.Policy`
+    objects of one's own; options: settings by policy name; weights: what each agent's counts weigh
+    when they are merged (default 1 each).
     """
 
     arms: Arms
@@ -108,13 +127,7 @@ class Study:
     weights: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.arms, Arms):
-            raise StudyError(f"arms must be made by rmab.channels, got {_shown(self.arms)}")
-        for arm, reward in enumerate(self.arms.reward_active.max(-1), start=1):
-            if reward and not _REWARDS[0] <= reward <= _REWARDS[1]:
-                raise StudyError(
-                    f"arm {arm}: reward must be 0 or from 1e-30 to 1e30 in a study, got {reward}"
-                )
+        self._check_arms()
         for key, low, high, rule in (
             ("agents", 1, 2**16, "at least 1 and at most 65536"),
             ("plays", 1, len(self.arms), f"between 1 and {len(self.arms)}, the number of arms"),
@@ -129,9 +142,45 @@ class Study:
             object.__setattr__(self, key, int(value))
         _one_of("realisations", self.realisations, REALISATIONS)
         _one_of("schedule", self.schedule, SCHEDULES)
+        alike = [arm.moves_alike for arm in self.arms]
+        if self.realisations == "shared" and not all(alike):
+            raise StudyError(
+                f"realisations must be 'independent', as arm {alike.index(False) + 1} moves "
+                "otherwise when played: agents cannot each move what they share; got 'shared'"
+            )
         self._check_policies()
         self._check_options()
         self._check_weights()
+
+    def _check_arms(self) -> None:
+        given: Any = self.arms
+        if isinstance(given, list | tuple) and given and all(isinstance(a, Arm) for a in given):
+            object.__setattr__(self, "arms", Arms(given))
+        elif not isinstance(given, Arms):
+            raise StudyError(
+                f"arms must be a list of rmab.Arm, or made by rmab.channels, got {_shown(given)}"
+            )
+        arms = self.arms
+        S = int(arms.sizes.max())
+        if S > MOST_STATES:
+            number = int(arms.sizes.argmax()) + 1
+            raise StudyError(
+                f"arm {number} must have at most {MOST_STATES} states in a study, got {S}"
+            )
+        if len(arms) * S * S > _MOST_ENTRIES:
+            raise StudyError(
+                f"there must be at most {_MOST_ENTRIES // (S * S)} arms where one has {S} states, "
+                f"got {len(arms)}"
+            )
+        for name in ("reward_active", "reward_passive"):
+            rewards = getattr(arms, name)
+            size = np.abs(rewards)
+            lost = (size > 0) & ~((size >= _REWARDS[0]) & (size <= _REWARDS[1]))
+            for n, state in np.argwhere(lost)[:1]:
+                raise StudyError(
+                    f"arm {n + 1}: {name} of state {state} must be 0 or from 1e-30 to 1e30 in "
+                    f"size in a study, got {rewards[n, state]}"
+                )
 
     def _check_policies(self) -> None:
         if isinstance(self.policies, str) or not isinstance(self.policies, Sequence):
@@ -154,6 +203,8 @@ class Study:
     def _check_options(self) -> None:
         if not isinstance(self.options, Mapping):
             raise StudyError(f"options must be a table by policy name, got {_shown(self.options)}")
+        largest = int(self.arms.sizes.argmax())
+        S = int(self.arms.sizes[largest])
         for name, settings in self.options.items():
             _one_of("options", name, (*LEARNERS, *KNOWN))
             if not isinstance(settings, Mapping):
@@ -166,6 +217,17 @@ class Study:
                 test, rule = _CHECKS[key]
                 if not test(value):
                     raise StudyError(f"options.{name}.{key} must be {rule}, got {_shown(value)}")
+            prior = settings.get("prior")
+            if S > 2 and isinstance(prior, list | tuple):
+                raise StudyError(
+                    f"options.{name}.prior must be one number, as arm {largest + 1} has {S} "
+                    f"states, got {_shown(prior)}"
+                )
+            if settings.get("clip") is False and not self.arms.are_channels:
+                raise StudyError(
+                    f"options.{name}.clip must be true unless all arms are channels: bounds that "
+                    "are not clipped are no probabilities of several states; got false"
+                )
 
     def _check_weights(self) -> None:
         if self.weights is None:
@@ -206,7 +268,10 @@ _KEYS = (
     "options",
     "weights",
 )
-_ARM_KEYS = ("p01", "p11", "reward")
+_CHANNEL_KEYS = ("p01", "p11", "reward")
+_REWARD_KEYS = ("reward", "reward_active", "reward_passive")
+_GENERAL_KEYS = ("passive", "active", *_REWARD_KEYS, "observed")
+_KINDS = f"a channel has {', '.join(_CHANNEL_KEYS)}; any other arm {', '.join(_GENERAL_KEYS)}"
 
 
 def from_table(table: Mapping[str, Any]) -> Study:
@@ -214,32 +279,65 @@ def from_table(table: Mapping[str, Any]) -> Study:
     for key in table:
         if key not in (*_KEYS, "arm"):
             raise StudyError(f"unknown key {_shown(key)}; known are {', '.join((*_KEYS, 'arm'))}")
-    arms = table.get("arm")
-    if not isinstance(arms, list) or not arms or not all(isinstance(a, dict) for a in arms):
-        got = "none" if arms is None else _shown(arms)
+    tables = table.get("arm")
+    if not isinstance(tables, list) or not tables or not all(isinstance(a, dict) for a in tables):
+        got = "none" if tables is None else _shown(tables)
         raise StudyError(f"arm must be one or more [[arm]] tables, got {got}")
-    columns: dict[str, list[float]] = {key: [] for key in _ARM_KEYS}
-    for number, arm in enumerate(arms, start=1):
-        for key in arm:
-            if key not in _ARM_KEYS:
-                raise StudyError(
-                    f"arm {number}: unknown key {_shown(key)}; known are {', '.join(_ARM_KEYS)}"
-                )
-        for key in _ARM_KEYS:
-            if key not in arm:
-                raise StudyError(f"arm {number}: {key} is missing; an arm has p01, p11 and reward")
-            if not _number(arm[key]):
-                raise StudyError(
-                    f"arm {number}: {key} must be a finite number, got {_shown(arm[key])}"
-                )
-            columns[key].append(arm[key])
-    return Study(arms=channels(**columns), **{k: v for k, v in table.items() if k != "arm"})
+    arms = []
+    for number, arm in enumerate(tables, start=1):
+        try:
+            arms.append(_arm(arm))
+        except (StudyError, ModelError) as error:
+            # A channel made alone takes itself for the first.
+            raise StudyError(f"arm {number}: {str(error).removeprefix('arm 1: ')}") from None
+    return Study(arms=Arms(arms), **{k: v for k, v in table.items() if k != "arm"})
+
+
+def _arm(table: Mapping[str, Any]) -> Arm:
+    """The arm of an [[arm]] table. That all numbers are numbers is checked here, as NumPy would
+    take "0.5" and true for some; that they make an arm is checked by what makes it."""
+    for key in table:
+        if key not in (*_CHANNEL_KEYS, *_GENERAL_KEYS):
+            raise StudyError(f"unknown key {_shown(key)}; {_KINDS}")
+    channel = [key for key in ("p01", "p11") if key in table]
+    general = [key for key in _GENERAL_KEYS if key in table and key != "reward"]
+    if channel and general:
+        raise StudyError(f"{channel[0]} and {general[0]} must not be in one table; {_KINDS}")
+    for key in _CHANNEL_KEYS if channel else ("passive",):
+        if key not in table:
+            raise StudyError(f"{key if channel else 'p01 or passive'} is missing; {_KINDS}")
+    if channel:
+        for key in _CHANNEL_KEYS:
+            if not _number(table[key]):
+                raise StudyError(f"{key} must be a finite number, got {_shown(table[key])}")
+        return channels(**table)[0]
+    for key in ("passive", "active"):
+        rows = table.get(key, [])
+        if not isinstance(rows, list | tuple):
+            raise StudyError(f"{key} must be a list of rows of numbers, got {_shown(rows)}")
+        for state, row in enumerate(rows):
+            _check_numbers(f"{key} row {state}", "column", row)
+    for key in _REWARD_KEYS:
+        _check_numbers(key, "state", table.get(key, []))
+    _one_of("observed", table.get("observed", OBSERVED[0]), OBSERVED)
+    return Arm(**table)
+
+
+def _check_numbers(key: str, place: str, values: Any) -> None:
+    if not isinstance(values, list | tuple):
+        raise StudyError(f"{key} must be a list of numbers, got {_shown(values)}")
+    for number, value in enumerate(values):
+        if not _number(value):
+            raise StudyError(
+                f"{key}: {place} {number} must be a finite number, got {_shown(value)}"
+            )
 
 
 def read_table(path: str | PathLike[str]) -> dict[str, Any]:
     """The tables of a TOML file; every way it can fail is a StudyError that names the file."""
+    file = _file(path)
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise StudyError(f"{path}: no such file") from None
     except RecursionError:
@@ -250,8 +348,21 @@ def read_table(path: str | PathLike[str]) -> dict[str, Any]:
         raise StudyError(f"{path}: cannot be read: {error.strerror}") from None
 
 
+def _file(path: str | PathLike[str]) -> Path | Traversable:
+    """The file of that name, or that of the catalogue."""
+    if not (isinstance(path, str) and path.startswith(CATALOGUE)):
+        return Path(path)
+    shipped = {
+        file.name.removesuffix(".toml"): file
+        for file in resources.files("rmab.studies").joinpath("catalogue").iterdir()
+    }
+    name = path.removeprefix(CATALOGUE)
+    _one_of("catalogue", name, sorted(shipped))
+    return shipped[name]
+
+
 def load(path: str | PathLike[str]) -> Study:
-    """The study in a TOML file."""
+    """The study in a TOML file, or one that comes with the package: "catalogue:fading", say."""
     table = read_table(path)
     table.pop("figure", None)
     try:

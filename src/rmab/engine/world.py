@@ -1,0 +1,153 @@
+"""The arms themselves: true states that move and pay, for all arms, agents and trials at once.
+
+A state moves by comparing one 24-bit number w with the chances of reaching at least each state,
+
+    next state = how many j >= 1 have  w < 2^24 Pr(next >= j | state, action),
+
+whole numbers that are computed beforehand in double precision. For few states they are selected
+and compared one by one; for many the next state is found by bisection, since they fall with j.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from rmab.arms import Arms, Kind, Moves
+from rmab.learning.randomness import Key, threefry
+from rmab.planning.chains import resting_law
+
+__all__ = ["Truth", "World", "truth"]
+
+BITS = 24  # transition probabilities are compared as whole numbers of 2^-24
+BEFORE = 0xFFFFFFFF  # the counter of the draw of the state before the first slot
+FEW = 4  # states up to which selecting beats looking up
+
+
+class Truth(NamedTuple):
+    """The true arms as arrays; chances of at least each state in units of 2^-24."""
+
+    moves: Moves  # (S, S, N) each
+    reward_passive: Array  # (S, N)
+    reward_active: Array  # (S, N)
+    passive: Array  # (S, S - 1, N) uint32: of next state >= 1, 2, ...
+    active: Array  # (S, S - 1, N) uint32
+    rest: Array  # (S - 1, N) uint32: of the state before the first slot
+
+
+def truth(arms: Arms) -> Truth:
+    """Arms as the engine takes them; they were left alone for ever before the first slot."""
+    S = arms.passive.shape[1]
+    rest = np.zeros((len(arms), S))
+    for n, arm in enumerate(arms):
+        rest[n, : arm.states] = resting_law(arm.passive)
+
+    def levels(chances: Any) -> Array:
+        """(N, ..., S) chances of each next state to (..., S - 1, N)."""
+        at_least = chances[..., ::-1].cumsum(-1)[..., ::-1][..., 1:]
+        return jnp.asarray(np.moveaxis(np.round(at_least * 2.0**BITS), 0, -1), jnp.uint32)
+
+    def last(x: Any) -> Array:
+        return jnp.asarray(np.moveaxis(x, 0, -1), jnp.float32)
+
+    return Truth(
+        moves=Moves(last(arms.passive), last(arms.active)),
+        reward_passive=last(arms.reward_passive),
+        reward_active=last(arms.reward_active),
+        passive=levels(arms.passive),
+        active=levels(arms.active),
+        rest=levels(rest),
+    )
+
+
+class World:
+    """How arms of these kinds move, show themselves and pay."""
+
+    def __init__(self, kinds: tuple[Kind, ...], *, idle_pay: bool) -> None:
+        self.n_arms = len(kinds)
+        self.n_states = max(kind.states for kind in kinds)
+        self.idle_pay = idle_pay
+        self.any_always = any(kind.always for kind in kinds)
+        self.all_alike = all(kind.alike for kind in kinds)
+        self._always = [kind.always for kind in kinds]
+        self._alike = [kind.alike for kind in kinds]
+        self.state_type = jnp.bool_ if self.n_states == 2 else jnp.int8
+
+    @cached_property
+    def always(self) -> Array:
+        """Which arms are always seen, (N, 1, 1)."""
+        return jnp.array(self._always)[:, None, None]
+
+    @cached_property
+    def alike(self) -> Array:
+        """Which arms move alike, played or not, (N, 1, 1)."""
+        return jnp.array(self._alike)[:, None, None]
+
+    @cached_property
+    def each_state(self) -> Array:
+        """The states along a first axis, to compare states (N, M, R) with."""
+        return jnp.arange(self.n_states).astype(self.state_type)[:, None, None, None]
+
+    def shown(self, state: Array, last_seen: Array) -> Array:
+        """What is known before a choice: the state now of arms always seen, else the last seen."""
+        return jnp.where(self.always, state, last_seen) if self.any_always else last_seen
+
+    def start(self, key: Key, truth: Truth, n_trials: int) -> Array:
+        """The states in the first slot, (N, lanes, R)."""
+        arm = jnp.arange(self.n_arms, dtype=jnp.uint32)[:, None, None]
+        words = threefry(key, jnp.uint32(BEFORE), arm)[0] >> (32 - BITS)
+        before = (words < truth.rest[:, :, None, None]).sum(0).astype(self.state_type)
+        before = jnp.broadcast_to(before, (*before.shape[:2], n_trials))
+        return self.move(key, truth, before, jnp.zeros(before.shape, bool), jnp.uint32(0))
+
+    def move(self, key: Key, truth: Truth, state: Array, played: Array, slot: Array) -> Array:
+        """The true states in slot `slot`, from those before; one Threefry call serves two arms."""
+        half = (self.n_arms + 1) // 2
+        arm = jnp.arange(half, dtype=jnp.uint32)[:, None, None]
+        words = jnp.concatenate(threefry(key, slot, arm))[: self.n_arms] >> (32 - BITS)
+        if self.n_states > FEW:
+            return self._bisect(truth, words, state, played)
+        ahead: Array = jnp.zeros((), self.state_type)
+        for j in range(self.n_states - 1):
+            level = self._select(truth.passive[:, j], state)
+            if not self.all_alike:
+                level = jnp.where(played, self._select(truth.active[:, j], state), level)
+            reached = words < level
+            ahead = reached if self.n_states == 2 else ahead + reached.astype(jnp.int8)
+        return ahead
+
+    def _bisect(self, truth: Truth, words: Array, state: Array, played: Array) -> Array:
+        S = self.n_states
+        levels = truth.passive[None] if self.all_alike else jnp.stack([truth.passive, truth.active])
+        flat = jnp.moveaxis(levels, -1, 0).reshape(-1)  # by arm, action, state, j
+        arm = jnp.arange(self.n_arms)[:, None, None]
+        row = (arm * levels.shape[0] + (0 if self.all_alike else played)) * S + state.astype(
+            jnp.int32
+        )
+        ahead = jnp.zeros(words.shape, jnp.int32)
+        for bit in reversed(range((S - 1).bit_length())):
+            further = ahead + (1 << bit)
+            level = flat[row * (S - 1) + jnp.minimum(further, S - 1) - 1]
+            ahead = jnp.where((further < S) & (words < level), further, ahead)
+        return ahead.astype(self.state_type)
+
+    def paid(self, truth: Truth, state: Array, played: Array) -> Array:
+        """What each arm pays, (N, M, R)."""
+        idle = self._select(truth.reward_passive, state) if self.idle_pay else 0
+        return jnp.where(played, self._select(truth.reward_active, state), idle)
+
+    def _select(self, values: Array, state: Array) -> Array:
+        """Values (S, N) of the states (N, M, R)."""
+        if self.n_states > FEW:
+            return values.T.reshape(-1)[
+                jnp.arange(self.n_arms)[:, None, None] * self.n_states + state.astype(jnp.int32)
+            ]
+        chosen = values[0][:, None, None]
+        for s in range(1, self.n_states):
+            is_s = state if self.n_states == 2 else state == s
+            chosen = jnp.where(is_s, values[s][:, None, None], chosen)
+        return chosen

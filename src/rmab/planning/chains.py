@@ -1,0 +1,102 @@
+"""Finite Markov chains in the long run: recurrent classes, limits, periods.
+
+P is a transition matrix (S, S). Its states fall into recurrent classes, which are never left, and
+transient states. The Cesaro limit of P,
+
+    P* = lim (I + P + ... + P^(t-1)) / t,
+
+says where each start ends up; rows of one recurrent class are equal, and with one class all are. A
+chain *forgets* if it has one recurrent class and no period: then P^t itself tends to P*, whatever
+the start. The *resting law* is where a chain that was left alone for ever is: uniform P*.
+"""
+
+from __future__ import annotations
+
+from math import gcd, lcm
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["forgets", "limit", "period", "recurrent", "resting_law", "stationary"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+def recurrent(P: npt.NDArray[np.generic]) -> IntArray:
+    """The recurrent class of each state as a label 0.., -1 for transient states, shape (S,)."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    edges = csr_array(P != 0)
+    _, labels = connected_components(edges, directed=True, connection="strong")
+    source, target = edges.nonzero()
+    left = np.unique(labels[source][labels[source] != labels[target]])
+    closed = ~np.isin(labels, left)
+    classes = np.full(labels.size, -1, np.int64)
+    classes[closed] = np.unique(labels[closed], return_inverse=True)[1]
+    return classes
+
+
+def limit(P: FloatArray) -> FloatArray:
+    """The Cesaro limit of P^t: where each start ends up in the long run, shape (S, S)."""
+    classes = recurrent(P)
+    occupied = np.zeros((int(classes.max()) + 1, len(P)))  # by each class, in the long run
+    for label, shares in enumerate(occupied):
+        members = np.flatnonzero(classes == label)
+        shares[members] = stationary(P[np.ix_(members, members)])
+    ends_in = (classes[:, None] == np.arange(len(occupied))).astype(np.float64)
+    transient = classes < 0
+    if transient.any() and len(occupied) == 1:
+        ends_in[transient] = 1
+    elif transient.any():
+        inside = np.eye(int(transient.sum())) - P[np.ix_(transient, transient)]
+        reached = np.linalg.solve(inside, P[transient] @ ends_in)
+        ends_in[transient] = reached / reached.sum(1, keepdims=True)  # classes of one gain stay so
+    return np.asarray(ends_in @ occupied)
+
+
+def stationary(P: FloatArray) -> FloatArray:
+    """The stationary distribution of an irreducible chain, shape (S,): elimination of states
+    without subtractions (Grassmann, Taksar, Heyman), so that small chances stay accurate."""
+    P = P.copy()
+    for k in range(len(P) - 1, 0, -1):
+        P[:k, k] /= P[k, :k].sum()
+        P[:k, :k] += np.outer(P[:k, k], P[k, :k])
+    weight = np.ones(len(P))
+    for k in range(1, len(P)):
+        weight[k] = weight[:k] @ P[:k, k]
+    return np.asarray(weight / weight.sum())
+
+
+def period(P: FloatArray) -> int:
+    """After how many slots the law of the chain may repeat: the periods of all classes at once.
+
+    >>> period(np.array([[0.0, 1.0], [1.0, 0.0]])), period(np.eye(2))
+    (2, 1)
+    """
+    classes, whole = recurrent(P), 1
+    for label in range(int(classes.max()) + 1):
+        members = np.flatnonzero(classes == label)
+        steps: dict[int, int] = {int(members[0]): 0}
+        common, ahead = 0, [int(members[0])]
+        while ahead:  # any two ways to a state differ in length by multiples of the period
+            state = ahead.pop()
+            for target in np.flatnonzero(P[state]).tolist():
+                if target in steps:
+                    common = gcd(common, steps[state] + 1 - steps[target])
+                else:
+                    steps[target] = steps[state] + 1
+                    ahead.append(target)
+        whole = lcm(whole, common)
+    return whole
+
+
+def forgets(P: FloatArray) -> bool:
+    """Whether the law of the chain tends to one limit, whatever the start."""
+    return bool(recurrent(P).max() == 0) and period(P) == 1
+
+
+def resting_law(P: FloatArray) -> FloatArray:
+    """The law of a chain left alone for ever, every state as likely a start, shape (S,)."""
+    return np.asarray(limit(P).mean(0))

@@ -1,0 +1,356 @@
+"""One step of the walk up the subsidy line, for many arms seen only when played.
+
+An arm in the information state (s, k) has the belief b(s, k) = P_1[s] P_0^(k-1); never seen it has
+mu, the resting law of P_0. What the look still tells is the *news* n(s, k) = b(s, k) - mu, which
+fades with the age k. Ages past a cap J are never seen. Let every passive slot pay a subsidy on top
+of r_0, and write lambda for the subsidy plus mu . r_0: what idling for ever pays. Let beta be the
+discount, 1 for average reward, H_s the value of (s, 1) above that of never seen, and t the
+advantage of leaving a never-seen arm alone over playing it. While t < 0 never seen is played, and
+every slot of waiting costs -t; when t > 0 it idles for ever, and every play costs t. Waiting in
+(s, k) to the age n is worth, above never seen,
+
+    R(s, k) + (to_end(k) t if t < 0) + beta^(n-k) Q(s, n),
+    Q(s, n) = n(s, n) . (r_1 + beta H) - R(s, n) - (to_end(n) t if t < 0, else t),
+
+where R(s, k) = sum_{i=k..J} beta^(i-k) n(s, i) . r_0 and to_end(k) = sum_{i=k..J} beta^(i-k) belong
+to waiting to the end, and Q(never seen) = 0. So a play in (s, k) has the advantage
+
+    A(s, k) = Q(s, k) - max(beta^(n-k) Q(s, n): n > k, never seen included),
+
+H_s is the worth of the best wait in (s, 1), and
+
+    lambda = mu . (r_1 + beta H) + t.
+
+Given a wait for each s, H solves S equations and is affine in t; so are Q and lambda, and lambda
+never falls. (For t < 0 these are the optimality equations of a problem that counts plays instead of
+slots and has the gain lambda, for t > 0 those of stopping for ever.) The walk begins at a t where
+every state is active and goes from one change of the best waits to the next, like the parametric
+simplex method. In between the Q(s, n) are straight lines and the A(s, k) concave; a state leaves
+the active ones where its line falls below all later ones, and its index is the lambda there.
+Never seen leaves at t = 0. Where lambda stands still while t rises, many states share one index:
+the plateaus of the closed form (`rmab.planning.whittle`). States of an arm that is not indexable
+come back; the walk follows the best waits all the same, and the index is the lowest lambda from
+which on the state is passive.
+
+Waits under which the looks fall into several classes leave H undetermined. So a play is forgotten,
+that is leads to never seen, with a chance of the order of rounding, and all stays finite.
+
+Arrays have the ages on the first axis and the arms on the last: every operation runs along the
+arms, on NumPy in float64 and on JAX in float32 alike.
+
+References: P. Whittle, "Restless bandits: activity allocation in a changing world", J. Appl. Prob.
+25A, 1988; K. Liu and Q. Zhao, "Indexability of restless bandit problems and optimality of Whittle
+index for dynamic multichannel access", IEEE Trans. Inf. Theory 56(11), 2010.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rmab.arms import Array, array_namespace
+from rmab.planning.crossings import Interval, Later, Span, Tolerances, later, part, part_compiled
+from rmab.planning.elimination import computed, resting, rounding, solve
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int32]
+
+POLICIES = 100  # more than policy iteration ever tries
+
+__all__ = ["Batch", "Course", "prepare", "step", "tolerances"]
+
+
+DOUBLE = Tolerances(tied=1e-11, flat=1e-13, even=1e-14, forgotten=1e-14)
+SINGLE = Tolerances(tied=1e-6, flat=1e-5, even=1e-6, forgotten=1e-6)
+
+
+def tolerances(array: Array) -> Tolerances:
+    """By the array's precision."""
+    return DOUBLE if array.dtype == np.float64 else SINGLE
+
+
+class Batch(NamedTuple):
+    """B arms of S states with ages to J, in units in which their rewards are of size 1.
+
+    news: (J, S, S, B), n(s, k)[r] at [k - 1, r, s]; rest: (S, B), mu; scale, shift: (B,), what
+    turns a lambda back into a subsidy.
+    """
+
+    news: Array
+    rest: Array
+    scale: Array
+    shift: Array
+
+
+class Course(NamedTuple):
+    """Where each arm of a batch stands on its walk.
+
+    value: (J, S, B), Q; compiled, where the last interval began, slope: (J, S, B), its slope there,
+    and moved: (B,), how far t went since; index: (J, S, B), in lambda, so far; first: (S, B), the age less 1 at
+    which the wait after each look ends, J for never seen; held: (S, B), beta^first Q there; spot:
+    (B,), t; subsidy: (B,), lambda; never: (B,), the lambda at which never seen left; idle: (B,),
+    whether it has; limit: (B,), how far the next interval may go; done: (B,); later: on NumPy, the
+    best later waits where the next interval begins.
+    """
+
+    value: Array
+    slope: Array
+    moved: Array
+    index: Array
+    first: Array
+    held: Array
+    spot: Array
+    subsidy: Array
+    never: Array
+    idle: Array
+    limit: Array
+    done: Array
+    later: Later | None
+
+
+class Ages(NamedTuple):
+    """What depends on the ages alone: fade, to_end: (J, 1, 1), beta^(k-1) and to_end(k)."""
+
+    fade: Array
+    to_end: Array
+
+
+@lru_cache(maxsize=64)
+def _ages(J: int, beta: float, number: Any) -> Ages:
+    fade = beta ** np.arange(J)
+    to_end = np.cumsum(fade)[::-1] if beta == 1 else (1 - beta * fade[::-1]) / (1 - beta)
+    return Ages(*(array.astype(number).reshape(-1, 1, 1) for array in (fade, to_end)))
+
+
+def prepare(
+    passive: Array,
+    active: Array,
+    reward_passive: Array,
+    reward_active: Array,
+    max_age: int,
+    beta: float = 1.0,
+    spots: FloatArray | None = None,
+) -> tuple[Batch, Course]:
+    """The arms, (S, S, B) and (S, B), and where their walks begin: every state is active there.
+
+    spots: (B,), on NumPy: where finite, the walk begins at this t < 0 instead, and the index of
+    states that are not met active is -inf.
+    """
+    xp = array_namespace(passive, active, reward_passive, reward_active)
+    rest = resting(passive)
+    unpaid, paid = (rest * reward_passive).sum(0), (rest * reward_active).sum(0)
+    left, played = reward_passive - unpaid, reward_active - paid
+    scale = xp.maximum(xp.abs(left).max(0), xp.abs(played).max(0))
+    # Equal rewards, but for rounding, are of size 1.
+    scale = xp.where(scale > 8 * rounding(passive) * (xp.abs(paid) + xp.abs(unpaid)), scale, 1)
+    left, played = left / scale, played / scale
+    news = _fading(passive, xp.swapaxes(active - rest, 0, 1), max_age)
+    idling = _to_the_end(_along(news, left), beta)  # R, (J, S, B)
+    own = _along(news, played) - idling  # Q without H and t
+
+    # At first every look is followed by a play, and H does not depend on t.
+    first, keep = xp.zeros_like(rest, np.int32), beta * (1 - tolerances(passive).forgotten)
+    H = _looks(news, first, idling[0] + own[0], beta)
+    value = own + _along(news, keep * H)
+    after = xp.concatenate([beta * value[1:], xp.zeros_like(value[:1])])
+    spot = xp.minimum((value - after).min((0, 1)), 0)
+    value = value - _ages(max_age, beta, value.dtype).to_end * spot
+    held, since = value[0], spot
+    if spots is not None:
+        spot = np.where(np.isfinite(spots), spots, spot)
+        first, held, value, H = _best_waits(news, own, idling[0], spot, beta)
+        since = np.where(np.isfinite(spots), -np.inf, spot)
+    subsidy = keep * (rest * H).sum(0) + spot
+    return Batch(news, rest, scale, paid - unpaid), Course(
+        value=value,
+        slope=xp.zeros_like(value),
+        moved=xp.zeros_like(spot),
+        index=xp.zeros_like(value) + (subsidy - spot + since),
+        first=first,
+        held=held,
+        spot=spot,
+        subsidy=subsidy,
+        never=subsidy,
+        idle=spot >= 0,
+        limit=xp.full_like(spot, np.inf),
+        done=xp.zeros_like(spot, bool),
+        later=later(value, beta, DOUBLE.even) if xp is np else None,
+    )
+
+
+def _best_waits(
+    news: FloatArray, own: FloatArray, start: FloatArray, spot: FloatArray, beta: float
+) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
+    """The best waits at given t < 0 and their worth, (S, B), Q, (J, S, B), and H, (S, B), by policy
+    iteration; start: (S, B), R of the first age."""
+    J, S, B = own.shape
+    ages, keep = _ages(J, beta, own.dtype), beta * (1 - tolerances(own).forgotten)
+    s, b = np.arange(S)[:, None], np.arange(B)
+    first = np.zeros((S, B), np.int32)
+    for _ in range(POLICIES):
+        here = np.minimum(first, J - 1)
+        fade = np.where(first == J, 0, beta**first)
+        slots = first if beta == 1 else (1 - beta**first) / (1 - beta)
+        H = _looks(news, first, start + fade * own[here, s, b] + slots * spot, beta)
+        value = own + _along(news, keep * H) - ages.to_end * spot
+        held, worth = fade * value[here, s, b], ages.fade * value
+        best = worth.argmax(0)
+        top = worth[best, s, b]
+        better = np.maximum(top, 0) > held + 1e-13
+        if not better.any():
+            break
+        first = np.where(better, np.where(top > 0, best, J), first).astype(np.int32)
+    return first, held, value, H
+
+
+def step(batch: Batch, course: Course, beta: float = 1.0) -> tuple[Course, Interval | None]:
+    """One interval of each arm, and on NumPy what was seen of it."""
+    xp = array_namespace(course.value)
+    near, J = tolerances(course.value), batch.news.shape[0]
+    ages = _ages(J, beta, course.value.dtype)
+    first, idle = course.first, course.idle
+    fade = beta**first if beta != 1 else xp.ones_like(course.held)
+    slots = first if beta == 1 else (1 - fade) / (1 - beta)
+    right = xp.where(idle, xp.where(first == J, 0, -fade), slots).astype(course.held.dtype)
+    # From here on H and what depends on it are slopes in t.
+    H = computed(_looks(batch.news, first, right, beta))
+    held = xp.where(idle, H, H - ages.to_end[0])
+    keep = beta * (1 - near.forgotten)
+    rising = 1 + keep * (batch.rest * H).sum(0)  # of lambda
+    value = course.value if xp is np else course.value + course.slope * course.moved
+    slope = computed(_along(batch.news, keep * H) - xp.where(idle, 1, ages.to_end))
+
+    soonest, place = _overtaking(course, held, value, slope, ages.fade, beta)
+    event = soonest.min(0)
+    at_rest = ~idle & (event >= -course.spot - near.tied)  # t reaches 0
+    end = xp.where(at_rest, -course.spot, event)
+    # The waits are the last ones: all lines fall like -t, and the highest is the last to leave.
+    over = ~xp.isfinite(end)
+    end = xp.where(over, xp.maximum(value.max((0, 1)), 0), end)
+    end = xp.where(course.done, 0, end)
+    halfway = course.limit < end
+    end = computed(xp.minimum(end, course.limit))
+
+    span = Span(value, slope, end, course.subsidy, rising, xp.abs(H).max(0))
+    if course.later is None:
+        index, cut = part_compiled(span, course.index, near, beta)
+        ahead, seen = None, None
+    else:
+        index = course.index
+        value, cut, ahead, seen = part(span, index, course.later, near, beta)
+    void = cut < end
+    moved = xp.where(void, 0, end)
+    turns = ~(void | halfway | course.done)
+    leaves = turns & at_rest
+    first = xp.where(turns & ~at_rest & ~over & (soonest <= event), place, first)
+    done = course.done | (turns & over)
+    if beta == 1:  # nothing is left then
+        done = done | (turns & idle & (first == J).all(0))
+    return Course(
+        value=value,
+        slope=slope,
+        moved=moved,
+        index=index,
+        first=first,
+        held=course.held + held * moved,
+        spot=xp.where(leaves, 0, course.spot + moved),
+        subsidy=course.subsidy + rising * moved,
+        never=xp.where(leaves, course.subsidy + rising * moved, course.never),
+        idle=idle | leaves,
+        limit=xp.where(void, cut, np.inf),
+        done=done,
+        later=ahead,
+    ), seen
+
+
+def _overtaking(
+    course: Course, held: Array, value: Array, slope: Array, fade: Array, beta: float
+) -> tuple[Array, Array]:
+    """After each look, how far t goes until another wait is better than the one held, and the age
+    less 1 at which that one ends, (S, B); held: the slope of the one held."""
+    xp = array_namespace(value)
+    flat, J, first = tolerances(value).flat, len(value), course.first
+    if beta != 1:
+        value, slope = fade * value, fade * slope
+
+    def haste(value: Array, slope: Array) -> Array:
+        """One over how far t goes until it overtakes; not positive if it does not."""
+        gap = xp.maximum(course.held - value, 1e-30)
+        if xp is np:  # where this is not biased, and faster
+            return (slope - (held + flat)) / gap
+        return xp.where(slope - held > flat, slope - held, -1) / gap
+
+    never, others = xp.where(first == J, -1, haste(0, 0)), haste(value, slope)
+    if xp is np:
+        s, b = np.arange(len(first))[:, None], np.arange(first.shape[1])
+        others[np.minimum(first, J - 1), s, b] -= np.where(first == J, 0, np.inf)
+        place = others.argmax(0)
+        best = others[place, s, b]
+    else:
+        ages = np.arange(J, dtype=np.int32)[:, None, None]
+        others = computed(xp.where(ages == first, -1, others))
+        best = others.max(0)
+        place = xp.where(others == best, ages, J).min(0)
+    first_to = xp.maximum(best, never)
+    soonest = xp.where(first_to > 0, 1 / xp.where(first_to > 0, first_to, 1), np.inf)
+    return soonest, xp.where(best > never, place, J).astype(np.int32)
+
+
+def _fading(passive: Array, news: Array, J: int) -> Array:
+    """The news of all ages: n P_0^(k-1), from that of age 1, (S, S, B): [r, s]; (J, S, S, B)."""
+    xp = array_namespace(news)
+    S = len(passive)
+    if xp is np:
+        ages, power = news[None], passive
+        while len(ages) < J:
+            older = np.einsum("krsb,rqb->kqsb", ages[: J - len(ages)], power)
+            ages = np.concatenate([ages, older])
+            power = np.einsum("rqb,qpb->rpb", power, power)
+    else:
+        from jax import lax
+
+        def next_age(now: Array, _: None) -> tuple[Array, Array]:
+            after = sum(passive[r] * now[r][:, None] for r in range(S))  # (S, S, B): [s, r]
+            return xp.swapaxes(after, 0, 1), now
+
+        ages = lax.scan(next_age, news, None, J)[1]
+    return xp.where(xp.abs(ages) > 1e-30, ages, 0)  # without denormals
+
+
+def _to_the_end(paid: Array, beta: float) -> Array:
+    """sum_{i=k..J} beta^(i-k) paid(i) for every age k; (J, S, B)."""
+
+    def age_before(total: Array, now: Array) -> tuple[Array, Array]:
+        total = now + beta * total
+        return total, total
+
+    if array_namespace(paid) is not np:
+        from jax import lax
+
+        return lax.scan(age_before, 0 * paid[0], paid, reverse=True)[1]
+    totals, total = np.empty_like(paid), np.zeros_like(paid[0])
+    for age in reversed(range(len(paid))):
+        total, totals[age] = age_before(total, paid[age])
+    return totals
+
+
+def _along(news: Array, vector: Array) -> Array:
+    """n(s, k) . vector: (J, S, S, B) and (S, B) give (J, S, B)."""
+    if array_namespace(news) is np:
+        return np.einsum("krsb,rb->ksb", news, vector)
+    return sum(news[:, r] * vector[r] for r in range(len(vector)))
+
+
+def _looks(news: Array, first: Array, right: Array, beta: float) -> Array:
+    """x with x(s) = right(s) + keep beta^first n(s, first) . x, (S, B); never seen has no news."""
+    xp = array_namespace(first)
+    J, S = news.shape[:2]
+    keep = beta * (1 - tolerances(news).forgotten)
+    s, b = np.arange(S)[:, None], np.arange(first.shape[1])
+    told = news[xp.minimum(first, J - 1), :, s, b]  # (S, B, S)
+    weight = xp.where(first == J, 0, keep * (beta**first if beta != 1 else 1.0))
+    matrix = np.eye(S, dtype=right.dtype)[:, :, None] - xp.swapaxes(weight[..., None] * told, 1, 2)
+    return solve(matrix, right[:, None])[:, 0]
