@@ -36,7 +36,7 @@ def looks(rng: np.random.Generator, path: list[np.ndarray], pairs: int) -> np.nd
 
 def ranks(truth: np.ndarray, drawn: np.ndarray, per_rank: int) -> np.ndarray:
     """The rank of each true probability (S, S, trials) among its draws."""
-    return (drawn.reshape(*truth.shape, per_rank) < truth[..., None]).sum(-1)
+    return np.asarray((drawn.reshape(*truth.shape, per_rank) < truth[..., None]).sum(-1))
 
 
 # ----------------------------------------------------------------- rows of several states

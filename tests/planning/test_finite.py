@@ -155,9 +155,10 @@ def check(arm: Arm, discount: float | None, found: Indices) -> None:
             if pays < index - STEP / 2 and (found.indexable or pays > index - 2 * STEP):
                 assert advantage >= -TIE, place
     if found.witness is not None:
-        state, low, high = found.witness
+        place_of, low, high = found.witness
+        assert isinstance(place_of, int)
         assert low < high
-        assert at(low).advantage[state] < 0 < at(high).advantage[state]
+        assert at(low).advantage[place_of] < 0 < at(high).advantage[place_of]
 
 
 def advantage(arm: Arm, discount: float | None, pays: float) -> np.ndarray:

@@ -103,7 +103,10 @@ def test_a_witness_names_the_last_seen_state_and_its_age():
     found = whittle_indices(FALLS_BACK, max_age=10)
     assert found.indexable is False
     assert found.witness is not None
-    (last_seen, age), low, high = found.witness
+    state, low, high = found.witness
+    assert isinstance(state, tuple)
+    last_seen, age = state
+    assert last_seen is not None
     slots = "1 slot" if age == 1 else f"{age} slots"
     assert found.reason == (
         f"state {last_seen} seen {slots} ago is passive at subsidy {low:.9g} "

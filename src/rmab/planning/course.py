@@ -45,31 +45,31 @@ index for dynamic multichannel access", IEEE Trans. Inf. Theory 56(11), 2010.
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rmab.arms import Array, array_namespace
-from rmab.planning.crossings import Interval, Later, Span, Tolerances, later, part, part_compiled
-from rmab.planning.elimination import computed, resting, rounding, solve
+from rmab.planning.crossings import Interval, Later, Span, later, part, part_compiled, tolerances
+from rmab.planning.elimination import computed, resting, rounding
+from rmab.planning.news import ages_of, along, fading, keeps, to_the_end, values_of_looks
+
+__all__ = ["Batch", "Course", "Models", "prepare", "step"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 
 POLICIES = 100  # more than policy iteration ever tries
 
-__all__ = ["Batch", "Course", "prepare", "step", "tolerances"]
 
+class Models(NamedTuple):
+    """B arms: passive, active: (S, S, B); reward_passive, reward_active: (S, B)."""
 
-DOUBLE = Tolerances(tied=1e-11, flat=1e-13, even=1e-14, forgotten=1e-14)
-SINGLE = Tolerances(tied=1e-6, flat=1e-5, even=1e-6, forgotten=1e-6)
-
-
-def tolerances(array: Array) -> Tolerances:
-    """By the array's precision."""
-    return DOUBLE if array.dtype == np.float64 else SINGLE
+    passive: Array
+    active: Array
+    reward_passive: Array
+    reward_active: Array
 
 
 class Batch(NamedTuple):
@@ -88,12 +88,12 @@ class Batch(NamedTuple):
 class Course(NamedTuple):
     """Where each arm of a batch stands on its walk.
 
-    value: (J, S, B), Q; compiled, where the last interval began, slope: (J, S, B), its slope there,
-    and moved: (B,), how far t went since; index: (J, S, B), in lambda, so far; first: (S, B), the age less 1 at
-    which the wait after each look ends, J for never seen; held: (S, B), beta^first Q there; spot:
-    (B,), t; subsidy: (B,), lambda; never: (B,), the lambda at which never seen left; idle: (B,),
-    whether it has; limit: (B,), how far the next interval may go; done: (B,); later: on NumPy, the
-    best later waits where the next interval begins.
+    value: (J, S, B), Q; where it is compiled, value is Q where the last interval began, slope:
+    (J, S, B) its slope in it, and moved: (B,) how far t has gone since. index: (J, S, B), in
+    lambda, as far as it is known; first: (S, B), the age less 1 at which the wait after each look
+    ends, J for never seen; held: (S, B), beta^first Q there; spot: (B,), t; subsidy: (B,), lambda;
+    never: (B,), the lambda at which never seen left; idle: (B,), whether it has; limit: (B,), how
+    far the next interval may go; done: (B,); later: on NumPy, the best later waits at t.
     """
 
     value: Array
@@ -111,35 +111,16 @@ class Course(NamedTuple):
     later: Later | None
 
 
-class Ages(NamedTuple):
-    """What depends on the ages alone: fade, to_end: (J, 1, 1), beta^(k-1) and to_end(k)."""
-
-    fade: Array
-    to_end: Array
-
-
-@lru_cache(maxsize=64)
-def _ages(J: int, beta: float, number: Any) -> Ages:
-    fade = beta ** np.arange(J)
-    to_end = np.cumsum(fade)[::-1] if beta == 1 else (1 - beta * fade[::-1]) / (1 - beta)
-    return Ages(*(array.astype(number).reshape(-1, 1, 1) for array in (fade, to_end)))
-
-
 def prepare(
-    passive: Array,
-    active: Array,
-    reward_passive: Array,
-    reward_active: Array,
-    max_age: int,
-    beta: float = 1.0,
-    spots: FloatArray | None = None,
+    models: Models, max_age: int, beta: float = 1.0, spots: FloatArray | None = None
 ) -> tuple[Batch, Course]:
-    """The arms, (S, S, B) and (S, B), and where their walks begin: every state is active there.
+    """The arms, and where their walks begin: every state is active there.
 
     spots: (B,), on NumPy: where finite, the walk begins at this t < 0 instead, and the index of
     states that are not met active is -inf.
     """
-    xp = array_namespace(passive, active, reward_passive, reward_active)
+    xp = array_namespace(*models)
+    passive, active, reward_passive, reward_active = models
     rest = resting(passive)
     unpaid, paid = (rest * reward_passive).sum(0), (rest * reward_active).sum(0)
     left, played = reward_passive - unpaid, reward_active - paid
@@ -147,17 +128,17 @@ def prepare(
     # Equal rewards, but for rounding, are of size 1.
     scale = xp.where(scale > 8 * rounding(passive) * (xp.abs(paid) + xp.abs(unpaid)), scale, 1)
     left, played = left / scale, played / scale
-    news = _fading(passive, xp.swapaxes(active - rest, 0, 1), max_age)
-    idling = _to_the_end(_along(news, left), beta)  # R, (J, S, B)
-    own = _along(news, played) - idling  # Q without H and t
+    news = fading(passive, xp.swapaxes(active - rest, 0, 1), max_age)
+    idling = to_the_end(along(news, left), beta)  # R, (J, S, B)
+    own = along(news, played) - idling  # Q without H and t
 
     # At first every look is followed by a play, and H does not depend on t.
-    first, keep = xp.zeros_like(rest, np.int32), beta * (1 - tolerances(passive).forgotten)
-    H = _looks(news, first, idling[0] + own[0], beta)
-    value = own + _along(news, keep * H)
+    first, keep = xp.zeros_like(rest, np.int32), keeps(rest, beta)
+    H = values_of_looks(news, first, (idling[0] + own[0])[:, None], beta)[:, 0]
+    value = own + along(news, keep * H)
     after = xp.concatenate([beta * value[1:], xp.zeros_like(value[:1])])
     spot = xp.minimum((value - after).min((0, 1)), 0)
-    value = value - _ages(max_age, beta, value.dtype).to_end * spot
+    value = value - ages_of(max_age, beta, value.dtype).to_end * spot
     held, since = value[0], spot
     if spots is not None:
         spot = np.where(np.isfinite(spots), spots, spot)
@@ -177,7 +158,7 @@ def prepare(
         idle=spot >= 0,
         limit=xp.full_like(spot, np.inf),
         done=xp.zeros_like(spot, bool),
-        later=later(value, beta, DOUBLE.even) if xp is np else None,
+        later=later(value, beta, tolerances(value).even) if xp is np else None,
     )
 
 
@@ -187,15 +168,16 @@ def _best_waits(
     """The best waits at given t < 0 and their worth, (S, B), Q, (J, S, B), and H, (S, B), by policy
     iteration; start: (S, B), R of the first age."""
     J, S, B = own.shape
-    ages, keep = _ages(J, beta, own.dtype), beta * (1 - tolerances(own).forgotten)
+    ages, keep = ages_of(J, beta, own.dtype), keeps(own, beta)
     s, b = np.arange(S)[:, None], np.arange(B)
     first = np.zeros((S, B), np.int32)
     for _ in range(POLICIES):
         here = np.minimum(first, J - 1)
         fade = np.where(first == J, 0, beta**first)
         slots = first if beta == 1 else (1 - beta**first) / (1 - beta)
-        H = _looks(news, first, start + fade * own[here, s, b] + slots * spot, beta)
-        value = own + _along(news, keep * H) - ages.to_end * spot
+        right = start + fade * own[here, s, b] + slots * spot
+        H = values_of_looks(news, first, right[:, None], beta)[:, 0]
+        value = own + along(news, keep * H) - ages.to_end * spot
         held, worth = fade * value[here, s, b], ages.fade * value
         best = worth.argmax(0)
         top = worth[best, s, b]
@@ -210,18 +192,21 @@ def step(batch: Batch, course: Course, beta: float = 1.0) -> tuple[Course, Inter
     """One interval of each arm, and on NumPy what was seen of it."""
     xp = array_namespace(course.value)
     near, J = tolerances(course.value), batch.news.shape[0]
-    ages = _ages(J, beta, course.value.dtype)
+    ages, keep = ages_of(J, beta, course.value.dtype), keeps(course.value, beta)
     first, idle = course.first, course.idle
     fade = beta**first if beta != 1 else xp.ones_like(course.held)
     slots = first if beta == 1 else (1 - fade) / (1 - beta)
     right = xp.where(idle, xp.where(first == J, 0, -fade), slots).astype(course.held.dtype)
-    # From here on H and what depends on it are slopes in t.
-    H = computed(_looks(batch.news, first, right, beta))
+    right = right[:, None]
+    if xp is np:  # the solution for a vector like any other tells how ill the system is
+        probe = np.cos(np.arange(1, len(right) + 1))[:, None, None]
+        right = np.concatenate([right, np.broadcast_to(probe, right.shape)], 1)
+    solved = computed(values_of_looks(batch.news, first, right, beta))
+    H = solved[:, 0]  # from here on H and what depends on it are slopes in t
     held = xp.where(idle, H, H - ages.to_end[0])
-    keep = beta * (1 - near.forgotten)
     rising = 1 + keep * (batch.rest * H).sum(0)  # of lambda
     value = course.value if xp is np else course.value + course.slope * course.moved
-    slope = computed(_along(batch.news, keep * H) - xp.where(idle, 1, ages.to_end))
+    slope = computed(along(batch.news, keep * H) - xp.where(idle, 1, ages.to_end))
 
     soonest, place = _overtaking(course, held, value, slope, ages.fade, beta)
     event = soonest.min(0)
@@ -234,7 +219,8 @@ def step(batch: Batch, course: Course, beta: float = 1.0) -> tuple[Course, Inter
     halfway = course.limit < end
     end = computed(xp.minimum(end, course.limit))
 
-    span = Span(value, slope, end, course.subsidy, rising, xp.abs(H).max(0))
+    size = xp.maximum(xp.maximum(xp.abs(H), xp.abs(course.held)) / J, xp.abs(solved[:, -1])).max(0)
+    span = Span(value, slope, end, course.subsidy, rising, size)
     if course.later is None:
         index, cut = part_compiled(span, course.index, near, beta)
         ahead, seen = None, None
@@ -297,60 +283,3 @@ def _overtaking(
     first_to = xp.maximum(best, never)
     soonest = xp.where(first_to > 0, 1 / xp.where(first_to > 0, first_to, 1), np.inf)
     return soonest, xp.where(best > never, place, J).astype(np.int32)
-
-
-def _fading(passive: Array, news: Array, J: int) -> Array:
-    """The news of all ages: n P_0^(k-1), from that of age 1, (S, S, B): [r, s]; (J, S, S, B)."""
-    xp = array_namespace(news)
-    S = len(passive)
-    if xp is np:
-        ages, power = news[None], passive
-        while len(ages) < J:
-            older = np.einsum("krsb,rqb->kqsb", ages[: J - len(ages)], power)
-            ages = np.concatenate([ages, older])
-            power = np.einsum("rqb,qpb->rpb", power, power)
-    else:
-        from jax import lax
-
-        def next_age(now: Array, _: None) -> tuple[Array, Array]:
-            after = sum(passive[r] * now[r][:, None] for r in range(S))  # (S, S, B): [s, r]
-            return xp.swapaxes(after, 0, 1), now
-
-        ages = lax.scan(next_age, news, None, J)[1]
-    return xp.where(xp.abs(ages) > 1e-30, ages, 0)  # without denormals
-
-
-def _to_the_end(paid: Array, beta: float) -> Array:
-    """sum_{i=k..J} beta^(i-k) paid(i) for every age k; (J, S, B)."""
-
-    def age_before(total: Array, now: Array) -> tuple[Array, Array]:
-        total = now + beta * total
-        return total, total
-
-    if array_namespace(paid) is not np:
-        from jax import lax
-
-        return lax.scan(age_before, 0 * paid[0], paid, reverse=True)[1]
-    totals, total = np.empty_like(paid), np.zeros_like(paid[0])
-    for age in reversed(range(len(paid))):
-        total, totals[age] = age_before(total, paid[age])
-    return totals
-
-
-def _along(news: Array, vector: Array) -> Array:
-    """n(s, k) . vector: (J, S, S, B) and (S, B) give (J, S, B)."""
-    if array_namespace(news) is np:
-        return np.einsum("krsb,rb->ksb", news, vector)
-    return sum(news[:, r] * vector[r] for r in range(len(vector)))
-
-
-def _looks(news: Array, first: Array, right: Array, beta: float) -> Array:
-    """x with x(s) = right(s) + keep beta^first n(s, first) . x, (S, B); never seen has no news."""
-    xp = array_namespace(first)
-    J, S = news.shape[:2]
-    keep = beta * (1 - tolerances(news).forgotten)
-    s, b = np.arange(S)[:, None], np.arange(first.shape[1])
-    told = news[xp.minimum(first, J - 1), :, s, b]  # (S, B, S)
-    weight = xp.where(first == J, 0, keep * (beta**first if beta != 1 else 1.0))
-    matrix = np.eye(S, dtype=right.dtype)[:, :, None] - xp.swapaxes(weight[..., None] * told, 1, 2)
-    return solve(matrix, right[:, None])[:, 0]

@@ -25,7 +25,16 @@ import numpy.typing as npt
 
 from rmab.arms import Array
 
-__all__ = ["Interval", "Later", "Span", "Tolerances", "later", "part", "part_compiled"]
+__all__ = [
+    "Interval",
+    "Later",
+    "Span",
+    "Tolerances",
+    "later",
+    "part",
+    "part_compiled",
+    "tolerances",
+]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
@@ -46,17 +55,26 @@ class Tolerances(NamedTuple):
     forgotten: float
 
 
+DOUBLE = Tolerances(tied=1e-11, flat=1e-13, even=1e-14, forgotten=1e-14)
+SINGLE = Tolerances(tied=1e-6, flat=1e-5, even=1e-6, forgotten=1e-6)
+
+
+def tolerances(array: Array) -> Tolerances:
+    """By the array's precision."""
+    return DOUBLE if array.dtype == np.float64 else SINGLE
+
+
 class Span(NamedTuple):
     """An interval: value, slope: (J, S, B), Q where it begins and its slope in t; end: (B,), how
-    far t goes; subsidy, rising: (B,), lambda where it begins and its slope; speed: (B,), the
-    largest slope of H."""
+    far t goes; subsidy, rising: (B,), lambda where it begins and its slope; size: (B,), of
+    H per age, or of what its equations make of numbers of size 1."""
 
     value: Array
     slope: Array
     end: Array
     subsidy: Array
     rising: Array
-    speed: Array
+    size: Array
 
 
 class Later(NamedTuple):
@@ -132,7 +150,7 @@ def part(
         if beta != 1:
             steep *= beta ** (n - k)
         steep[n == J] = 0
-        return steep
+        return np.asarray(steep)
 
     one, two, mine = best_slope(now.place), best_slope(then.place), flat[here]
     leaves, above, far = now.plays.ravel()[here], now.advantage.ravel()[here], end[b]
@@ -232,9 +250,7 @@ def part_compiled(span: Span, index: Array, near: Tolerances, beta: float) -> tu
         above = inside & (rest + rest_slope * cross > best + best_slope * cross + near.even)
         third = ((third & inside) | above) & ~(ahead & ahead_last)
         lines = (best, best_slope, last, last_slope)
-        if beta != 1:
-            lines = tuple(beta * line for line in lines)
-        return (*lines, cross, third, cut), index
+        return (*(beta * line for line in lines), cross, third, cut), index
 
     zero = jnp.zeros_like(span.value[0])
     start = (zero, zero, zero, zero, zero, zero > 0, zero + np.inf)

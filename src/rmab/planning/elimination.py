@@ -30,7 +30,7 @@ def computed(array: Array) -> Array:
         return array
     from jax import lax
 
-    return lax.optimization_barrier(array)
+    return lax.optimization_barrier(array)  # type: ignore[no-untyped-call]  # jax does not say
 
 
 def solve(matrix: Array, right: Array) -> Array:

@@ -4,8 +4,9 @@ The information states of such an arm, (s, k) and never seen, are those of
 `rmab.planning.expansion`; `rmab.planning.course` walks up the subsidy line by their structure.
 
 - Ages end where the belief has settled, whatever ages are asked for: past that age an arm is never
-  seen again. The index therefore does not depend on `max_age`. An arm that takes more than MOST_AGES slots, or MOST_STATES
-  information states, to forget is cut there, and the verdict is undecided.
+  seen again. The index therefore does not depend on `max_age`. The verdict on an arm that takes
+  more than MOST_STATES information states to settle is undecided, and its indices are those of the
+  arm cut at CUT_STATES.
 - An arm that does not forget when left alone (several recurrent classes, or a period) goes to the
   dense solver, `rmab.planning.finite`, with its ages wrapped.
 - True: the walk saw no passive state come near to being active again.
@@ -21,7 +22,7 @@ Reference: P. Whittle, "Restless bandits: activity allocation in a changing worl
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,12 +30,13 @@ import numpy.typing as npt
 
 from rmab.arms import NEVER, Arm
 from rmab.errors import ModelError
+from rmab.planning.chains import period
 from rmab.planning.course import Batch
 from rmab.planning.crossings import Interval, later
 from rmab.planning.elimination import resting
 from rmab.planning.expansion import expand, expansion, settled_age
 from rmab.planning.finite import Indices, changes_back, finite_indices
-from rmab.planning.walk import Moves, follow
+from rmab.planning.walk import Models, follow, taken
 
 __all__ = ["information_indices"]
 
@@ -43,8 +45,8 @@ BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.intp]
 
 SETTLED = 1e-13  # beliefs this close to their limit, in total variation, have settled
-MOST_AGES = 10_000
 MOST_STATES = 20_000
+CUT_STATES = 6_000
 DENSE_STATES = 2_000  # the dense solver is not asked about more
 ALIKE = 1.5  # arms whose ages end within this factor walk together,
 SIMILAR, FEW = 2.5, 100  # or within this one if they are few
@@ -52,7 +54,7 @@ PIECE = 50  # ages for which a walk gets another piece
 CLOSE = 1e-9  # a passive state this near to active may come back
 RISES = 1e-12  # an advantage that rises by less stands
 CLEAR = 1e-9  # an advantage beyond this is no rounding
-LARGE = 1e5  # values that move faster than this, per age, belong to hardly connected classes
+LARGE = 3e3  # values beyond this, per age, belong to hardly connected classes
 
 
 def information_indices(
@@ -82,21 +84,23 @@ def information_indices(
 
 def _of_one_size(arms: list[Arm], max_age: int, discount: float | None) -> list[Indices]:
     """The indices of arms that have one number of states."""
-    moves = Moves(
+    models = Models(
         _arms_last([arm.passive / arm.passive.sum(1, keepdims=True) for arm in arms]),
         _arms_last([arm.active / arm.active.sum(1, keepdims=True) for arm in arms]),
         _arms_last([arm.reward_passive for arm in arms]),
         _arms_last([arm.reward_active for arm in arms]),
     )
-    beta, ages = 1.0 if discount is None else discount, _ages(moves)
+    beta, ages = 1.0 if discount is None else discount, _ages(models)
     found: dict[int, _Found] = {}
     suspects: list[int] = []
     for group in _alike(ages):
-        walked, returns = _walked(moves.take(group), int(ages.cap[group].max()), beta)
+        walked, returns = _walked(taken(models, group), int(ages.cap[group].max()), beta)
         found.update(zip(group.tolist(), walked, strict=True))
         suspects += group[returns].tolist()
     if suspects:
-        witnesses = _looked_at_again(moves.take(suspects), int(ages.cap[suspects].max()), beta)
+        witnesses = _looked_at_again(
+            taken(models, np.array(suspects)), int(ages.cap[suspects].max()), beta
+        )
         for place, witness in zip(suspects, witnesses, strict=True):
             found[place] = found[place].refuted(witness)
     solved = []
@@ -105,7 +109,7 @@ def _of_one_size(arms: list[Arm], max_age: int, discount: float | None) -> list[
         if place not in found:
             answer = _dense(arm, max_age, cap, discount)
         elif not ages.settled[place]:
-            answer = replace(found[place].to(max_age), **_slow(cap))
+            answer = replace(found[place].to(max_age), **_slow(MOST_STATES // arm.states, cap))
         elif found[place].indexable is None and 1 + arm.states * cap <= DENSE_STATES:
             answer = _dense(arm, max_age, cap, discount)
         else:
@@ -127,16 +131,16 @@ class _Ages(NamedTuple):
     settled: BoolArray
 
 
-def _ages(moves: Moves) -> _Ages:
-    S = len(moves.reward_active)
-    passive = np.moveaxis(moves.passive, -1, 0)
+def _ages(models: Models) -> _Ages:
+    S = len(models.reward_active)
+    passive = np.moveaxis(models.passive, -1, 0)
     steps = passive > 0  # a chain forgets if after enough slots some state is reached from all
     for _ in range(2 * S.bit_length()):
         steps = np.matmul(steps, steps)
     forgets = steps.all(1).any(1)
 
-    most = min(MOST_AGES, MOST_STATES // S)
-    news = np.moveaxis(moves.active - resting(moves.passive), -1, 0)
+    most = MOST_STATES // S
+    news = np.moveaxis(models.active - resting(models.passive), -1, 0)
     powers = [passive]
     while 2 ** len(powers) <= most:
         powers.append(powers[-1] @ powers[-1])
@@ -151,7 +155,7 @@ def _ages(moves: Moves) -> _Ages:
         goes = (age > 0) & (age + 2**step < most) & unsettled(further)
         news, age = np.where(goes[:, None, None], further, news), age + goes * 2**step
     settled = (age + 1 < most) | ~unsettled(news @ passive)
-    return _Ages(forgets, age + 1, settled)
+    return _Ages(forgets, np.where(settled, age + 1, CUT_STATES // S), settled)
 
 
 def _alike(ages: _Ages) -> Iterator[IntArray]:
@@ -166,17 +170,18 @@ def _alike(ages: _Ages) -> Iterator[IntArray]:
         order = order[size:]
 
 
-class _Found(NamedTuple):
-    """Indices of one arm up to its cap; witness: (s, k - 1, low, high)."""
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """Indices of one arm up to its cap, index (S, cap); witness: (s, k - 1, low, high)."""
 
     never_seen: float
-    index: FloatArray  # (S, cap)
+    index: FloatArray
     indexable: bool | None
     witness: tuple[int, int, float, float] | None = None
 
     def refuted(self, witness: tuple[int, int, float, float] | None) -> _Found:
         """With a witness, or in doubt without one."""
-        return self._replace(indexable=None if witness is None else False, witness=witness)
+        return replace(self, indexable=None if witness is None else False, witness=witness)
 
     def to(self, max_age: int) -> Indices:
         """Every age to max_age: those past the cap are never seen."""
@@ -193,17 +198,20 @@ class _Found(NamedTuple):
         return Indices(index, self.indexable, reason, witness, self.never_seen)
 
 
-def _slow(cap: int) -> dict[str, Any]:
+def _slow(most: int, cap: int) -> dict[str, Any]:
     """The verdict on an arm that was cut too early."""
-    reason = f"takes more than {cap:,} slots to forget what was seen"
+    reason = (
+        f"takes more than {most:,} slots to forget what was seen: "
+        f"these are the indices of the arm cut at an age of {cap:,}"
+    )
     return {"indexable": None, "reason": reason, "witness": None}
 
 
-def _walked(moves: Moves, cap: int, beta: float) -> tuple[list[_Found], BoolArray]:
+def _walked(models: Models, cap: int, beta: float) -> tuple[list[_Found], BoolArray]:
     """Each arm by the walk, and whether a state may have come back, (B,)."""
-    B = moves.reward_active.shape[1]
-    watch = _Watch(np.zeros(B, bool), np.zeros(B, bool), LARGE * cap)
-    never, index, finished = follow(moves, cap, beta, watch, 1 + cap // PIECE)
+    B = models.reward_active.shape[1]
+    watch = _Watch(B)
+    never, index, finished = follow(models, cap, beta, watch, 1 + cap // PIECE)
     doubtful = watch.ill | ~finished
     found = [
         _Found(float(never[b]), index[..., b].T, None if doubtful[b] else True) for b in range(B)
@@ -212,12 +220,12 @@ def _walked(moves: Moves, cap: int, beta: float) -> tuple[list[_Found], BoolArra
 
 
 def _looked_at_again(
-    moves: Moves, cap: int, beta: float
+    models: Models, cap: int, beta: float
 ) -> list[tuple[int, int, float, float] | None]:
     """A witness for each arm, if there is one."""
-    S, B = moves.reward_active.shape
+    S, B = models.reward_active.shape
     second = _SecondLook(cap, S, B)
-    follow(moves, cap, beta, second)
+    follow(models, cap, beta, second)
     return [second.witness(b) for b in range(B)]
 
 
@@ -225,19 +233,18 @@ def _name(s: int, age: int) -> str:
     return f"state {s} seen {age} slot{'s' * (age != 1)} ago"
 
 
-class _Watch(NamedTuple):
-    """What makes an arm doubtful at first sight. returns: (B,), a passive state comes near to
-    active; ill: (B,), values move faster than `fast`, so that rounding counts."""
+class _Watch:
+    """What makes an arm doubtful at first sight: a passive state comes near to active, or values
+    are so large that rounding counts; returns, ill: (B,)."""
 
-    returns: BoolArray
-    ill: BoolArray
-    fast: float
+    def __init__(self, B: int) -> None:
+        self.returns, self.ill = np.zeros(B, bool), np.zeros(B, bool)
 
     def __call__(self, places: IntArray, batch: Batch, seen: Interval) -> None:  # noqa: ARG002 - as _SecondLook
         near = np.flatnonzero((seen.after.advantage > -CLOSE) & ~seen.before.plays)
         rises = seen.after.advantage.ravel()[near] - seen.before.advantage.ravel()[near] > RISES
         self.returns[places[near[rises] % places.size]] = True
-        self.ill[places[seen.span.speed > self.fast]] = True
+        self.ill[places[seen.span.size > LARGE]] = True
 
 
 class _SecondLook:
@@ -280,8 +287,8 @@ class _SecondLook:
 def _dense(arm: Arm, max_age: int, cap: int, discount: float | None) -> Indices:
     """By the dense solver; cap: where the ages end if the arm forgets."""
     S, most = arm.states, (DENSE_STATES - 1) // arm.states
-    if expansion(arm, 1).wrap:
-        cap = settled_age(arm, SETTLED, most)
+    if expansion(arm, 1).wrap:  # all ages of the last period have settled
+        cap = min(settled_age(arm, SETTLED, most) + period(arm.passive) - 1, most)
     wrap = expansion(arm, cap).wrap
 
     def name(row: int) -> str:
@@ -300,4 +307,4 @@ def _dense(arm: Arm, max_age: int, cap: int, discount: float | None) -> Indices:
         state = ((row - 1) // cap, (row - 1) % cap + 1) if row else (None, NEVER)
         witness = (state, low, high)
     answer = Indices(index, found.indexable, found.reason, witness, never)
-    return replace(answer, **_slow(cap)) if wrap and cap == most else answer
+    return replace(answer, **_slow(most, cap)) if wrap and cap == most else answer
