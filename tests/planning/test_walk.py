@@ -1,5 +1,3 @@
-"""Index tables of many arms at once, on NumPy and under JAX, against the solver of one arm."""
-
 from typing import Any
 
 import jax
@@ -7,142 +5,199 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.arms import Arm, Kind, Moves
+from rmab.arms import Arm
+from rmab.errors import ModelError
+from rmab.planning import chains
+from rmab.planning.course import Models
+from rmab.planning.elimination import resting, solve
+from rmab.planning.expansion import expand
 from rmab.planning.finite import finite_indices
 from rmab.planning.greedy import state_table
 from rmab.planning.information import information_indices
-from rmab.planning.tables import Model, fill_myopic, fill_whittle
-from rmab.planning.walk import information_table
-
-AGES = 16
+from rmab.planning.walk import follow, information_table
 
 
-def many(states: int, count: int, seed: int, *, alike: bool = False) -> tuple[np.ndarray, ...]:
-    """passive, active (S, S, B), reward_passive, reward_active (S, B)."""
+def random_models(seed, S, B, spread=1.0):
     rng = np.random.default_rng(seed)
-    moves = rng.dirichlet(np.ones(states), (2, states, count))
-    passive, active = np.moveaxis(moves, -1, 2)
-    idle, pays = rng.random((2, states, count))
-    return (passive, passive, 0 * idle, pays) if alike else (passive, active, idle, pays)
+    matrices = np.moveaxis(rng.dirichlet(np.full(S, spread), (2, B, S)), 1, -1)
+    return Models(*matrices, *rng.normal(size=(2, S, B)))
 
 
-def tabled(given: Any, max_age: int) -> Any:
-    passive, active, idle, pays = given
-    return information_table(passive, active, idle, pays, max_age)
+def degenerate_models(seed, S, B):
+    """Frozen, swinging, absorbing, equal and nearly such rows."""
+    rng = np.random.default_rng(seed)
+
+    def matrix():
+        whole = np.eye(S)
+        kinds = [
+            whole,
+            whole[rng.permutation(S)],
+            whole[rng.integers(0, S, S)],
+            np.tile(rng.dirichlet(np.ones(S)), (S, 1)),
+            rng.dirichlet(np.full(S, 0.02), S),
+            rng.dirichlet(np.ones(S), S),
+        ]
+        return kinds[rng.integers(len(kinds))]
+
+    matrices = np.stack([[matrix() for _ in range(B)] for _ in range(2)])
+    rewards = rng.integers(-1, 2, (2, S, B)).astype(float)
+    return Models(*np.moveaxis(matrices, 1, -1), *rewards)
 
 
-def narrowed(given: Any) -> Any:
-    """In single precision, for JAX."""
-    return [jnp.asarray(x, jnp.float32) for x in given]
+def arm_of(models, b, observed="when_played"):
+    passive, active, unpaid, paid = (array[..., b] for array in models)
+    return Arm(passive, active, reward_passive=unpaid, reward_active=paid, observed=observed)
 
 
-def arm_of(given: tuple[np.ndarray, ...], b: int, observed: str) -> Arm:
-    passive, active, idle, pays = (x[..., b] for x in given)
-    return Arm(passive, active, reward_passive=idle, reward_active=pays, observed=observed)
+def table_of(models, max_age):
+    passive, active, unpaid, paid = models
+    return information_table(passive, active, unpaid, paid, max_age)
 
 
-@pytest.mark.parametrize("alike", [True, False])
-@pytest.mark.parametrize("states", [2, 3, 4])
-def test_tables_are_the_indices_of_arms_that_settle(states, alike):
-    """Ages past the last are never seen, so arms that have settled by then have their indices."""
-    given = many(states, 60, states, alike=alike)
-    # The middle of each row keeps beliefs near one another: they settle within the ages told apart.
-    passive = 0.15 * given[0] + 0.85 * given[0].mean(0, keepdims=True)
-    active = passive if alike else given[1]
-    given = (passive, active, *given[2:])
-    table = tabled(given, 24)
-    assert table.shape == (1 + states * 24, 60)
-    single = jax.jit(lambda *x: tabled(x, 24))(*narrowed(given))
-    compared = 0
+def compiled(models, max_age):
+    table = jax.jit(table_of, static_argnums=1)
+    return np.asarray(table([jnp.asarray(array, jnp.float32) for array in models], max_age))
+
+
+@pytest.mark.parametrize(("S", "max_age"), [(2, 1), (2, 6), (3, 5), (4, 4)])
+def test_the_table_is_that_of_the_arm_cut_at_the_age(S, max_age):
+    models = random_models(S, S, 25)
+    table = table_of(models, max_age)
+    assert table.shape == (1 + S * max_age, 25)
+    for b in range(25):
+        found = finite_indices(expand(arm_of(models, b), max_age))
+        if found.indexable is not None:
+            np.testing.assert_allclose(table[:, b], found.index, atol=1e-9)
+
+
+def test_the_table_is_what_information_indices_says():
+    models = random_models(3, 3, 200)
+    models = models._replace(passive=0.5 / 3 + 0.5 * models.passive)  # forgets within 50 slots
+    table = table_of(models, 60)
+    found = information_indices([arm_of(models, b) for b in range(200)], 60)
+    np.testing.assert_allclose(table[0], np.array([f.never_seen for f in found]), atol=1e-8)
+    seen = np.stack([f.index.ravel() for f in found], 1)
+    np.testing.assert_allclose(table[1:], seen, atol=1e-8)
+
+
+def test_compiled_in_single_precision():
+    models = random_models(0, 4, 1000)
+    exact, found = table_of(models, 24), compiled(models, 24)
+    scale = np.abs([models.reward_passive, models.reward_active]).max((0, 1))
+    wrong = np.abs(found - exact) / scale
+    assert np.mean(wrong.max(0) < 1e-3) >= 0.999
+    for b in np.flatnonzero(wrong.max(0) < 1e-3):
+        apart = exact[:, None, b] - exact[:, b] > 2e-3 * scale[b]
+        assert (found[:, None, b] > found[:, b])[apart].all()
+
+
+def test_compiled_in_double_precision():
+    """The two ways to pass over an interval agree, also where arms are not indexable."""
+    models = random_models(1, 3, 300)
+    assert any(
+        f.indexable is False
+        for f in information_indices([arm_of(models, b) for b in range(300)], 3)
+    )
+    exact = table_of(models, 12)
+    with jax.enable_x64(True):
+        found = np.asarray(jax.jit(table_of, static_argnums=1)(list(models), 12))
+    np.testing.assert_allclose(found, exact, atol=1e-10)
+
+
+def test_an_arm_does_not_depend_on_its_company():
+    models = random_models(2, 3, 300)  # more arms than there are lanes
+    some = Models(*(array[..., :7] for array in models))
+    np.testing.assert_array_equal(compiled(some, 8), compiled(models, 8)[:, :7])
+    np.testing.assert_allclose(table_of(some, 8), table_of(models, 8)[:, :7], atol=1e-12)
+
+
+@pytest.mark.parametrize("S", [2, 4])
+def test_always_finite(S):
+    models = degenerate_models(S, S, 400)
+    assert np.isfinite(table_of(models, 6)).all()
+    assert np.isfinite(compiled(models, 6)).all()
+    assert np.isfinite(state_table(*models)).all()
+    single = [jnp.asarray(array, jnp.float32) for array in models]
+    assert np.isfinite(np.asarray(jax.jit(state_table)(*single))).all()
+
+
+def test_shapes_broadcast():
+    models = random_models(4, 2, 6)
+    passive, active = (array.reshape(2, 2, 2, 3) for array in models[:2])
+    unpaid, paid = (array[:, :2, None] for array in models[2:])
+    table, states = (
+        information_table(passive, active, unpaid, paid, 5),
+        state_table(passive, active, unpaid, paid),
+    )
+    assert table.shape == (11, 2, 3)
+    assert states.shape == (2, 2, 3)
+    one = information_table(
+        passive[..., 1, 2], active[..., 1, 2], unpaid[:, 1, 0], paid[:, 1, 0], 5
+    )
+    np.testing.assert_allclose(table[:, 1, 2], one, atol=1e-12)
+    with pytest.raises(ModelError, match="max_age must be at least 1, got 0"):
+        table_of(models, 0)
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.9])
+def test_a_walk_in_pieces_is_the_walk(beta):
+    models = random_models(6, 3, 60)
+    whole = follow(models, 70, beta)
+    for pieces in (2, 5):
+        parts = follow(models, 70, beta, None, pieces)
+        for one, other in zip(whole[:2], parts[:2], strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-10)
+        assert parts[2].all()
+    assert whole[2].all()
+
+
+@pytest.mark.parametrize("S", [2, 3, 5, 9])
+def test_state_table_is_the_dense_solver_s(S):
+    models = random_models(S, S, 60)
+    table = state_table(*models)
+    single = [jnp.asarray(array, jnp.float32) for array in models]
+    np.testing.assert_allclose(np.asarray(jax.jit(state_table)(*single)), table, atol=2e-3)
     for b in range(60):
-        (found,) = information_indices(arm_of(given, b, "when_played"), 24)
-        if found.indexable is True:
-            compared += 1
-            wanted = np.append(np.array(found.never_seen), found.index)
-            np.testing.assert_allclose(table[:, b], wanted, atol=1e-7)
-            np.testing.assert_allclose(single[:, b], wanted, atol=2e-4)
-    assert compared > 40
+        found = finite_indices(arm_of(models, b, "always"))
+        if found.indexable:
+            np.testing.assert_allclose(table[:, b], found.index, atol=1e-8)
 
 
-@pytest.mark.parametrize("states", [2, 3, 6])
-def test_tables_of_arms_always_seen(states):
-    given = many(states, 80, 7 * states)
-    table = state_table(*given)
-    single = jax.jit(state_table)(*narrowed(given))
-    compared = 0
-    for b in range(80):
-        found = finite_indices(arm_of(given, b, "always"))
-        if found.indexable is True:
-            compared += 1
-            np.testing.assert_allclose(table[:, b], found.index, atol=1e-5)
-            np.testing.assert_allclose(single[:, b], found.index, atol=1e-3)
-    assert compared > 60
+def test_published_values_of_states():
+    forward = np.array([[0.5, 0.5, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0.5, 0.5], [0.5, 0, 0, 0.5]])
+    pays = np.array([-1.0, 0, 0, 1])
+    circulant = state_table(forward.T, forward, pays, pays)
+    np.testing.assert_allclose(circulant, [-0.5, 0.5, 1, -1], atol=1e-9)
+    wears = 0.1 * np.eye(5)[[0] * 5] + 0.9 * np.eye(5)[[1, 2, 3, 4, 4]]
+    restart = state_table(wears, np.eye(5)[[0] * 5], 0.9 ** np.arange(1, 6), np.zeros(5))
+    expected = [-0.9, -0.729, -0.50949, -0.258787, 0.009893]
+    np.testing.assert_allclose(restart, expected, atol=5e-7)
 
 
-@pytest.mark.parametrize("states", [2, 3])
-def test_tables_are_finite_whatever_is_drawn(states):
-    """Rows of zeros and ones, equal rows, states that are never left, equal rewards."""
-    rng = np.random.default_rng(states)
-    moves = np.eye(states)[rng.integers(states, size=(2, states, 400))]
-    passive, active = np.moveaxis(moves, -1, 2)
-    idle, pays = rng.integers(0, 2, (2, states, 400)).astype(float)
-    given = (passive, active, idle, pays)
-    narrow = narrowed(given)
-    for table in (
-        tabled(given, 5),
-        jax.jit(lambda *x: tabled(x, 5))(*narrow),
-        state_table(*given),
-        jax.jit(state_table)(*narrow),
-    ):
-        assert np.isfinite(table).all()
+def test_small_systems():
+    rng = np.random.default_rng(0)
+    matrix, right = rng.normal(size=(4, 4, 50)), rng.normal(size=(4, 2, 50))
+    found = solve(matrix, right)
+    np.testing.assert_allclose(np.einsum("srb,rcb->scb", matrix, found), right, atol=1e-9)
+    with jax.enable_x64(True):
+        other = np.asarray(solve(jnp.asarray(matrix), jnp.asarray(right)))
+    np.testing.assert_allclose(other, found, atol=1e-9)
+    matrix[..., 7] = 0  # singular: the others are solved, and this one is finite
+    again = solve(matrix, right)
+    np.testing.assert_allclose(np.delete(again, 7, -1), np.delete(found, 7, -1), atol=1e-9)
+    assert np.isfinite(again).all()
 
 
-def test_an_arm_does_not_notice_its_company():
-    given = many(3, 50, 1)
-    together = tabled(given, AGES)
-    for b in (0, 17, 49):
-        alone = tabled([x[..., b : b + 1] for x in given], AGES)
-        np.testing.assert_allclose(together[:, b], alone[:, 0], atol=1e-10)
-
-
-def test_tables_of_several_kinds_stand_in_their_rows():
-    small, large = many(2, 2, 3), many(3, 2, 4)
-    wide = np.zeros((3, 3, 4, 1)), np.zeros((3, 3, 4, 1)), np.zeros((3, 4, 1)), np.zeros((3, 4, 1))
-    kinds = []
-    for n in range(4):
-        given, always = (small, large)[n % 2], n >= 2
-        size = (2, 3)[n % 2]
-        kinds.append(Kind(size, always, alike=False))
-        for x, y in zip(wide, given, strict=True):
-            part = y[..., n // 2]
-            x[..., n, 0][(slice(size),) * part.ndim] = part
-    model = Model(Moves(wide[0], wide[1]), wide[2], wide[3], tuple(kinds))
-    for fill in (fill_whittle, fill_myopic):
-        table = fill(model, AGES)
-        assert table.shape == (4, 1 + 3 * AGES, 1)
-        assert not table[0, 1 + 2 * AGES :].any()
-        assert not table[2, 2 : 1 + AGES].any()
-    whittle, myopic = (fill(model, AGES)[..., 0] for fill in (fill_whittle, fill_myopic))
-    for n, observed in enumerate(["when_played", "when_played", "always", "always"]):
-        arm = arm_of((small, large)[n % 2], n // 2, observed)
-        gain = arm.reward_active - arm.reward_passive
-        if observed == "always":
-            rows = 1 + AGES * np.arange(arm.states)
-            np.testing.assert_allclose(whittle[n, rows], state_of(arm), atol=1e-8)
-            np.testing.assert_allclose(myopic[n, rows], gain)
-            continue
-        alone = tabled(one(arm), AGES)
-        np.testing.assert_allclose(whittle[n, : 1 + arm.states * AGES], alone[:, 0], atol=1e-10)
-        for s in range(arm.states):
-            for age in (1, 2, 9):
-                belief = arm.active[s] @ np.linalg.matrix_power(arm.passive, age - 1)
-                assert myopic[n, s * AGES + age] == pytest.approx(belief @ gain)
-
-
-def state_of(arm: Arm) -> np.ndarray:
-    return np.asarray(state_table(*one(arm)))[:, 0]
-
-
-def one(arm: Arm) -> Any:
-    """The arm as a batch of one."""
-    return [x[..., None] for x in (arm.passive, arm.active, arm.reward_passive, arm.reward_active)]
+def test_resting_laws():
+    cases: list[Any] = [
+        [[0.9, 0.1, 0], [0.5, 0, 0.5], [0.2, 0.3, 0.5]],
+        [[1, 0, 0], [0, 1, 0], [0.3, 0.3, 0.4]],  # two classes
+        [[0, 1, 0], [1, 0, 0], [0.5, 0, 0.5]],  # period 2, and a transient state
+        [[0, 1, 0], [0, 0, 1], [1, 0, 0]],
+        np.eye(3),
+    ]
+    passive = np.stack(cases, -1)
+    expected = np.stack([chains.resting_law(np.array(case, float)) for case in cases], -1)
+    np.testing.assert_allclose(resting(passive), expected, atol=1e-12)
+    single = np.asarray(resting(jnp.asarray(passive, jnp.float32)))
+    np.testing.assert_allclose(single, expected, atol=1e-5)

@@ -149,7 +149,7 @@ def prepare(
         value=value,
         slope=xp.zeros_like(value),
         moved=xp.zeros_like(spot),
-        index=xp.zeros_like(value) + (subsidy - spot + since),
+        index=xp.zeros(value.shape, value.dtype) + (subsidy - spot + since),
         first=first,
         held=held,
         spot=spot,
@@ -265,7 +265,7 @@ def _overtaking(
     def haste(value: Array, slope: Array) -> Array:
         """One over how far t goes until it overtakes; not positive if it does not."""
         gap = xp.maximum(course.held - value, 1e-30)
-        if xp is np:  # where this is not biased, and faster
+        if xp is np:  # in float64 `flat` does no harm, and to choose would take longer
             return (slope - (held + flat)) / gap
         return xp.where(slope - held > flat, slope - held, -1) / gap
 

@@ -99,21 +99,22 @@ class Interval(NamedTuple):
 def later(value: FloatArray, beta: float, even: float) -> Later:
     """The best waits after each age; a play must be better by more than `even`."""
     J = len(value)
-    best, place = np.zeros_like(value), np.full(value.shape, J, np.int16)
+    whole: Any = np.int16 if J < 2**15 else np.int32
+    best, place = np.zeros_like(value), np.full(value.shape, J, whole)
     if beta == 1:
         _accumulate(np.maximum, value, best)
     else:
         for age in reversed(range(J - 1)):
             best[age] = beta * np.maximum(value[age + 1], best[age + 1])
     advantage = value - best
-    ages = np.arange(J, dtype=np.int16)[:, None, None]
+    ages = np.arange(J, dtype=whole)[:, None, None]
     records = (advantage <= 0) * (J - ages) + ages  # J where the line is not above all later ones
     _accumulate(np.minimum, records, place)
     return Later(best, place, advantage, advantage > even)
 
 
 def _accumulate(function: np.ufunc, given: Array, out: Array) -> None:
-    """out[k] = function(out[k], given[n] for all n > k); where it is filled with one value."""
+    """out[k] = function of out[k] and all given[n], n > k; out is filled with one value."""
     if given[0].size < WIDE:
         function.accumulate(given[:0:-1], axis=0, out=out[-2::-1])
         function(out[:-1], out[-1], out=out[:-1])
@@ -144,7 +145,7 @@ def part(
     b = chain % end.size
     flat = slope.ravel()
 
-    def best_slope(place: npt.NDArray[np.int16]) -> FloatArray:
+    def best_slope(place: npt.NDArray[np.integer]) -> FloatArray:
         n = place.ravel()[here].astype(np.intp)
         steep = flat[np.minimum(n, J - 1) * width + chain]
         if beta != 1:
@@ -192,7 +193,8 @@ def _first_crossing(
 ) -> FloatArray:
     """How far t goes until the first later line crosses that of each (s, k), (L,).
 
-    chain: the place of (s, b) in (S, B)."""
+    chain: the place of (s, b) in (S, B).
+    """
     J = len(value)
     lines, slopes = (array.reshape(J, -1).take(chain, 1) for array in (value, slope))  # (J, L)
     own = np.arange(k.size)
@@ -201,7 +203,7 @@ def _first_crossing(
     if beta != 1:
         fade = beta ** np.maximum(ahead, 0)
         lines, slopes = lines * fade, slopes * fade
-    # The line that is overtaken soonest, as one over how far t goes.
+    # One over how far t goes; lines that never cross are not positive.
     haste = (slopes - falls) / np.maximum(mine - lines, 1e-30)
     haste *= ahead > 0
     soonest = np.maximum(haste.max(0), -falls / np.maximum(mine, 1e-30))

@@ -1,7 +1,7 @@
 """Small linear systems of many arms at once, elementwise over the arms, on NumPy and JAX alike.
 
 Matrices are (S, S, *B) and vectors (S, *B): S is small, the arms come last, and every operation
-runs along them. Nothing calls LAPACK, so that the same lines can be compiled.
+runs along them. Compiled, nothing calls LAPACK, which would take the arms one by one.
 
 Reference: W. K. Grassmann, M. I. Taksar, D. P. Heyman, "Regenerative analysis and steady state
 distributions for Markov chains", Oper. Res. 33(5), 1985.

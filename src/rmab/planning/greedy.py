@@ -89,4 +89,4 @@ def state_table(
 
     start = (F, level, slope, slope < 0, xp.zeros_like(level), xp.full_like(level[0], -np.inf))
     index = repeat(S, leave, start)[4]
-    return index * scale + shift
+    return xp.where(xp.isfinite(index), index, 0) * scale + shift  # single precision may overflow

@@ -10,8 +10,8 @@ The information states of such an arm, (s, k) and never seen, are those of
 - An arm that does not forget when left alone (several recurrent classes, or a period) goes to the
   dense solver, `rmab.planning.finite`, with its ages wrapped.
 - True: the walk saw no passive state come near to being active again.
-- False: a second look at the walk finds a state that is clearly passive in the middle of one
-  interval of subsidies and clearly active in the middle of a later one, the witness.
+- False: a second look at the walk finds a state that is clearly passive inside one interval of
+  subsidies and clearly active at a higher one inside the same or a later interval, the witness.
 - What remains is doubtful: hardly connected classes, states that come near and no more. There the
   dense solver decides, or nobody, where the arm is too large for it.
 
@@ -31,12 +31,12 @@ import numpy.typing as npt
 from rmab.arms import NEVER, Arm
 from rmab.errors import ModelError
 from rmab.planning.chains import period
-from rmab.planning.course import Batch
+from rmab.planning.course import Batch, Models
 from rmab.planning.crossings import Interval, later
 from rmab.planning.elimination import resting
 from rmab.planning.expansion import expand, expansion, settled_age
 from rmab.planning.finite import Indices, changes_back, finite_indices
-from rmab.planning.walk import Models, follow, taken
+from rmab.planning.walk import follow, taken
 
 __all__ = ["information_indices"]
 
@@ -54,6 +54,7 @@ PIECE = 50  # ages for which a walk gets another piece
 CLOSE = 1e-9  # a passive state this near to active may come back
 RISES = 1e-12  # an advantage that rises by less stands
 CLEAR = 1e-9  # an advantage beyond this is no rounding
+INSIDE = (1 / 16, 1 / 2, 15 / 16)  # places in an interval
 LARGE = 3e3  # values beyond this, per age, belong to hardly connected classes
 
 
@@ -248,21 +249,24 @@ class _Watch:
 
 
 class _SecondLook:
-    """The clearest change back of each arm, from the middle of intervals."""
+    """The clearest change back of each state of each arm, from places inside intervals."""
 
     def __init__(self, J: int, S: int, B: int) -> None:
         self._deepest = np.zeros((J, S, B))  # how clearly passive it ever was, and where
         self._low = np.zeros((J, S, B))
-        self._margin = np.zeros((J, S, B))  # of the clearest witness of each state
+        self._margin = np.zeros((J, S, B))  # of the clearest witness
         self._ends = np.zeros((2, J, S, B))
 
     def __call__(self, places: IntArray, batch: Batch, seen: Interval) -> None:
+        for share in INSIDE:
+            self._look(places, batch, seen, share)
+
+    def _look(self, places: IntArray, batch: Batch, seen: Interval, share: float) -> None:
         span = seen.span
         wide = span.rising * span.end > CLEAR  # elsewhere lambda stands
-        middle = span.value + span.slope * (span.end / 2)
-        advantage = later(middle, seen.beta, 0.0).advantage
-        subsidy = (span.subsidy + span.rising * (span.end / 2)) * batch.scale + batch.shift
-        subsidy = np.broadcast_to(subsidy, advantage.shape)
+        advantage = later(span.value + span.slope * (span.end * share), seen.beta, 0.0).advantage
+        subsidy = span.subsidy + span.rising * (span.end * share)
+        subsidy = np.broadcast_to(subsidy * batch.scale + batch.shift, advantage.shape)
         deepest, low = self._deepest[..., places], self._low[..., places]
         margin, ends = self._margin[..., places], self._ends[..., places]
 

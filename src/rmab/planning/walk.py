@@ -5,9 +5,8 @@ walks in *lanes*: as soon as a share of the arms under way are done, others take
 NumPy the lanes are driven from here, and a long walk may be cut into pieces, between fixed t, that
 are under way side by side; under JAX they are one compiled loop.
 
-    information_table  the indices of arms seen only when played, for the engine
-    state_table        those of arms that are always seen (`rmab.planning.greedy`)
-    follow             the walk on NumPy, with all that a verdict needs
+    information_table  indices alone, on NumPy and JAX: what the engine needs
+    follow             on NumPy, with what a verdict needs
 """
 
 from __future__ import annotations
@@ -22,10 +21,8 @@ from rmab.arms import Array, array_namespace
 from rmab.errors import ModelError
 from rmab.planning.course import Batch, Course, Models, prepare, step
 from rmab.planning.crossings import Interval
-from rmab.planning.elimination import resting
-from rmab.planning.greedy import state_table
 
-__all__ = ["Models", "follow", "information_table", "resting", "state_table", "taken"]
+__all__ = ["follow", "information_table", "taken"]
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -77,7 +74,8 @@ def information_table(
     )
     never, index, *_ = (follow if xp is np else _follow_compiled)(models, max_age)
     seen = xp.swapaxes(index, 0, 1).reshape(S * max_age, -1)
-    return xp.concatenate([never[None], seen]).reshape(-1, *width)
+    table = xp.concatenate([never[None], seen]).reshape(-1, *width)
+    return xp.where(xp.isfinite(table), table, 0)  # single precision may overflow
 
 
 def follow(
@@ -138,7 +136,7 @@ def follow(
 
 def _most_steps(S: int, J: int) -> int:
     """More than any walk takes that rounding does not lead in circles."""
-    return 4 * (S * J + 10)
+    return 2 * S * J + 20
 
 
 def _outcome(batch: Batch, course: Course) -> tuple[Array, Array]:
