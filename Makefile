@@ -53,7 +53,7 @@ check: setup  ## Check formatting, lint, types and import contracts
 	$(BIN)/lint-imports
 
 test: check  ## Run the checks, then the default test suite
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -q $(ARGS)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -q $(ARGS)
 
 test-slow: setup  ## Run the tests that the default suite leaves out for their length
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -45,6 +45,9 @@ PERSON = Arm(
 )
 CHANNEL = Arm([[0.8, 0.2], [0.25, 0.75]], reward=[0, 0.57])
 WATCHED = Arm([[0.6, 0.4], [0.7, 0.3]], reward=[0.11, 0.83], observed="always")
+TENDED = Arm(
+    [[0.9, 0.1], [0.4, 0.6]], [[0.3, 0.7], [0.1, 0.9]], reward=[0.05, 0.61], observed="always"
+)
 RUNNER = Arm([[0.0, 1.0], [1.0, 0.0]], reward=[0.07, 0.49])  # it never forgets
 LONG = Arm(
     np.roll(np.eye(6), 1, 1) * 0.8 + np.full((6, 6), 0.2 / 6), reward=[0.0, 0.1, 0.3, 0.6, 0.9, 0.2]
@@ -52,7 +55,9 @@ LONG = Arm(
 CASES = {
     "mixed": (Arms([LEVELS, MACHINE, PERSON, CHANNEL, WATCHED]), 2),
     "always": (Arms([MACHINE, WATCHED, WATCHED]), 1),
+    "two states": (Arms([CHANNEL, PERSON, WATCHED, TENDED]), 2),
     "when played": (Arms([LEVELS, CHANNEL, LONG, LEVELS]), 2),
+    "never forgets": (Arms([RUNNER, LEVELS, CHANNEL]), 1),
 }
 AGENTS, HORIZON = 2, 90
 
@@ -225,9 +230,10 @@ def test_known_dynamics(case, policy):
     compare(case, policy)
 
 
-def test_learning_on_mixed_arms():
-    """All that there is: looks after waits, both actions, padded states."""
-    compare("mixed", "fedtswi")
+def test_learning_on_arms_of_all_kinds():
+    """Looks after waits, both actions, seen always or when played; sizes do not differ, since every
+    size of arms is a program of its own to compile."""
+    compare("two states", "fedtswi")
 
 
 @pytest.mark.parametrize(
