@@ -29,6 +29,7 @@ from rmab.engine.world import truth
 from rmab.errors import ModelError
 from rmab.federation.policies import Policy, named
 from rmab.learning.randomness import seed_words
+from rmab.planning.chains import period
 from rmab.planning.expansion import expansion, settled_age
 from rmab.planning.joint import Optimum
 from rmab.planning.joint_chain import Layout
@@ -218,8 +219,13 @@ def _guide(trials: Trials, policy: Policy, optimum: Optimum | None) -> Guide:
 def table_ages(
     arms: Arms, tolerance: float = LEARNT_TOLERANCE, most: int = MOST_LEARNT_AGES
 ) -> int:
-    """Ages that tables of these arms tell apart: until beliefs are within the tolerance."""
-    ages = (settled_age(arm, tolerance, most) for arm in arms if arm.observed == "when_played")
+    """Ages that tables of these arms tell apart: until beliefs are within the tolerance, and one
+    period more where they go on swinging."""
+    ages = (
+        settled_age(arm, tolerance, most) + period(arm.passive) - 1
+        for arm in arms
+        if arm.observed == "when_played"
+    )
     return max(ages, default=1)
 
 

@@ -31,6 +31,7 @@ path does not tell apart stay as the prior has them; so do all rows while nobody
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -94,22 +95,10 @@ def thompson(evidence: Evidence, draws: Draws, *, prior: Prior = 1.0) -> Moves:
     least = float(before.min())
     valid = _valid(evidence.kinds, n_states)
 
-    def drawn(counts: Array, variates: Draws) -> Array:
-        return variates.dirichlet(jnp.asarray(before + counts), least, axis=1, valid=valid)
+    def drawn(counts: Array) -> Array:
+        return draws.dirichlet(jnp.asarray(before + counts), least, axis=1, valid=valid)
 
-    active = drawn(evidence.counts[0], draws)
-    passive = active
-    after_passivity, hidden = _separate(evidence.kinds)
-    if after_passivity.any():
-        apart = drawn(evidence.counts[1], draws)
-        passive = jnp.where(after_passivity[:, None], apart, passive)
-    if hidden.size:
-        inside = valid if valid is None else valid[:, :, hidden]
-        counts = evidence.counts[:, :, :, hidden]
-        filled = fill_in(counts, before, draws, inside)
-        passive = passive.at[:, :, hidden].set(filled[0])
-        active = active.at[:, :, hidden].set(filled[1])
-    return Moves(passive, active)
+    return _both_actions(evidence, drawn, before, draws)
 
 
 def ucb(
@@ -153,18 +142,31 @@ def ucb(
         weights = weights if valid is None else jnp.where(valid, weights, 0)
         return jnp.asarray(weights / weights.sum(1, keepdims=True))
 
-    active = mean(evidence.counts[0])
+    passive, active = _both_actions(evidence, mean, before, None)
+    return Moves(upper(passive, after_drift), upper(active, after_play))
+
+
+def _both_actions(
+    evidence: Evidence,
+    rows: Callable[[Array], Array],
+    before: npt.NDArray[np.float32],
+    draws: Draws | None,
+) -> Moves:
+    """The matrices of every arm by its kind; rows: from counts (S, S, N, trials) to a matrix."""
+    kinds, n_states = evidence.kinds, evidence.visits.shape[0]
+    apart = np.array([not kind.alike for kind in kinds])
+    always = np.array([kind.always for kind in kinds])
+    active = rows(evidence.counts[0])
     passive = active
-    after_passivity, hidden = _separate(evidence.kinds)
-    if after_passivity.any():
-        passive = jnp.where(after_passivity[:, None], mean(evidence.counts[1]), passive)
+    if (apart & always).any():
+        passive = jnp.where((apart & always)[:, None], rows(evidence.counts[1]), passive)
+    hidden = np.flatnonzero(apart & ~always)
     if hidden.size:
-        inside = valid if valid is None else valid[:, :, hidden]
-        counts = evidence.counts[:, :, :, hidden]
-        filled = fill_in(counts, before, None, inside)
+        valid = _valid(tuple(kinds[n] for n in hidden), n_states)
+        filled = fill_in(evidence.counts[:, :, :, hidden], before, draws, valid)
         passive = passive.at[:, :, hidden].set(filled[0])
         active = active.at[:, :, hidden].set(filled[1])
-    return Moves(upper(passive, after_drift), upper(active, after_play))
+    return Moves(passive, active)
 
 
 def _prior(prior: Prior, n_states: int) -> npt.NDArray[np.float32]:
@@ -179,13 +181,6 @@ def _valid(kinds: tuple[Kind, ...], n_states: int) -> npt.NDArray[np.bool_] | No
     if (sizes == n_states).all():
         return None
     return (np.arange(n_states)[:, None] < sizes)[None, :, :, None]
-
-
-def _separate(kinds: tuple[Kind, ...]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-    """Arms that do not move alike: a mask (N,) of those always seen, the numbers of the others."""
-    apart = np.array([not kind.alike for kind in kinds])
-    always = np.array([kind.always for kind in kinds])
-    return apart & always, np.flatnonzero(apart & ~always)
 
 
 def survivors(

@@ -108,7 +108,7 @@ def settled_age(arm: Arm, tolerance: float = SETTLED, most: int = MOST_AGES) -> 
     """The first age from which on no belief is more than tolerance from its limit, `most` if later.
 
     Distances are in total variation. Where P_0 has a period, the limit swings with it, and the age
-    is at least that period.
+    is at least that period; a cap at which ages fall back must be a period less one slot higher.
     """
     if not tolerance > 0:
         raise ModelError(f"tolerance must be positive, got {tolerance}")
