@@ -130,10 +130,10 @@ class Arm:
         return bool(np.array_equal(self.passive, self.active))
 
 
-def _matrix(name: str, given: npt.ArrayLike) -> FloatArray:
+def _matrix(name: str, given: Any) -> FloatArray:
     """A frozen transition matrix; what is wrong with the first wrong row, if one is."""
     try:
-        rows = [np.array(row, dtype=np.float64) for row in given]  # type: ignore[union-attr]  # TypeError
+        rows = [np.array(row, dtype=np.float64) for row in given]
     except (TypeError, ValueError, OverflowError):
         raise ModelError(f"{name} must be a list of rows of numbers") from None
     S = len(rows)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from rmab.arms import Arms, Moves
+from rmab.arms import Arms
 from rmab.engine.moments import BLOCK, CoMoments, Moments, Summary, summary
 from rmab.engine.simulate import Guide, Joint, Lookup, Outcome, Setting, Simulate, simulator
 from rmab.engine.world import truth
@@ -208,10 +208,7 @@ def _guide(trials: Trials, policy: Policy, optimum: Optimum | None) -> Guide:
         index = policy.exact(arms, max_age)
     else:
         assert policy.table is not None
-        passive, active = (np.moveaxis(x, 0, -1)[..., None] for x in (arms.passive, arms.active))
-        idle, pays = (x.T[..., None] for x in (arms.reward_passive, arms.reward_active))
-        model = Model(Moves(passive, active), idle, pays, arms.kinds)
-        index = np.asarray(policy.table(model, max_age))[:, :, 0]
+        index = np.asarray(policy.table(Model.of(arms), max_age))[:, :, 0]
     falls = [0 if arm.observed == "always" else expansion(arm, max_age).wrap for arm in arms]
     return Lookup(jnp.asarray(index, jnp.float32), jnp.asarray(falls, jnp.int32))
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmab.arms import Array, Kind, Moves, array_namespace
+from rmab.arms import Arms, Array, Kind, Moves, array_namespace
 from rmab.planning.elimination import resting
 from rmab.planning.greedy import state_table
 from rmab.planning.walk import information_table
@@ -34,6 +34,13 @@ class Model(NamedTuple):
     reward_passive: Array
     reward_active: Array
     kinds: tuple[Kind, ...]
+
+    @classmethod
+    def of(cls, arms: Arms) -> Model:
+        """Known arms, as one trial."""
+        passive, active = (np.moveaxis(x, 0, -1)[..., None] for x in (arms.passive, arms.active))
+        idle, pays = (x.T[..., None] for x in (arms.reward_passive, arms.reward_active))
+        return cls(Moves(passive, active), idle, pays, arms.kinds)
 
 
 Table = Callable[[Model, int], Array]
