@@ -3,6 +3,7 @@
 The yardstick is the time NumPy (SFC64, float64, one thread) needs merely to draw one uniform for
 each trial, agent, arm and slot. The engine's time is that of all its threads' batches by the clock,
 after compilation, rewards and episodes fetched; `one thread` is the same with a single thread.
+Policies that learn from every look are also compared with FedTSWI on the same case: `x FedTSWI`.
 Yardstick and engine take turns, and the best of each counts: a shared machine is slow by fits.
 
     make bench                     all cases
@@ -19,6 +20,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +28,7 @@ import numpy as np
 
 from rmab.arms import Arms, channels
 from rmab.engine.montecarlo import batch_size, default_threads, table_ages
-from rmab.engine.simulate import Setting, simulator
+from rmab.engine.simulate import Setting, Simulate, simulator
 from rmab.engine.world import truth
 from rmab.federation.policies import named
 from rmab.learning.randomness import seed_words
@@ -38,7 +40,10 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Case:
-    """A scenario, a policy, and the most its ratio may be; None where nothing is asked."""
+    """A scenario, a policy, and the most its ratio may be; None where nothing is asked.
+
+    against: a policy that it is compared with, and the most that ratio may be.
+    """
 
     name: str
     policy: str
@@ -47,6 +52,7 @@ class Case:
     plays: int
     trials: int
     limit: float | None
+    against: tuple[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,13 @@ class Row:
     ratio: float
     ratio_one_thread: float
     limit: float | None
+    against: float | None
+    against_limit: float | None
+
+
+def times(most: float) -> tuple[str, float]:
+    """Compared with FedTSWI, at most so many times its time."""
+    return "fedtswi", most
 
 
 def cases(quick: bool) -> list[Case]:
@@ -75,6 +88,8 @@ def cases(quick: bool) -> list[Case]:
         Case("Whittle, M=4 N=4 K=2", "whittle", paper, 4, 2, trials, 2),
         Case("FedTSWI, M=16 N=100 K=20", "fedtswi", many, 16, 20, 64 if quick else 128, 20),
         Case("FedTSWI, four levels", "fedtswi", load("catalogue:fading").arms, 4, 2, 512, None),
+        Case("FedTSWI-gap, M=4 N=4 K=2", "fedtswi-gap", paper, 4, 2, trials, None, times(8)),
+        Case("FedTSWI-gap, M=1 N=4 K=1", "fedtswi-gap", paper, 1, 1, trials, None, times(8)),
     ]
 
 
@@ -93,30 +108,32 @@ def measure(case: Case) -> Row:
     """Best of ROUNDS of the engine and of the yardstick."""
     setting = Setting.of(case.arms, case.agents, HORIZON, max_age=table_ages(case.arms))
     width = min(case.trials // 2, batch_size(setting))
-    policy = named(case.policy, HORIZON)
     begun = time.perf_counter()
-    program = simulator(setting, policy, width)
+    program = simulator(setting, named(case.policy, HORIZON), width)
     compiled = time.perf_counter() - begun
+    other = simulator(setting, named(case.against[0], HORIZON), width) if case.against else None
     world = truth(case.arms)
 
-    def batch(start: int) -> None:
+    def batch(program: Simulate, start: int) -> None:
         who = jnp.arange(start, start + width, dtype=jnp.uint32)
         out = program(seed_words(0), who, world, jnp.int32(case.plays), None)
         np.asarray(out.rewards)
         np.asarray(out.episodes)
 
-    def engine(threads: int) -> float:
+    def engine(program: Simulate, threads: int) -> float:
         begun = time.perf_counter()
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(batch, range(0, case.trials, width)))
+            list(pool.map(partial(batch, program), range(0, case.trials, width)))
         return time.perf_counter() - begun
 
-    engine(1)
-    many, one, drawn = [], [], []
+    engine(program, 1)
+    many, one, drawn, others = [], [], [], []
     for _ in range(ROUNDS):
         drawn.append(yardstick(case.trials * case.agents * len(case.arms) * HORIZON))
-        many.append(engine(default_threads()))
-        one.append(engine(1))
+        many.append(engine(program, default_threads()))
+        one.append(engine(program, 1))
+        if other is not None:
+            others.append(engine(other, default_threads()))
     scale = 1e6 / case.trials
     return Row(
         case=case.name,
@@ -127,6 +144,8 @@ def measure(case: Case) -> Row:
         ratio=min(many) / min(drawn),
         ratio_one_thread=min(one) / min(drawn),
         limit=case.limit,
+        against=min(many) / min(others) if others else None,
+        against_limit=case.against[1] if case.against else None,
     )
 
 
@@ -141,6 +160,11 @@ def help_seconds() -> float:
     return min(took)
 
 
+def shown(value: float | None, form: str) -> str:
+    """A number, or a dash where there is none."""
+    return "-" if value is None else format(value, form)
+
+
 def main() -> int:
     """Print the table or the JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -153,7 +177,7 @@ def main() -> int:
         print(f"JAX {jax.__version__} on {device}, {default_threads()} threads")
         print(
             f"{'case':26}{'trials':>7}{'compile s':>11}{'us/trial':>10}{'yardstick':>11}"
-            f"{'ratio':>7}{'1 thread':>10}{'limit':>7}"
+            f"{'ratio':>7}{'1 thread':>10}{'limit':>7}{'x FedTSWI':>11}{'limit':>7}"
         )
     for case in cases(options.quick):
         row = measure(case)
@@ -162,7 +186,8 @@ def main() -> int:
             print(
                 f"{row.case:26}{row.trials:7}{row.compile_seconds:11.1f}{row.microseconds:10.1f}"
                 f"{row.yardstick_microseconds:11.1f}{row.ratio:7.2f}{row.ratio_one_thread:10.2f}"
-                f"{'-' if row.limit is None else f'{row.limit:g}':>7}",
+                f"{shown(row.limit, 'g'):>7}{shown(row.against, '.2f'):>11}"
+                f"{shown(row.against_limit, 'g'):>7}",
                 flush=True,
             )
     helped = help_seconds()

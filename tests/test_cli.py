@@ -16,6 +16,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,11 +26,12 @@ import pytest
 
 import rmab
 from rmab.cli import main
+from rmab.federation.rounds import DRAWS, SCHEDULES
 from rmab.planning.expansion import expand
 from rmab.studies import reproduce
 from rmab.studies.reproduce import FIGURES
 from rmab.studies.results import Results
-from rmab.studies.study import KNOWN, LEARNERS
+from rmab.studies.study import KNOWN, LEARNERS, OPTIONS, REALISATIONS
 
 PROGRAM = [sys.executable, "-c", "import sys; from rmab.cli import main; sys.exit(main())"]
 PATIENCE = 120.0  # seconds without a sign of life from a command
@@ -51,7 +53,16 @@ GENERAL = {
     "reward": "[0.0, 1.0]",
     "observed": '"when_played"',
 }
-VALUES = ["optimum", "upper_bound", "whittle", "myopic", "random", "fixed", "fixed-best"]
+VALUES = [
+    "optimum",
+    "upper_bound",
+    "whittle",
+    "myopic",
+    "lookahead",
+    "random",
+    "fixed",
+    "fixed-best",
+]
 
 
 def toml(
@@ -146,6 +157,15 @@ def test_help_lists_the_commands_and_a_study_file(call):
     ran = call("--help")
     for word in ("run", "value", "index", "reproduce", "[[arm]]", "p01", "policies"):
         assert word in ran.out
+
+
+def test_help_has_every_policy_option_and_key_of_a_study(call):
+    text = call("run", "--help").out
+    words = set(re.findall(r"[a-z0-9][a-z0-9_-]*", text))
+    options = {option for taken in OPTIONS.values() for option in taken}
+    keys = [field.name for field in fields(rmab.Study) if field.name != "arms"]
+    for known in (LEARNERS, KNOWN, options, keys, REALISATIONS, SCHEDULES, DRAWS):
+        assert set(known) <= words
 
 
 def test_the_example_study_of_the_help_is_one(call, study):
@@ -342,6 +362,7 @@ def bad_studies() -> Iterator[Any]:
     for value in ('"both"', "1", "true", '["shared"]', "{}", '"Shared"'):
         yield head("realisations", value, "independent, shared")
         yield head("schedule", value, "paper, linear, doubling")
+        yield head("draws", value, "shared, per-agent")
 
     for value in ("3", "[1]", '"x"', "true"):
         yield head("options", value, "table")

@@ -34,7 +34,7 @@ a study file:
   plays = 2
   horizon = 1000
   trials = 10000
-  policies = ["fedtswi", "fedts-myopic", "whittle"]
+  policies = ["fedtswi", "fedtswi-gap", "whittle"]
   [[arm]]
   p01 = 0.20
   p11 = 0.80
@@ -48,6 +48,17 @@ a study file:
   any other by its transitions; active is as passive if left out, rewards are
   reward or reward_active, when played, and reward_passive, observed is
   "when_played" or "always")
+
+further keys, above the arms: seed, weights, realisations ("independent" or "shared"),
+  schedule ("paper", "linear", "doubling"), draws ("shared" or "per-agent")
+policies that learn as the paper does:
+  fedtswi, fedts-myopic, feducb-wi, feducb-myopic, fed1-ucb
+that learn from every two successive looks at an arm, whatever the gap between them:
+  fedtswi-gap, fedts-myopic-gap, feducb-wi-gap, fedts-lookahead-gap
+that know the dynamics:
+  whittle, myopic, lookahead, optimal, fixed, fixed-best, random
+options, as in options.fedtswi-gap.gaps = 64: prior (fedts..., feducb...), gaps (...-gap),
+  depth (lookahead), clip (feducb...), sigma (fed1-ucb)
 """
 
 INDEX_JSON = """with --json, {"arms": [...]} has for each arm
@@ -128,11 +139,14 @@ def _parser() -> argparse.ArgumentParser:
     reproduce = command(
         "reproduce",
         _reproduce,
-        "run the paper's figures and write one report",
-        "  rmab reproduce\n  rmab reproduce fig06 fig10 --trials 500 --out quick",
+        "run the paper's figures and those beyond it, and write one report",
+        "  rmab reproduce\n  rmab reproduce fig06 fig10 --trials 500 --out quick\n"
+        "  rmab reproduce regret-horizon regret-agents regret-arms",
     )
-    reproduce.add_argument("figures", metavar="FIGURE", nargs="*", help="fig06 ... (default: all)")
-    reproduce.add_argument("--trials", metavar="N", help="trials, instead of the paper's 10000")
+    reproduce.add_argument(
+        "figures", metavar="FIGURE", nargs="*", help="fig06, regret-horizon, ... (default: all)"
+    )
+    reproduce.add_argument("--trials", metavar="N", help="trials, instead of each figure's own")
     reproduce.add_argument(
         "--out", metavar="DIR", default="rmab-paper", help="folder (default rmab-paper)"
     )

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +23,13 @@ import numpy as np
 import pytest
 
 from rmab.arms import Kind, channels
-from rmab.engine.simulate import Setting, simulator
+from rmab.engine.setting import Setting
+from rmab.engine.simulate import simulator
 from rmab.engine.world import BEFORE, BITS, truth
-from rmab.federation.policies import named
+from rmab.federation.policies import Policy, named
 from rmab.learning.learners import Evidence, thompson
 from rmab.learning.randomness import CHANNELS, DRAWS, Draws, seed_words, stream, threefry
+from rmab.planning.planners import whittle_at
 
 SEED = seed_words(0x0123_4567_89AB_CDEF)
 TRIALS = range(1000, 1064)
@@ -44,6 +47,7 @@ class Case:
     schedule: str = "paper"
     shared: bool = False
     weights: tuple[float, ...] | None = None
+    draws: str = "shared"
 
     @property
     def weight(self) -> tuple[float, ...]:
@@ -105,14 +109,19 @@ def true_states(case: Case) -> np.ndarray:
 
 
 @jax.jit
-def posterior_draw(trial: jax.Array, episode: jax.Array, counts: jax.Array) -> jax.Array:
-    """(p01, p11) of each arm, (2, N), from the counts (2, 2, N) of one trial."""
+def posterior_draw(
+    trial: jax.Array, agent: jax.Array, episode: jax.Array, counts: jax.Array
+) -> jax.Array:
+    """(p01, p11) of each arm, (2, N), from the counts (2, 2, N) of one trial.
+
+    agent: whose stream is drawn from; 0 where one draw serves all.
+    """
     unread, n_arms = jnp.zeros(0), counts.shape[-1]
     kinds = (Kind(2, always=False, alike=True),) * n_arms
     visits = counts.sum(1)[..., None]
     pairs = counts[None, ..., None]
     evidence = Evidence(pairs, visits, episode[None], unread, unread, unread, 1, kinds)
-    draws = Draws(stream(SEED, trial[None], jnp.uint32(0), DRAWS), episode[None])
+    draws = Draws(stream(SEED, trial[None], agent, DRAWS), episode[None])
     return jnp.asarray(thompson(evidence, draws).passive[:, 1, :, 0])
 
 
@@ -161,7 +170,7 @@ def whittle(theta: Theta, last_seen: int | None, age: int) -> float:
     return p01 / (1 + p01 - b)
 
 
-Counts = dict[tuple[int, int, int], float]  # (arm, last seen, seen) -> transitions, merged
+Counts = dict[tuple[int, int, int, int], float]  # (gap, arm, last seen, seen) -> pairs, merged
 Visits = dict[tuple[int, int], float]  # (arm, seen) -> plays, merged
 Estimate = Callable[["Server", int, Counts, Visits], list[Theta]]
 
@@ -174,6 +183,7 @@ class Server:
     trial: int
     estimate: Estimate | None
     alive: set[int] = field(default_factory=set)
+    agent: int = 0  # for whom it draws
 
     @property
     def pulls(self) -> int:
@@ -192,11 +202,11 @@ class Server:
 def draw(server: Server, episode: int, counts: Counts, visits: Visits) -> list[Theta]:
     n_arms = len(server.case.arms)
     table = np.zeros((2, 2, n_arms), np.float32)
-    for (arm, was, seen), count in counts.items():
-        table[was, seen, arm] = count
-    drawn = np.asarray(
-        posterior_draw(jnp.uint32(server.trial), jnp.int32(episode), jnp.asarray(table))
-    )
+    for (gap, arm, was, seen), count in counts.items():
+        if gap == 1:
+            table[was, seen, arm] = count
+    names = np.uint32(server.trial), np.uint32(server.agent), np.int32(episode)
+    drawn = np.asarray(posterior_draw(*names, table))
     return [(p01, p11) for p01, p11 in drawn.T.tolist()]
 
 
@@ -207,13 +217,36 @@ def upper_bound(clip: bool) -> Estimate:
             width = math.sqrt(math.log(4 * episode) / max(1, visits[n, 0] + visits[n, 1]))
             both = []
             for was in (0, 1):
-                good, bad = 1 + counts[n, was, 1], 1 + counts[n, was, 0]  # the prior is Beta(1, 1)
+                good, bad = 1 + counts[1, n, was, 1], 1 + counts[1, n, was, 0]  # prior Beta(1, 1)
                 upper = good / (good + bad) + width
                 both.append(min(1.0, upper) if clip else upper)
             thetas.append((both[0], both[1]))
         return thetas
 
     return estimate
+
+
+def by_gaps(server: Server, episode: int, counts: Counts, visits: Visits) -> list[Theta]:
+    """Means of what was seen next, in which every gap weighs otherwise."""
+    thetas = []
+    for n in range(len(server.case.arms)):
+        both = []
+        for was in (0, 1):
+            bad, good = (
+                1 + sum(WEIGHTS[gap - 1] * counts[gap, n, was, now] for gap in range(1, GAPS + 2))
+                for now in (0, 1)
+            )
+            both.append(good / (good + bad))
+        thetas.append((both[0], both[1]))
+    return thetas
+
+
+def mean_by_gaps(evidence: Evidence, draws: Draws) -> tuple[jax.Array, jax.Array]:
+    """The same for the engine."""
+    assert evidence.counts.shape[0] == GAPS + 1
+    pairs = 1 + jnp.tensordot(jnp.asarray(WEIGHTS), evidence.counts, 1)  # (2, 2, N, trials)
+    p01, p11 = pairs[:, 1] / pairs.sum(1)
+    return p01, p11
 
 
 def eliminate(server: Server, episode: int, counts: Counts, visits: Visits) -> list[Theta]:
@@ -246,12 +279,16 @@ PLAIN: dict[str, tuple[Estimate | None, str | None]] = {
     "feducb-wi": (upper_bound(clip=True), "whittle"),
     "feducb-wi unclipped": (upper_bound(clip=False), "whittle"),
     "feducb-myopic unclipped": (upper_bound(clip=False), "myopic"),
+    "means by gaps": (by_gaps, "whittle"),
     "fed1-ucb": (eliminate, None),
     "whittle": (None, "whittle"),
     "myopic": (None, "myopic"),
     "fixed": (None, "fixed"),
     "fixed-best": (None, "fixed-best"),
 }
+GAPS = 5  # told apart by the learner below; all further ones count together
+WEIGHTS = (1.0, 0.5, 0.25, 2.0, 0.125, 4.0)
+LEARNT_BY_GAPS = Policy("means by gaps", whittle_at, mean_by_gaps, statewise=True, gaps=GAPS)
 SIGMA = 0.12  # of Fed1-UCB: narrow enough for arms to be dropped within these horizons
 
 
@@ -259,7 +296,7 @@ SIGMA = 0.12  # of Fed1-UCB: narrow enough for arms to be dropped within these h
 class Agent:
     queue: list[int]  # the arms in the order of their turns
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # arm -> (state, slot)
-    transitions: Counter[tuple[int, int, int]] = field(default_factory=Counter)
+    pairs: Counter[tuple[int, int, int, int]] = field(default_factory=Counter)
     visits: Counter[tuple[int, int]] = field(default_factory=Counter)
 
 
@@ -285,24 +322,24 @@ def algorithm_1(case: Case, policy: str, trial: int, states: np.ndarray) -> Reco
     slot, previous = 0, 1  # T_0 = 1
     true_ones = [(p01, p11) for p01, p11, _ in case.arms]
     while slot < case.horizon:
-        thetas = true_ones
+        each_has = [true_ones] * case.agents
         if estimate is not None:
             merged: Counts = {}
-            for key in ((n, was, now) for n in range(n_arms) for was in (0, 1) for now in (0, 1)):
+            for key in product(range(1, GAPS + 2), range(n_arms), (0, 1), (0, 1)):
                 each = zip(case.weight, agents, strict=True)
-                merged[key] = sum(w * agent.transitions[key] for w, agent in each)
+                merged[key] = sum(w * agent.pairs[key] for w, agent in each)
             visits: Visits = {}
             for place in ((n, now) for n in range(n_arms) for now in (0, 1)):
                 each = zip(case.weight, agents, strict=True)
                 visits[place] = sum(w * agent.visits[place] for w, agent in each)
-            thetas = estimate(server, len(record.lengths) + 1, merged, visits)
-        record.errors.append(
-            [
-                ((t[0] - true[0]) ** 2 + (t[1] - true[1]) ** 2) / 2
-                for t, true in zip(thetas, true_ones, strict=True)
-            ]
-        )
-        table: dict[tuple[int, int | None, int], float] = {}  # the indices of this episode
+            each_has = []
+            for m in range(case.agents if case.draws == "per-agent" else 1):
+                server.agent = m
+                each_has.append(estimate(server, len(record.lengths) + 1, merged, visits))
+            each_has = (each_has * case.agents)[: case.agents]
+        off = np.array(each_has) - np.array(true_ones)  # (agents, arms, 2)
+        record.errors.append((off**2).mean((0, 2)).tolist())
+        table: dict[tuple[int, int, int | None, int], float] = {}  # the indices of this episode
         at_start = [agent.visits.copy() for agent in agents]
         limit, length, tripped = server.limit(previous), 0, False
         while slot < case.horizon and length < limit and not tripped:
@@ -315,9 +352,10 @@ def algorithm_1(case: Case, policy: str, trial: int, states: np.ndarray) -> Reco
                     scores = {}
                     for n in range(n_arms):
                         state, when = agent.seen.get(n, (None, slot))
-                        where = (n, state, slot - when)
+                        where = (m if case.draws == "per-agent" else 0, n, state, slot - when)
                         if where not in table:
-                            table[where] = INDICES[index](thetas[n], case.arms[n][2], *where[1:])
+                            theta, reward = each_has[m][n], case.arms[n][2]
+                            table[where] = INDICES[index](theta, reward, *where[2:])
                         scores[n] = table[where]
                     ranked = sorted(scores, key=lambda n: (-scores[n], n))
                     played = ranked[: case.plays]
@@ -328,8 +366,9 @@ def algorithm_1(case: Case, policy: str, trial: int, states: np.ndarray) -> Reco
                 for n in played:
                     now = int(states[slot, m, n])
                     paid += now * case.arms[n][2]
-                    if n in agent.seen and agent.seen[n][1] == slot - 1:
-                        agent.transitions[n, agent.seen[n][0], now] += 1
+                    if n in agent.seen:
+                        was, when = agent.seen[n]
+                        agent.pairs[min(slot - when, GAPS + 1), n, was, now] += 1
                     agent.visits[n, now] += 1
                     agent.seen[n] = (now, slot)
             record.rewards.append(paid)
@@ -367,8 +406,11 @@ def run_engine(case: Case, policy: str) -> tuple[np.ndarray, ...]:
         shared=case.shared,
         schedule=case.schedule,
         weights=case.weights,
+        draws=case.draws,
     )
-    program = simulator(setting, named(name, case.horizon, options), len(TRIALS))
+    own = policy == LEARNT_BY_GAPS.name
+    made = LEARNT_BY_GAPS if own else named(name, case.horizon, options)
+    program = simulator(setting, made, len(TRIALS))
     trials = jnp.asarray(TRIALS, jnp.uint32)
     out = program(SEED, trials, truth(arms), jnp.int32(case.plays), None)
     return tuple(np.asarray(x) for x in (out.rewards, out.episodes, out.lengths, out.error))
@@ -413,7 +455,7 @@ def test_visits_end_the_episodes_of_one_agent(policy):
     assert np.mean([r.early for r in records]) > 2
 
 
-@pytest.mark.parametrize("policy", ["fedtswi", "whittle"])
+@pytest.mark.parametrize("policy", ["fedtswi", "means by gaps", "whittle"])
 def test_many_arms_in_one_realisation_with_weights(policy):
     compare(CASES["many arms, one realisation, weights"], policy)
 
@@ -433,3 +475,9 @@ def test_dropped_arms_stay_dropped_whatever_agents_weigh(weights):
 @pytest.mark.parametrize("policy", ["fedtswi", "whittle"])
 def test_any_number_of_plays(policy, plays):
     compare(replace(CASES["two agents"], plays=plays), policy)
+
+
+@pytest.mark.parametrize("policy", ["fedtswi", "feducb-wi"])
+def test_draws_of_each_agent(policy):
+    """Every agent by a stream of its own, the first by the one that all share otherwise."""
+    compare(replace(CASES["two agents"], agents=3, horizon=100, draws="per-agent"), policy)

@@ -17,7 +17,8 @@ import pytest
 
 from rmab.arms import Arm, Arms, Moves
 from rmab.engine.montecarlo import Trials, _guide, table_ages
-from rmab.engine.simulate import Lookup, Setting, simulator
+from rmab.engine.setting import Lookup, Setting
+from rmab.engine.simulate import simulator
 from rmab.engine.world import BEFORE, BITS, truth
 from rmab.federation.policies import named
 from rmab.learning.learners import Evidence, count_kinds
@@ -95,8 +96,8 @@ class Record:
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def plan(case: str, policy: str, max_age: int, trial, episode, counts, visits):
-    """The table (N, I) of one trial from its merged counts."""
+def plan(case: str, policy: str, max_age: int, trial, agent, episode, counts, visits):
+    """The table (N, I) of one trial from its merged counts, drawn from an agent's stream."""
     arms, plays = CASES[case]
     made = named(policy, HORIZON)
     assert made.learner is not None
@@ -114,14 +115,16 @@ def plan(case: str, policy: str, max_age: int, trial, episode, counts, visits):
         agents=AGENTS,
         kinds=arms.kinds,
     )
-    draws = Draws(stream(SEED, trial[None], jnp.uint32(0), DRAWS), episode[None])
+    draws = Draws(stream(SEED, trial[None], agent, DRAWS), episode[None])
     moves = made.learner(evidence, draws)
     assert isinstance(moves, Moves)
     return made.table(Model(moves, idle, pays, arms.kinds), max_age)[:, :, 0]
 
 
-def algorithm_1(case: str, policy: str, trial: int, moves, before, table, wraps) -> Record:
-    """One trial; table: the known one, or None to learn."""
+def algorithm_1(
+    case: str, policy: str, trial: int, moves, before, table, wraps, drawers: int
+) -> Record:
+    """One trial; table: the known one, or None to learn; drawers: agents that draw."""
     arms, plays = CASES[case]
     n_arms, S = len(arms), arms.passive.shape[1]
     kinds = count_kinds(arms.kinds)
@@ -132,7 +135,7 @@ def algorithm_1(case: str, policy: str, trial: int, moves, before, table, wraps)
         agents.append(Agent(state, [None] * n_arms, [None] * n_arms))
     record, slot, previous = Record(), 0, 1
     while slot < HORIZON:
-        index = table
+        tables = [table]
         if table is None:
             counts = np.zeros((kinds, S, S, n_arms), np.float32)
             visits = np.zeros((S, n_arms), np.float32)
@@ -143,15 +146,18 @@ def algorithm_1(case: str, policy: str, trial: int, moves, before, table, wraps)
                     visits[visit] += count
             episode = len(record.lengths) + 1
             max_age = table_ages(arms)
-            index = np.asarray(
-                plan(case, policy, max_age, np.uint32(trial), np.int32(episode), counts, visits)
-            )
-        max_age = (index.shape[1] - 1) // S
+            learnt = np.int32(episode), counts, visits
+            tables = [
+                np.asarray(plan(case, policy, max_age, np.uint32(trial), np.uint32(m), *learnt))
+                for m in range(drawers)
+            ]
+        max_age = (tables[0].shape[1] - 1) // S
         at_start = [agent.visits.copy() for agent in agents]
         limit, length, tripped = HORIZON if table is not None else previous + 1, 0, False
         while slot < HORIZON and length < limit and not tripped:
             paid = 0.0
             for m, agent in enumerate(agents):
+                index = tables[m % len(tables)]
                 scores = []
                 for n, arm in enumerate(arms):
                     if arm.observed == "always":
@@ -199,9 +205,9 @@ def algorithm_1(case: str, policy: str, trial: int, moves, before, table, wraps)
     return record
 
 
-def compare(case: str, policy: str) -> None:
+def compare(case: str, policy: str, draws: str = "shared") -> None:
     arms, plays = CASES[case]
-    setting = Setting.of(arms, AGENTS, HORIZON, max_age=table_ages(arms))
+    setting = Setting.of(arms, AGENTS, HORIZON, max_age=table_ages(arms), draws=draws)
     made = named(policy, HORIZON)
     guide = _guide(Trials(arms, plays, setting, 1, 0), made, None)
     shapes = (guide.table.shape[1],) if isinstance(guide, Lookup) else None
@@ -212,7 +218,8 @@ def compare(case: str, policy: str) -> None:
     moves, before = words(len(arms))
     excused = 0
     for r, trial in enumerate(TRIALS):
-        plain = algorithm_1(case, policy, trial, moves[r], before[r], table, wraps)
+        drawers = AGENTS if draws == "per-agent" else 1
+        plain = algorithm_1(case, policy, trial, moves[r], before[r], table, wraps, drawers)
         rewards = np.asarray(out.rewards)[:, r]
         lengths = np.asarray(out.lengths)[: int(out.episodes[r]), r].tolist()
         unequal = np.flatnonzero(np.abs(rewards - plain.rewards) > 1e-4)
@@ -241,3 +248,7 @@ def test_learning_on_arms_of_all_kinds():
 )
 def test_learning_on_arms_of_one_kind(case, policy):
     compare(case, policy)
+
+
+def test_draws_of_each_agent():
+    compare("never forgets", "fedts-myopic", draws="per-agent")

@@ -1,6 +1,6 @@
 """Policies by name: what a study may name is what there is, with the same options."""
 
-import inspect
+import pytest
 
 from rmab.federation.policies import POLICIES, named
 from rmab.studies.study import KNOWN, LEARNERS, OPTIONS
@@ -13,10 +13,23 @@ def test_a_study_knows_the_policies_that_exist():
 
 
 def test_a_study_knows_the_options_that_exist():
+    values = {"clip": True, "depth": 3, "gaps": 16, "prior": 2.0, "sigma": 1.0}
+    assert set(values) == {option for taken in OPTIONS.values() for option in taken}
     for name, make in POLICIES.items():
-        parameters = inspect.signature(make).parameters.values()
-        taken = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-        assert sorted(OPTIONS.get(name, ())) == sorted(taken), name
+        for option, value in values.items():
+            if option in OPTIONS.get(name, ()):
+                make(name, 100, **{option: value})
+            else:
+                with pytest.raises(TypeError):
+                    make(name, 100, **{option: value})
+
+
+def test_policies_that_learn_from_every_look_count_by_gap():
+    for name in LEARNERS:
+        assert named(name, 100).gaps == (32 if name.endswith("-gap") else 0)
+    policy = named("fedtswi-gap", 100, {"gaps": 12})
+    assert policy.gaps == 12
+    assert getattr(policy.learner, "keywords", {})["gaps"] == 12
 
 
 def test_the_same_policy_is_the_same_object():

@@ -1,23 +1,25 @@
-"""Small results, run once: a study with a policy of the user's own, and figures of the paper."""
+"""Small results, run once: a study with a policy of the user's own, and all figures."""
 
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 import rmab
 from rmab.federation.policies import named
 from rmab.studies.figure import Claim, Drawn, Figure, Variant
 from rmab.studies.reproduce import figures, reproduce
-from rmab.studies.results import Results
+from rmab.studies.results import Curve, Results
 from rmab.studies.running import Values
+from rmab.studies.scaling import FIGURES, GAP, PLAIN
 
 HORIZON = 60
 NAME = "<b>&$x"  # a policy may be called anything
 
 
 class Small(NamedTuple):
-    """Results of several policies, the odd name of one of them, and all the paper's figures."""
+    """Results of several policies, the odd name of one of them, and all figures."""
 
     several: Results
     odd: str
@@ -36,6 +38,7 @@ def small() -> Small:
     theory = reproduce(short(about["theory"]))
     assert theory is not None
     results = {"fig06": theory.results[0], "fig07": theory.results[0], "fig08": theory.results[0]}
+    results |= dict.fromkeys(FIGURES, compared(several))
     drawn = []
     for name, figure in about.items():
         if name == "theory":
@@ -53,6 +56,22 @@ def short(figure: Figure) -> Figure:
     """The figure with few slots."""
     variants = (Variant(v.label, replace(v.study, horizon=HORIZON)) for v in figure.variants)
     return replace(figure, variants=tuple(variants))
+
+
+def compared(results: Results) -> Results:
+    """As if the user's policy had been FedTSWI, and another had half of its regret."""
+    learnt, known = results.policies.values()
+    better = replace(
+        learnt,
+        mean=(learnt.mean + known.mean) / 2,
+        regret=Curve(learnt.regret.mean / 2, learnt.regret.se / 2),
+    )
+    places = [0, 0, 1]
+    return replace(
+        results,
+        policies={PLAIN: learnt, GAP: better, "whittle": known},
+        covariance=results.covariance[np.ix_(places, places)],
+    )
 
 
 def pretended(figure: Figure, results: Results) -> Drawn:

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.image import imread
 
+from rmab.report import page as writing
 from rmab.report.page import write_paper, write_study
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -116,6 +117,7 @@ def test_the_settings_and_arms_of_a_study_are_in_it(small, study):
     settings = cells(page, 2)
     assert settings["Agents M"] == ["2"]
     assert settings["Trials"] == ["64"]
+    assert settings["Draws"] == [small.several.study.draws]
     assert settings["Policies"] == [f"{small.odd}, whittle"]
     assert ["2", "0.89", "0.17", "0.9", "0.5174"] in page.rows
 
@@ -208,3 +210,52 @@ def test_the_same_results_give_the_same_bytes(small, paper, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(p.name for p in folder.iterdir())
     for path in tmp_path.iterdir():
         assert path.read_bytes() == (folder / path.name).read_bytes(), path.name
+
+
+def test_chapters_stand_in_their_order(small, paper):
+    folder, _ = paper
+    html = (folder / "report.html").read_text(encoding="utf-8")
+    places = [
+        html.index(mark)
+        for mark in (
+            '<section id="fig06">',
+            '<section id="theory">',
+            "<h1>Learning from every look</h1>",
+            '<section id="regret-horizon">',
+            '<section id="regret-arms">',
+            "<h1>Beyond the paper: arms of other kinds</h1>",
+            '<section id="fading">',
+        )
+    ]
+    assert places == sorted(places)
+    assert html.count("<h3>What the paper says</h3>") == 10
+    assert html.count("<h3>What is claimed</h3>") == 6
+
+
+def test_a_chapter_without_figures_is_left_out(small, tmp_path):
+    page = Page(write_paper(tmp_path, small.drawn[:1]).read_text(encoding="utf-8"))
+    assert "Learning from every look" not in page.words
+    assert "Beyond the paper" not in page.words
+
+
+def test_settings_that_variants_share_stand_once(paper):
+    _, page = paper
+    start = page.rows.index(["Variant", "Agents M", "Plays in a slot K", "Seed"])
+    assert page.rows[start + 1] == ["K = 1, M = 1", "1", "1", "0"]
+    assert page.rows[start + 14] == ["K = 2, M = 64", "64", "2", "13"]
+
+
+def test_copies_of_arms_are_listed_once(paper):
+    _, page = paper
+    assert "Arms, 1 to 16 copies of each" in page.words
+    assert "Arms: equal rates, 4 copies of each" in page.words
+    beliefs = [row[0] for row in page.rows if row[1:4] == ["0.1", "0.9", "0.7"]]
+    assert set(beliefs) == {"3"}
+
+
+def test_a_long_table_of_slots_is_left_out(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "MOST_SLOTS", 59)
+    write_paper(tmp_path, small.drawn[:1])
+    assert not (tmp_path / "fig06-slots.csv").exists()
+    assert (tmp_path / "fig06-episodes.csv").exists()
+    assert "fig06-slots.csv" not in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -6,15 +6,16 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from rmab.report import plots
+from rmab.report import canvas, looks, plots
 from rmab.studies.results import Curve
+from rmab.studies.scaling import GAP, PLAIN
 from rmab.studies.study import KNOWN, LEARNERS
 
 
 @pytest.mark.parametrize("horizon", [1, 2, 60, 1000])
 @pytest.mark.parametrize("logarithmic", [False, True])
 def test_bins_cover_every_slot_once(horizon, logarithmic):
-    edges = plots._edges(horizon, logarithmic)
+    edges = canvas.bin_edges(horizon, logarithmic)
     assert edges[0] == 0
     assert edges[-1] == horizon
     assert (np.diff(edges) > 0).all()
@@ -22,7 +23,7 @@ def test_bins_cover_every_slot_once(horizon, logarithmic):
 
 def test_a_bin_has_the_mean_and_the_mean_error_of_its_slots():
     curve = Curve(np.array([1.0, 2.0, 3.0, 7.0]), np.array([0.1, 0.3, 0.5, 0.7]))
-    x, binned = plots._binned(curve, np.array([0, 1, 4]))
+    x, binned = canvas.binned(curve, np.array([0, 1, 4]))
     np.testing.assert_allclose(x, [1, 3])
     np.testing.assert_allclose(binned.mean, [1, 4])
     np.testing.assert_allclose(binned.se, [0.1, 0.5])
@@ -30,16 +31,18 @@ def test_a_bin_has_the_mean_and_the_mean_error_of_its_slots():
 
 def test_episodes_that_few_trials_finished_are_left_out():
     reached = np.array([10.0, 10, 6, 4, 1])
-    assert plots._kept(reached, 10).tolist() == [0, 1]
-    assert plots._kept(np.array([10.0]), 10).tolist() == [0]  # one episode is all there is
+    assert canvas.kept_episodes(reached, 10).tolist() == [0, 1]
+    assert canvas.kept_episodes(np.array([10.0]), 10).tolist() == [0]  # one episode is all there is
 
 
 def test_every_policy_has_a_look_of_its_own(small):
-    looks = [plots.LOOKS[name] for name in (*LEARNERS, *KNOWN)]
-    assert len({look.label for look in looks}) == len(looks)
-    assert len({(look.colour, look.dash, look.marker) for look in looks}) == len(looks)
-    assert plots.label("fedtswi") == "FedTSWI"
-    assert plots.label(small.odd) == small.odd
+    each = list(looks.LOOKS.values())
+    assert set(looks.LOOKS) >= {*LEARNERS, *KNOWN}
+    assert len({look.label for look in each}) == len(each)
+    assert len({look.colour for look in each}) == len(each)
+    assert len({(look.dash, look.marker) for look in each}) == len(each)
+    assert looks.label("fedtswi") == "FedTSWI"
+    assert looks.label(small.odd) == small.odd
 
 
 def test_a_study_is_drawn_with_its_bands(small):
@@ -47,12 +50,12 @@ def test_a_study_is_drawn_with_its_bands(small):
     reward, regret = figure.axes
     assert reward.get_ylabel() == "Average reward"
     assert reward.get_xscale() == "log"  # a policy learns, so the first slots matter
-    edges = plots._edges(small.several.study.horizon, logarithmic=True)
+    edges = canvas.bin_edges(small.several.study.horizon, logarithmic=True)
     for (name, result), line, band in zip(
         small.several.items(), reward.get_lines(), reward.collections, strict=True
     ):
-        assert line.get_label() == plots.label(name)
-        _, curve = plots._binned(result.slots, edges)
+        assert line.get_label() == looks.label(name)
+        _, curve = canvas.binned(result.slots, edges)
         assert np.asarray(line.get_ydata()).tolist() == curve.mean.tolist()
         corners = np.asarray(band.get_paths()[0].vertices)
         assert corners[:, 1].max() == pytest.approx((curve.mean + 1.96 * curve.se).max())
@@ -115,18 +118,68 @@ def test_one_trial_has_no_bands_but_is_drawn(small, tmp_path):
         name: replace(result, slots=alone(result.slots), regret=alone(result.regret))
         for name, result in small.several.items()
     }
-    plots.save(plots.study(replace(small.several, policies=one)), tmp_path, "one", "")
+    canvas.save(plots.study(replace(small.several, policies=one)), tmp_path, "one", "")
 
 
 def test_drawing_changes_no_setting_of_matplotlib(small, tmp_path):
     before = dict(mpl.rcParams)
-    plots.save(plots.study(small.several), tmp_path, "figure", "")
+    canvas.save(plots.study(small.several), tmp_path, "figure", "")
     assert dict(mpl.rcParams) == before
 
 
 def test_text_of_a_drawing_stays_text(small, tmp_path):
-    inline = plots.save(plots.study(small.several), tmp_path, "figure", 'say "<this>"')
+    inline = canvas.save(plots.study(small.several), tmp_path, "figure", 'say "<this>"')
     assert inline.startswith('<svg role="img" aria-label="say &quot;&lt;this&gt;&quot;" ')
     assert "&lt;b&gt;&amp;$x</text>" in inline
     assert small.odd not in inline
     assert "Verdana" in inline
+
+
+# ---------------------------------------------------------------------------------- regret against
+
+
+def scaled(small, name):
+    return next(each for each in small.drawn if each.name == name)
+
+
+def y(line):
+    return np.asarray(line.get_ydata(), float)
+
+
+def test_regret_is_drawn_with_its_laws_and_shares(small):
+    drawn = scaled(small, "regret-agents")
+    figure = plots.paper(drawn)
+    first, second, below, _ = figure.axes
+    assert [axes.get_title() for axes in (first, second)] == ["K = 1", "K = 2"]
+    assert (first.get_xscale(), first.get_yscale(), below.get_yscale()) == ("log", "log", "linear")
+    assert below.get_xlabel() == "Agents M"
+    final = drawn.results[0][PLAIN].regret.mean[-1]
+    plain, gap, *laws, theorem = first.get_lines()
+    places = np.asarray(plain.get_xdata(), float)
+    assert places.tolist() == [1, 2, 4, 8, 16, 32, 64]
+    np.testing.assert_allclose(y(plain), final)
+    np.testing.assert_allclose(y(gap), final / 2)
+    for law, level in zip(laws, (final, final / 2), strict=True):
+        np.testing.assert_allclose(y(law), level)  # all studies are the same: level
+    np.testing.assert_allclose(y(theorem), final / np.sqrt(places))
+    np.testing.assert_allclose(y(below.get_lines()[0]), 0.5)
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == [looks.label(PLAIN), looks.label(GAP), "As 1/√M (Theorem 1)"]
+    slopes = [text.get_text().replace("\N{MINUS SIGN}", "") for text in first.texts]
+    assert slopes == [f"{looks.label(name)}: M^0.00" for name in (PLAIN, GAP)]
+
+
+def test_regret_over_the_slots_is_that_of_the_run(small):
+    drawn = scaled(small, "regret-horizon")
+    plain, gap, *_ = plots.paper(drawn).axes[0].get_lines()
+    slots = np.asarray(plain.get_xdata()).astype(int)
+    assert slots[-1] == drawn.results[0].study.horizon
+    np.testing.assert_array_equal(y(plain), drawn.results[0][PLAIN].regret.mean[slots - 1])
+    np.testing.assert_allclose(y(gap), y(plain) / 2)
+
+
+def test_arms_have_one_column(small):
+    above, below = plots.paper(scaled(small, "regret-arms")).axes
+    assert below.get_xlabel() == "Arms N"
+    assert [tick for tick in below.get_xticks() if tick >= 1] == [4, 8, 16, 32, 64]
+    assert above.get_ylabel() == "Regret per agent"

@@ -23,6 +23,7 @@ from rmab.studies.study import Study
 
 ALL = ["fig06", "fig07", "fig08", "fig09a", "fig09b"]
 ALL += ["fig10", "fig11", "fig12", "fig13", "theory"]
+LOOKS = ["regret-horizon", "regret-agents", "regret-arms"]
 BEYOND = ["fading", "machine", "adherence"]
 PAPER_ARMS = [(0.20, 0.80, 0.4), (0.89, 0.17, 0.9), (0.10, 0.90, 0.7), (0.90, 0.16, 0.6)]
 EPISODES, SLOTS = 20, 1000
@@ -42,9 +43,10 @@ def arms_of(study: Study) -> list[tuple[float, ...]]:
 
 
 def test_every_figure_has_a_file_and_a_judge():
-    assert list(FIGURES) == [*ALL, *BEYOND]
-    assert [each.name for each in figures()] == [*ALL, *BEYOND]
-    assert [each.beyond for each in figures()] == [False] * len(ALL) + [True] * len(BEYOND)
+    assert list(FIGURES) == [*ALL, *LOOKS, *BEYOND]
+    assert [each.name for each in figures()] == [*ALL, *LOOKS, *BEYOND]
+    sections = ["paper"] * len(ALL) + ["looks"] * len(LOOKS) + ["beyond"] * len(BEYOND)
+    assert [each.section for each in figures()] == sections
 
 
 def test_the_figures_have_the_numbers_of_the_paper():
@@ -64,7 +66,7 @@ def test_the_figures_have_the_numbers_of_the_paper():
 def test_every_figure_says_how_it_is_drawn():
     for each in figures():
         assert each.title
-        assert each.x in ("episode", "slot", "belief")
+        assert each.x in ("episode", "slot", "belief", "agents", "arms")
         assert each.y in ("reward", "regret", "error", "value", "theory")
         labels = [variant.label for variant in each.variants]
         assert len(set(labels)) == len(labels)

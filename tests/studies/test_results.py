@@ -115,6 +115,14 @@ def test_progress_counts_every_trial():
     assert steps == [32, 32, 32, 4]
 
 
+def test_values_look_as_far_ahead_as_the_study_says():
+    arms = channels([0.13, 0.26, 0.77, 0.57], [0.13, 0.44, 0.48, 0.19], [0.81, 0.38, 0.57, 0.66])
+    ahead = [
+        value(Study(arms=arms, options={"lookahead": {"depth": d}}))["lookahead"] for d in (1, 2)
+    ]
+    assert ahead == pytest.approx([0.355319, 0.355178], abs=1e-6)
+
+
 def test_exact_values_come_with_reasons():
     values = value(STUDY)
     assert values.reasons == {}

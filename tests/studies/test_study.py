@@ -25,7 +25,8 @@ def study(**changes: Any) -> Study:
 def test_only_the_arms_must_be_given():
     made = Study(arms=ARMS)
     assert (made.agents, made.plays, made.seed) == (1, 1, 0)
-    assert (made.realisations, made.schedule) == ("independent", "paper")
+    words = (made.realisations, made.schedule, made.draws)
+    assert words == ("independent", "paper", "shared")
     assert made.policy_names == ["fedtswi", "whittle"]
     assert made.options == {}
     assert made.weights is None
@@ -167,7 +168,7 @@ def test_every_built_in_policy_is_known():
     assert study(policies=[*LEARNERS, *KNOWN]).policy_names == [*LEARNERS, *KNOWN]
 
 
-@pytest.mark.parametrize("key", ["realisations", "schedule"])
+@pytest.mark.parametrize("key", ["realisations", "schedule", "draws"])
 @pytest.mark.parametrize("value", ["", "Paper", None, 1, ["shared"], {}])
 def test_words_must_be_among_the_known(key, value):
     with pytest.raises(StudyError, match=f"^{key}: unknown .*known are "):
@@ -244,8 +245,11 @@ def table(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_table_is_a_study():
-    made = from_table(table(agents=2, plays=2, policies=["random"], weights=[1, 0.5]))
+    made = from_table(
+        table(agents=2, plays=2, policies=["random"], weights=[1, 0.5], draws="per-agent")
+    )
     assert (made.agents, made.plays, made.policies) == (2, 2, ("random",))
+    assert made.draws == "per-agent"
     np.testing.assert_array_equal(made.arms.p01, [0.2, 1])
     np.testing.assert_array_equal(made.arms.p11, [0.8, 0])
     np.testing.assert_array_equal(made.arms.reward, [0.4, 0])

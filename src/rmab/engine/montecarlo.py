@@ -24,15 +24,18 @@ import numpy.typing as npt
 
 from rmab.arms import Arms
 from rmab.engine.moments import BLOCK, CoMoments, Moments, Summary, summary
-from rmab.engine.simulate import Guide, Joint, Lookup, Outcome, Setting, Simulate, simulator
+from rmab.engine.setting import Ahead, Guide, Joint, Lookup, Outcome, Setting, Simulate
+from rmab.engine.simulate import simulator
 from rmab.engine.world import truth
 from rmab.errors import ModelError
 from rmab.federation.policies import Policy, named
 from rmab.learning.randomness import seed_words
 from rmab.planning.chains import period
-from rmab.planning.expansion import expansion, settled_age
+from rmab.planning.expansion import settled_age
 from rmab.planning.joint import Optimum
 from rmab.planning.joint_chain import Layout
+from rmab.planning.lookahead import check_depth
+from rmab.planning.outlook import fill_outlook, known_wraps
 from rmab.planning.tables import Model
 
 __all__ = [
@@ -133,7 +136,7 @@ def simulate(
     result = Simulated(0, {}, CoMoments(len(everyone)))
     pool = ThreadPoolExecutor(threads)
     try:
-        build = partial(_program, setting, width)
+        build = partial(_program, trials, width)
         programs = dict(zip(guides, pool.map(build, guides, guides.values()), strict=True))
 
         def batch(start: int) -> _Batch:
@@ -173,13 +176,16 @@ def simulate(
     return result
 
 
-def _program(setting: Setting, width: int, policy: Policy, guide: Guide) -> Simulate:
+def _program(trials: Trials, width: int, policy: Policy, guide: Guide) -> Simulate:
     shapes: tuple[int, ...] | None = None
     if isinstance(guide, Joint):
         shapes = guide.actions.size, guide.subsets.shape[0]
     elif isinstance(guide, Lookup):
         shapes = (guide.table.shape[1],)
-    return simulator(setting, policy, width, shapes)
+    elif policy.depth:  # the sets of K arms are part of the program
+        rows = (guide.outlook.gains[0].shape[1],) if isinstance(guide, Ahead) else ()
+        shapes = (trials.plays, *rows)
+    return simulator(trials.setting, policy, width, shapes)
 
 
 def _guide(trials: Trials, policy: Policy, optimum: Optimum | None) -> Guide:
@@ -191,6 +197,8 @@ def _guide(trials: Trials, policy: Policy, optimum: Optimum | None) -> Guide:
         return Joint(
             jnp.asarray(optimum.actions, jnp.int32), jnp.asarray(optimum.subsets, bool), layout
         )
+    if policy.depth:
+        return _ahead(trials, policy)
     formula = trials.setting.channels and policy.planner is not None
     unplanned = policy.planner is None and policy.table is None and policy.exact is None
     if formula or unplanned or not policy.estimates:
@@ -209,8 +217,21 @@ def _guide(trials: Trials, policy: Policy, optimum: Optimum | None) -> Guide:
     else:
         assert policy.table is not None
         index = np.asarray(policy.table(Model.of(arms), max_age))[:, :, 0]
-    falls = [0 if arm.observed == "always" else expansion(arm, max_age).wrap for arm in arms]
+    falls = known_wraps(arms, max_age)
     return Lookup(jnp.asarray(index, jnp.float32), jnp.asarray(falls, jnp.int32))
+
+
+def _ahead(trials: Trials, policy: Policy) -> Ahead | None:
+    """The tables of a lookahead that knows arms which are not all channels."""
+    arms, plays = trials.arms, trials.plays
+    check_depth(arms.kinds, plays, policy.depth)
+    if trials.setting.channels or policy.learner is not None:
+        return None
+    max_age = table_ages(arms, KNOWN_TOLERANCE, MOST_KNOWN_AGES)
+    wraps = known_wraps(arms, max_age)
+    outlook = fill_outlook(Model.of(arms), max_age, plays, policy.depth, wraps)
+    tables = jax.tree.map(lambda x: jnp.asarray(x[..., 0], jnp.float32), outlook)
+    return Ahead(tables, jnp.asarray(wraps, jnp.int32))
 
 
 def table_ages(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -22,9 +22,10 @@ import numpy as np
 from jax import Array
 
 from rmab.arms import Arms, Dynamics, FloatArray, InformationStates, Moves
-from rmab.learning.learners import Evidence, Prior, survivors, thompson, ucb
+from rmab.learning.learners import GAPS, Evidence, Prior, survivors, thompson, ucb
 from rmab.learning.randomness import Draws
 from rmab.planning.general import fixed_best_scores, fixed_scores, myopic_table, whittle_table
+from rmab.planning.lookahead import DEPTH
 from rmab.planning.planners import Planner, fixed, fixed_best, myopic, round_robin, whittle_at
 from rmab.planning.tables import Table, fill_myopic, fill_whittle
 
@@ -49,7 +50,12 @@ class Policy:
     estimates   whether the learner's result estimates the dynamics; if not, the planner does
                 not read it as dynamics either, and the policy is for any arms
     joint       decisions come from the exact joint optimum, not from a planner
+    depth       slots that are looked ahead to choose K arms together, see rmab.planning.lookahead;
+                0: the planner's index decides
     reads_visits  whether the learner looks at evidence.visits; False spares counting them
+    randomised  whether the learner draws; if not, all agents always play by one result
+    gaps        G > 0: pairs of looks at an arm seen only when played are counted by how many slots
+                lie between them, 1 to G apart and all further ones together; 0: see count_kinds
     max_age     ages that a table tells apart; older arms count as that old
     """
 
@@ -62,7 +68,10 @@ class Policy:
     lengths: Callable[[Array, Array], Array] | None = None
     estimates: bool = True
     joint: bool = False
+    depth: int = 0
     reads_visits: bool = True
+    randomised: bool = True
+    gaps: int = 0
     max_age: int = 64
 
 
@@ -89,7 +98,15 @@ def _fed1_ucb(name: str, horizon: int, *, sigma: float = 0.5) -> Policy:
         return jnp.where(left > plays, -(-pulls * left // plays), horizon)
 
     learner = partial(survivors, pulls=pulls, horizon=horizon, sigma=sigma)
-    return Policy(name, _take_turns, learner, True, lengths=lengths, estimates=False)
+    return Policy(
+        name,
+        _take_turns,
+        learner,
+        statewise=True,
+        lengths=lengths,
+        estimates=False,
+        randomised=False,
+    )
 
 
 def _constant(scores: Callable[[Arms], FloatArray]) -> Exact:
@@ -132,9 +149,35 @@ def _ucb(planner: Planner, table: Table) -> Callable[..., Policy]:
         prior: Prior = 1.0,
     ) -> Policy:
         learner = partial(ucb, clip=clip, prior=prior)
-        return Policy(name, planner, learner, statewise=True, table=table)
+        return Policy(name, planner, learner, statewise=True, table=table, randomised=False)
 
     return make
+
+
+def _with_gaps(make: Callable[..., Policy]) -> Callable[..., Policy]:
+    """The same policy, learning from all pairs of looks; it has one more option, `gaps`."""
+
+    def make_with_gaps(name: str, horizon: int, *, gaps: int = GAPS, **options: Any) -> Policy:
+        policy = make(name, horizon, **options)
+        learner: Any = policy.learner  # takes gaps as well
+        return replace(policy, learner=partial(learner, gaps=gaps), gaps=gaps)
+
+    return make_with_gaps
+
+
+def _lookahead(name: str, horizon: int, *, depth: int = DEPTH) -> Policy:  # noqa: ARG001 - one signature for all makers
+    return Policy(name, None, statewise=True, depth=depth)
+
+
+def _thompson_lookahead(
+    name: str,
+    horizon: int,  # noqa: ARG001 - one signature for all makers
+    *,
+    prior: Prior = 1.0,
+    depth: int = DEPTH,
+) -> Policy:
+    learner = partial(thompson, prior=prior)
+    return Policy(name, None, learner, statewise=True, depth=depth, reads_visits=False)
 
 
 # A maker takes the policy's name, the horizon and the policy's options.
@@ -143,9 +186,14 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
     "fedts-myopic": _thompson(myopic, fill_myopic),
     "feducb-wi": _ucb(whittle_at, fill_whittle),
     "feducb-myopic": _ucb(myopic, fill_myopic),
+    "fedtswi-gap": _with_gaps(_thompson(whittle_at, fill_whittle)),
+    "fedts-myopic-gap": _with_gaps(_thompson(myopic, fill_myopic)),
+    "feducb-wi-gap": _with_gaps(_ucb(whittle_at, fill_whittle)),
+    "fedts-lookahead-gap": _with_gaps(_thompson_lookahead),
     "fed1-ucb": _fed1_ucb,
     "whittle": _known(whittle_at, whittle_table),
     "myopic": _known(myopic, myopic_table),
+    "lookahead": _lookahead,
     "optimal": _known(None, joint=True),
     "fixed": _known(fixed, _constant(fixed_scores)),
     "fixed-best": _known(fixed_best, _constant(fixed_best_scores)),

@@ -18,11 +18,20 @@ from typing import Any
 
 from rmab.arms import array_namespace
 
-__all__ = ["FIRST_LENGTH", "SCHEDULES", "merge", "most_episodes", "next_limit", "visit_limit"]
+__all__ = [
+    "DRAWS",
+    "FIRST_LENGTH",
+    "SCHEDULES",
+    "merge",
+    "most_episodes",
+    "next_limit",
+    "visit_limit",
+]
 
 Array = Any
 FIRST_LENGTH = 1  # T_0
 SCHEDULES = ("paper", "linear", "doubling")
+DRAWS = ("shared", "per-agent")  # one draw of the dynamics for all agents, or one for each
 
 
 def merge(counts: Array, weights: Array) -> Array:

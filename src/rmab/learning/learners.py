@@ -8,7 +8,7 @@ of arrays with arms on the second-to-last and trials on the last axis. `evidence
 server has after merging, `draws` gives random variates. Nothing else is remembered between
 episodes: the counts are the whole state.
 
-    thompson   one draw from the Dirichlet posterior of every row (FedTSWI, FedTS-myopic)
+    thompson   one draw from the posterior of every row (FedTSWI, FedTS-myopic)
     ucb        posterior mean, with a confidence width moved to the best state (FedUCB-WI, -myopic)
     survivors  Fed1-UCB's elimination: 1 for arms still in play, 0 for those dropped
 
@@ -23,10 +23,17 @@ state s and then at s':
 - an arm seen only when played, c > 0: played, then left alone for c slots, seen in the next. They
   move by P_1 P_0^c. What happened in between was not seen; `rmab.learning.paths` fills it in.
 
-So for arms seen only when played P_0 is learnt from what follows waits alone. Waits of one slot
-tell P_1 P_0: where P_1 can be inverted that determines P_0. Where it cannot (a restart: P_1 has
-equal rows) all waits tell the laws of one path, P_1 P_0, P_1 P_0^2, ..., and rows of P_0 that this
-path does not tell apart stay as the prior has them; so do all rows while nobody waits.
+With gaps = G the learners use all pairs of looks at arms that move alike and are seen only when
+played: counts[c] are the pairs c + 1 slots apart up to G, and counts[G] those further apart, which
+tell the stationary law of the arm. The likelihood of a gap g is P^g, and the posterior is no longer
+a product of Dirichlets: `channel_posterior` draws from it for two states, `matrix_posterior` for
+more. An agent's first look at an arm is taken as given: it completes no pair.
+
+Arms that do not move alike and are seen only when played are learnt from what follows waits alone.
+Waits of one slot tell P_1 P_0: where P_1 can be inverted that determines P_0. Where it cannot (a
+restart: P_1 has equal rows) all waits tell the laws of one path, P_1 P_0, P_1 P_0^2, ..., and rows
+of P_0 that this path does not tell apart stay as the prior has them; so do all rows while nobody
+waits.
 """
 
 from __future__ import annotations
@@ -40,13 +47,16 @@ import numpy.typing as npt
 from jax import Array
 
 from rmab.arms import Kind, Moves
+from rmab.learning.channel_posterior import draw_channels, mean_channels
+from rmab.learning.matrix_posterior import draw_matrices, mean_matrices
 from rmab.learning.paths import fill_in
 from rmab.learning.randomness import Draws
 
-__all__ = ["WAITS", "Evidence", "Prior", "count_kinds", "survivors", "thompson", "ucb"]
+__all__ = ["GAPS", "WAITS", "Evidence", "Prior", "count_kinds", "survivors", "thompson", "ucb"]
 
 Prior = float | tuple[float, float]  # Dirichlet(a, ..., a), or for two states Beta(a, b)
 WAITS = 8  # c is counted below this for arms seen only when played that do not move alike
+GAPS = 32  # G, where all pairs of looks are used; at least WAITS - 1
 
 
 class Evidence(NamedTuple):
@@ -78,17 +88,24 @@ class Evidence(NamedTuple):
         return self.rewards[1]
 
 
-def count_kinds(kinds: tuple[Kind, ...]) -> int:
-    """C, how many kinds of pairs of looks tell something about these arms."""
+def count_kinds(kinds: tuple[Kind, ...], gaps: int = 0) -> int:
+    """C, how many kinds of pairs of looks tell something about these arms.
+
+    With gaps = G > 0 all pairs of looks at arms seen only when played do: those 1 to G slots apart
+    by their gap, and those further apart.
+    """
+    least = gaps + 1 if gaps else 1
     if all(kind.alike for kind in kinds):
-        return 1
-    return WAITS if any(not (kind.alike or kind.always) for kind in kinds) else 2
+        return least
+    hidden = any(not (kind.alike or kind.always) for kind in kinds)
+    return max(least, WAITS if hidden else 2)
 
 
-def thompson(evidence: Evidence, draws: Draws, *, prior: Prior = 1.0) -> Moves:
-    """A draw of every row from its Dirichlet posterior, eq. (38): the prior once, plus all counts.
+def thompson(evidence: Evidence, draws: Draws, *, prior: Prior = 1.0, gaps: int = 0) -> Moves:
+    """A draw of every row from its posterior, eq. (38): the prior once, and all counts.
 
-    prior = (a, b) is for two states: Beta(a, b) on the probability of state 1 next.
+    prior = (a, b) is for two states: Beta(a, b) on the probability of state 1 next. gaps: see the
+    module; 0 for the paper's, looks in two consecutive slots alone.
     """
     n_states = evidence.visits.shape[0]
     before = _prior(prior, n_states)
@@ -98,7 +115,12 @@ def thompson(evidence: Evidence, draws: Draws, *, prior: Prior = 1.0) -> Moves:
     def drawn(counts: Array) -> Array:
         return draws.dirichlet(jnp.asarray(before + counts), least, axis=1, valid=valid)
 
-    return _both_actions(evidence, drawn, before, draws)
+    def from_gaps(counts: Array) -> Array:
+        if counts.shape[1] == 2:
+            return _matrix(*draw_channels(counts, _pair(before), draws))
+        return draw_matrices(counts, before[:, : counts.shape[1]], draws)
+
+    return _both_actions(evidence, drawn, before, draws, (gaps, from_gaps))
 
 
 def ucb(
@@ -107,6 +129,7 @@ def ucb(
     *,
     clip: bool = True,
     prior: Prior = 1.0,
+    gaps: int = 0,
 ) -> Moves:
     """The mean, with sqrt(log(|A| |S| l) / plays of the arm) more for the best state, Section VI.
 
@@ -119,7 +142,7 @@ def ucb(
     valid = _valid(evidence.kinds, n_states)
     sizes = np.array([kind.states for kind in evidence.kinds])[:, None]
     plays = evidence.visits.sum(0)
-    looks = evidence.counts[1:].sum((0, 1, 2))  # after passivity
+    looks = evidence.counts[1:WAITS].sum((0, 1, 2))  # after passivity
     alike = np.array([kind.alike for kind in evidence.kinds])[:, None]
     unsure = jnp.log(2.0 * sizes * evidence.episode)  # (N, trials)
     after_play, after_drift = (
@@ -142,7 +165,12 @@ def ucb(
         weights = weights if valid is None else jnp.where(valid, weights, 0)
         return jnp.asarray(weights / weights.sum(1, keepdims=True))
 
-    passive, active = _both_actions(evidence, mean, before, None)
+    def from_gaps(counts: Array) -> Array:
+        if counts.shape[1] == 2:
+            return _matrix(*mean_channels(counts, _pair(before)))
+        return mean_matrices(counts, before[:, : counts.shape[1]])
+
+    passive, active = _both_actions(evidence, mean, before, None, (gaps, from_gaps))
     return Moves(upper(passive, after_drift), upper(active, after_play))
 
 
@@ -151,22 +179,47 @@ def _both_actions(
     rows: Callable[[Array], Array],
     before: npt.NDArray[np.float32],
     draws: Draws | None,
+    gapped: tuple[int, Callable[[Array], Array]],
 ) -> Moves:
-    """The matrices of every arm by its kind; rows: from counts (S, S, N, trials) to a matrix."""
+    """The matrices of every arm by its kind; rows: from counts (S, S, N, trials) to a matrix.
+
+    gapped: G, and what makes matrices (S, S, n, trials) of counts (G + 1, S, S, n, trials) of arms
+    of exactly S states.
+    """
     kinds, n_states = evidence.kinds, evidence.visits.shape[0]
     apart = np.array([not kind.alike for kind in kinds])
     always = np.array([kind.always for kind in kinds])
+    gaps, from_gaps = gapped
+    sizes = np.array([kind.states for kind in kinds])
+    by_gap = ~apart & ~always if gaps else np.zeros(len(kinds), bool)
+    if by_gap.all() and (sizes == n_states).all():
+        whole = from_gaps(evidence.counts[: gaps + 1])
+        return Moves(whole, whole)
     active = rows(evidence.counts[0])
+    for size in np.unique(sizes[by_gap]).tolist():
+        these = np.flatnonzero(by_gap & (sizes == size))
+        found = from_gaps(evidence.counts[: gaps + 1, :size, :size, these])
+        active = active.at[:size, :size, these].set(found)
     passive = active
     if (apart & always).any():
         passive = jnp.where((apart & always)[:, None], rows(evidence.counts[1]), passive)
     hidden = np.flatnonzero(apart & ~always)
     if hidden.size:
         valid = _valid(tuple(kinds[n] for n in hidden), n_states)
-        filled = fill_in(evidence.counts[:, :, :, hidden], before, draws, valid)
+        filled = fill_in(evidence.counts[:WAITS, :, :, hidden], before, draws, valid)
         passive = passive.at[:, :, hidden].set(filled[0])
         active = active.at[:, :, hidden].set(filled[1])
     return Moves(passive, active)
+
+
+def _matrix(p01: Array, p11: Array) -> Array:
+    """(2, 2, n, trials), from what a channel is known by, each (n, trials)."""
+    return jnp.stack([jnp.stack([1 - p01, p01]), jnp.stack([1 - p11, p11])])
+
+
+def _pair(before: npt.NDArray[np.float32]) -> tuple[float, float]:
+    """The Beta prior of the probability of state 1 next, from the weights of next states."""
+    return float(before[0, 1, 0, 0]), float(before[0, 0, 0, 0])
 
 
 def _prior(prior: Prior, n_states: int) -> npt.NDArray[np.float32]:

@@ -18,7 +18,8 @@ Age caps make the chain finite (`rmab.planning.ages`): every belief that is repl
     |g - true g| <= tolerance x K x (largest difference of rewards + span of h),
 
 plus tolerance times what unplayed arms pay; `Optimum.error` reports it. The tolerance is the finest
-of TOLERANCES that fits. On the paper's arms the change of g is far below the bound:
+of TOLERANCES (`rmab.planning.policy_chain`) that fits. On the paper's arms the change of g is far
+below the bound:
 
     tolerance   1e-1     3e-2     1e-2     1e-3
     K = 1       1e-3     2e-4     2e-5     3e-7
@@ -34,11 +35,10 @@ from all states: what is learnt about an arm that never forgets holds for ever.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from itertools import combinations
 from typing import Any
 
@@ -49,16 +49,13 @@ from rmab.arms import Arms, Array
 from rmab.errors import ConvergenceError, TooLargeError
 from rmab.planning.ages import (
     MAX_CAP,
-    Ages,
-    count_outcomes,
     count_states,
     count_transitions,
-    kept_ages,
     merged_ages,
     table_size,
 )
 from rmab.planning.chains import limit, resting_law
-from rmab.planning.gains import chain_gain, optimal_gain
+from rmab.planning.gains import optimal_gain
 from rmab.planning.general import (
     fixed_best_scores,
     fixed_scores,
@@ -67,14 +64,25 @@ from rmab.planning.general import (
     whittle_table,
 )
 from rmab.planning.joint_chain import (
-    JointChain,
     Layout,
     explore,
     joint_chain,
     joint_code,
-    joint_rows,
     start_law,
     transitions,
+)
+from rmab.planning.lookahead import DEPTH
+from rmab.planning.policy_chain import (
+    MAX_KEYS,
+    MAX_TRANSITIONS,
+    TOLERANCES,
+    choice_value,
+    lookahead_value,
+    policy_value,
+    readable,
+    refuse_slow,
+    rounded,
+    spread,
 )
 
 __all__ = [
@@ -82,9 +90,11 @@ __all__ = [
     "KnownValues",
     "Layout",
     "Optimum",
+    "choice_value",
     "fixed_value",
     "joint_code",
     "known_values",
+    "lookahead_value",
     "optimal",
     "policy_value",
     "random_value",
@@ -92,18 +102,11 @@ __all__ = [
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-IndexTable = Callable[[int], npt.ArrayLike]
 
-KNOWN = ("optimum", "whittle", "myopic", "random", "fixed", "fixed-best")
-# 1e-9, 3e-9, ... 1e-2
-TOLERANCES: tuple[float, ...] = tuple(10.0 ** -(half / 2) for half in range(18, 3, -1))
+KNOWN = ("optimum", "whittle", "myopic", "lookahead", "random", "fixed", "fixed-best")
 MAX_STATES = 1_000_000  # of the optimum: some ten seconds
-MAX_POLICY_STATES = 300_000  # of one policy's chain: a few seconds
 MAX_CODES = 2**25  # entries of a dense action table
-MAX_KEYS = 2**62  # joint codes that fit an integer
 TABLE_TOLERANCE = 1e-4
-MAX_TRANSITIONS = 50_000_000  # 12 bytes each
-TIE_DIGITS = 12  # indices and scores that agree to so many digits tie, as equal arms must
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,8 +137,7 @@ class Optimum:
         """(size,) the row of `subsets` to play by joint code, -1 if unreachable."""
         if self.size > MAX_CODES:
             raise TooLargeError(
-                f"an action table of {_readable(self.size)} joint codes; "
-                f"the limit is {MAX_CODES:,}",
+                f"an action table of {readable(self.size)} joint codes; the limit is {MAX_CODES:,}",
                 states=self.size,
             )
         table = np.full(self.size, -1, np.min_scalar_type(-len(self.subsets)))
@@ -161,7 +163,7 @@ class KnownValues:
 def fixed_value(arms: Arms, plays: int, scores: npt.ArrayLike) -> float:
     """Average reward of playing the K arms of largest score for ever; ties to the lower arm."""
     arms.check_plays(plays)
-    best = np.argsort(-_rounded(np.asarray(scores, np.float64)), kind="stable")[:plays]
+    best = np.argsort(-rounded(np.asarray(scores, np.float64)), kind="stable")[:plays]
     return float(
         sum(
             played_law(arm) @ arm.reward_active
@@ -200,7 +202,7 @@ def optimal(arms: Arms, plays: int, *, max_states: int = MAX_STATES) -> Optimum:
     first, chances = start_law(chain, arms)
     codes = explore(chain, first, lambda _: subsets, max_states)
     moves, rewards = zip(*(transitions(chain, codes, subset) for subset in subsets), strict=True)
-    best = optimal_gain(moves, rewards, _spread(codes, first, chances))
+    best = optimal_gain(moves, rewards, spread(codes, first, chances))
     return Optimum(
         value=best.value,
         error=tolerance * _sensitivity(arms, plays, best.span),
@@ -215,71 +217,11 @@ def optimal(arms: Arms, plays: int, *, max_states: int = MAX_STATES) -> Optimum:
     )
 
 
-def policy_value(
-    arms: Arms, plays: int, table: IndexTable, *, max_states: int = MAX_POLICY_STATES
-) -> float:
-    """Average reward from the start of playing the K arms of largest index.
+def known_values(arms: Arms, plays: int, depth: int = DEPTH) -> KnownValues:
+    """What each policy of KNOWN earns with known dynamics, exactly, where it can be computed.
 
-    table: from a highest age to the index of every information state up to it, (N, 1 + S max_age),
-    rows as in `information_states` with S the largest number of states; an arm that is always seen
-    has the index of state s in the row of (s, 1). Past the age at which beliefs settle the index
-    counts as settled too. Ties go to the lower arm. The chain holds only what the policy can reach,
-    so it is exact for many arms whenever the policy keeps few of them in play.
+    depth: slots that "lookahead" looks ahead.
     """
-    arms.check_plays(plays)
-    outcomes = count_outcomes(arms, plays)
-    limit = min(max_states, MAX_TRANSITIONS // outcomes)
-    seen = math.prod(arm.states for arm in arms if arm.observed == "always")
-    # A policy may count slots (round robin): no cap below the longest turn.
-    turn = -(-len(arms) // plays) + 2
-    oldest = min(int(kept_ages(arms, TOLERANCES[0]).at_least(turn).caps.max()), MAX_CAP)
-    index = cache(lambda: np.asarray(table(max(oldest, 1)), np.float64))  # for all tolerances
-    found: dict[int, tuple[JointChain, IntArray, IntArray, FloatArray]] = {}
-
-    def fits(level: int) -> bool:
-        ages = kept_ages(arms, TOLERANCES[level]).at_least(turn)
-        if table_size(arms, ages) >= MAX_KEYS or ages.caps.max() > MAX_CAP:
-            return False
-        if max(outcomes, seen) > limit:
-            return False
-        chain = joint_chain(arms, ages)
-        rank = _rounded(_index_rows(index(), arms, ages))  # (rows,)
-        first, chances = start_law(chain, arms)
-
-        def best(rows: IntArray) -> list[IntArray]:
-            return [np.argsort(-rank[rows], axis=1, kind="stable")[:, :plays]]
-
-        try:
-            codes = explore(chain, first, best, limit)
-        except TooLargeError:
-            return False
-        chosen = best(joint_rows(chain, codes))[0]
-        found[level] = chain, codes, chosen, _spread(codes, first, chances)
-        return True
-
-    # How many states a policy reaches shows on the way only; finer tolerances reach more.
-    finest = bisect_left(range(len(TOLERANCES)), True, key=fits)
-    if finest in found:
-        chain, codes, chosen, start = found[finest]
-        return chain_gain(*transitions(chain, codes, chosen), start)
-    coarsest = kept_ages(arms, TOLERANCES[-1]).at_least(turn)
-    _refuse_slow(coarsest)
-    size = table_size(arms, coarsest)
-    if size >= MAX_KEYS:
-        count, what = size, f"{_readable(size)} joint codes"
-    else:
-        count = max(limit + 1, outcomes, seen)
-        what = f"the policy reaches at least {_readable(count)} joint information states"
-    raise TooLargeError(
-        f"{len(arms)} arms, {plays} plays: {what}, with {_readable(outcomes)} transitions each and "
-        f"beliefs rounded at {TOLERANCES[-1]:g}; the limit is {MAX_KEYS:.0e} codes, "
-        f"{max_states:,} states and {MAX_TRANSITIONS:,} transitions",
-        states=count,
-    )
-
-
-def known_values(arms: Arms, plays: int) -> KnownValues:
-    """What each policy of KNOWN earns with known dynamics, exactly, where it can be computed."""
     arms.check_plays(plays)
     if plays == len(arms):  # there is nothing to choose, whatever the number of arms
         return KnownValues(dict.fromkeys(KNOWN, random_value(arms, plays)), {})
@@ -287,6 +229,7 @@ def known_values(arms: Arms, plays: int) -> KnownValues:
         "optimum": lambda: optimal(arms, plays).value,
         "whittle": lambda: policy_value(arms, plays, partial(whittle_table, arms)),
         "myopic": lambda: policy_value(arms, plays, partial(myopic_table, arms)),
+        "lookahead": lambda: lookahead_value(arms, plays, depth),
         "random": lambda: random_value(arms, plays),
         "fixed": lambda: fixed_value(arms, plays, fixed_scores(arms)),
         "fixed-best": lambda: fixed_value(arms, plays, fixed_best_scores(arms)),
@@ -326,36 +269,14 @@ def _finest_tolerance(arms: Arms, plays: int, max_states: int) -> float:
             return TOLERANCES[with_table]
         return TOLERANCES[finest]
     coarsest = merged_ages(arms, TOLERANCES[-1])
-    _refuse_slow(coarsest)
+    refuse_slow(coarsest)
     count = count_states(arms, coarsest, plays)
     raise TooLargeError(
-        f"{len(arms)} arms, {plays} plays: {_readable(count)} joint information states "
-        f"of {_readable(branches)} transitions each, with beliefs rounded at {TOLERANCES[-1]:g}; "
+        f"{len(arms)} arms, {plays} plays: {readable(count)} joint information states "
+        f"of {readable(branches)} transitions each, with beliefs rounded at {TOLERANCES[-1]:g}; "
         f"the limit is {max_states:,} states and {MAX_TRANSITIONS:,} transitions",
         states=count,
     )
-
-
-def _refuse_slow(coarsest: Ages) -> None:
-    """Say so if an arm forgets too slowly, however coarse the tolerance."""
-    slow = int(coarsest.caps.argmax())
-    if coarsest.caps[slow] > MAX_CAP:
-        raise TooLargeError(
-            f"arm {slow + 1} takes more than {MAX_CAP:,} slots to forget what was seen, with "
-            f"beliefs rounded at {TOLERANCES[-1]:g}; that is the limit",
-            states=int(coarsest.caps[slow]),
-        )
-
-
-def _readable(count: int) -> str:
-    return f"{count:,}" if count < 10**12 else f"about 10^{math.log10(count):.0f}"
-
-
-def _spread(codes: IntArray, first: IntArray, chances: FloatArray) -> FloatArray:
-    """The start (R,) over the reachable codes (R,), from the codes before the first slot."""
-    start = np.zeros(codes.size)
-    start[np.searchsorted(codes, first)] = chances
-    return start
 
 
 def _sensitivity(arms: Arms, plays: int, span: float) -> float:
@@ -366,19 +287,3 @@ def _sensitivity(arms: Arms, plays: int, span: float) -> float:
     played = max(float(np.ptp(arm.reward_active)) for arm in seldom) + span
     alone = max(float(np.ptp(arm.reward_passive)) for arm in seldom)
     return min(plays, len(seldom)) * played + len(seldom) * alone
-
-
-def _index_rows(index: FloatArray, arms: Arms, ages: Ages) -> FloatArray:
-    """The index in each row of the chain (rows,), from an index table (N, 1 + S max_age)."""
-    max_age = (index.shape[1] - 1) // int(arms.sizes.max())
-    rows = []
-    for arm, line, cap in zip(arms, index, ages.caps.tolist(), strict=True):
-        by_state = line[1 : 1 + arm.states * max_age].reshape(arm.states, max_age)
-        rows.append(by_state[:, 0] if cap == 0 else np.append(line[0], by_state[:, :cap]))
-    return np.concatenate(rows)
-
-
-def _rounded(index: FloatArray) -> FloatArray:
-    """Rounded so that equal arms tie."""
-    scale = float(np.max(np.abs(index), where=np.isfinite(index), initial=0))
-    return np.round(index / (scale or 1.0), TIE_DIGITS)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rmab.studies.results import Floats, Results
 from rmab.studies.running import Values
 from rmab.studies.study import Study
 
-__all__ = ["SURE", "Claim", "Drawn", "Figure", "Variant"]
+__all__ = ["SURE", "Claim", "Drawn", "Figure", "Fit", "Variant"]
 
 SURE = 4  # standard errors a difference must exceed to count
 
@@ -24,7 +25,7 @@ class Variant:
 
 @dataclass(frozen=True, eq=False)
 class Figure:
-    """What is run and how it is drawn: x is episode, slot or belief."""
+    """What is run and how it is drawn: x is episode, slot, belief, agents or arms."""
 
     name: str
     title: str
@@ -32,7 +33,7 @@ class Figure:
     y: str
     variants: tuple[Variant, ...]
     subsidy: float = 0.0
-    beyond: bool = False  # not of the paper
+    section: str = "paper"  # of the report; see rmab.studies.reproduce
 
     @property
     def n_trials(self) -> int:
@@ -56,6 +57,25 @@ class Claim:
         return {True: "held", False: "did not hold", None: "noted"}[self.held]
 
 
+@dataclass(frozen=True)
+class Fit:
+    """A power law fitted to a curve: factor x^slope."""
+
+    factor: float
+    slope: float
+    slope_se: float  # an upper bound on it
+    start: float  # of the x it was fitted to
+    end: float
+
+    def at(self, x: Floats) -> Floats:
+        """The law at x, of the same shape."""
+        return self.factor * x**self.slope
+
+    def to_json(self) -> dict[str, float | None]:
+        """Its numbers; what is unknown (one trial's error) is null."""
+        return {k: None if math.isnan(v) else v for k, v in asdict(self).items()}
+
+
 @dataclass
 class Drawn:
     """A figure with its results."""
@@ -64,6 +84,7 @@ class Drawn:
     results: list[Results]
     values: list[Values] = field(default_factory=list)  # exact, by variant; may be empty
     series: dict[str, Floats] = field(default_factory=dict)  # computed curves
+    fits: dict[str, Fit] = field(default_factory=dict)  # by curve
     claims: list[Claim] = field(default_factory=list)
     seconds: float = 0.0
     interrupted: bool = False
@@ -83,5 +104,6 @@ class Drawn:
                 {"claim": c.text, "measured": c.measured, "held": c.held} for c in self.claims
             ],
             "exact": {v: dict(x) for v, x in zip(variants, self.values, strict=False)},
+            "fits": {curve: fit.to_json() for curve, fit in self.fits.items()},
             "variants": {v: r.to_json() for v, r in zip(variants, self.results, strict=False)},
         }

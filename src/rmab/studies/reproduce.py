@@ -1,25 +1,48 @@
-"""Figures run and judged: the paper's, from the files in `figures/`, and those beyond it.
+"""Figures run and judged: the paper's and those beyond it, by section of the report.
 
 A figure's file is a study with a `[figure]` table: title, axes, and `vary`, a list of changes to
-the study with a label each. Those beyond the paper are studies of the catalogue.
+the study with a label each. `copies` among the changes repeats the study's arms that many times.
+
+    section   files           judged in
+    paper     figures/        rmab.studies.paper
+    looks     regret/         rmab.studies.scaling: learning from every look
+    beyond    catalogue/      rmab.studies.beyond: arms of other kinds
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
+from typing import NamedTuple
 
 from rmab.errors import StudyError
-from rmab.studies import beyond, paper
+from rmab.studies import beyond, paper, scaling
 from rmab.studies.figure import Claim, Drawn, Figure, Variant
 from rmab.studies.running import run
 from rmab.studies.study import from_table, read_table
 
-__all__ = ["FIGURES", "figures", "reproduce"]
+__all__ = ["FIGURES", "SECTIONS", "figures", "reproduce"]
 
-FIGURES: dict[str, Callable[[Drawn], list[Claim]]] = {**paper.FIGURES, **beyond.FIGURES}
+Judge = Callable[[Drawn], list[Claim]]
+
+
+class Section(NamedTuple):
+    """Where a section's figures are, and who judges them."""
+
+    folder: str
+    judges: Mapping[str, Judge]
+
+
+SECTIONS = {
+    "paper": Section("figures", paper.FIGURES),
+    "looks": Section("regret", scaling.FIGURES),
+    "beyond": Section("catalogue", beyond.FIGURES),
+}
+FIGURES: dict[str, Judge] = {
+    name: judge for section in SECTIONS.values() for name, judge in section.judges.items()
+}
 
 
 def figures(names: Sequence[str] = (), trials: int | None = None) -> list[Figure]:
@@ -27,20 +50,25 @@ def figures(names: Sequence[str] = (), trials: int | None = None) -> list[Figure
     for name in names:
         if name not in FIGURES:
             raise StudyError(f"unknown figure {name!r}; known are {', '.join(FIGURES)}")
-    return [_figure(name, trials) for name in FIGURES if not names or name in names]
+    return [
+        _figure(key, section.folder, name, trials)
+        for key, section in SECTIONS.items()
+        for name in section.judges
+        if not names or name in names
+    ]
 
 
-def _figure(name: str, trials: int | None) -> Figure:
-    folder = "catalogue" if name in beyond.FIGURES else "figures"
+def _figure(section: str, folder: str, name: str, trials: int | None) -> Figure:
     with resources.as_file(resources.files("rmab.studies") / folder / f"{name}.toml") as path:
         table = read_table(path)
     about = table.pop("figure")
     variants = []
     for changes in about.pop("vary", [{}]):
         label = changes.pop("label", "")
-        study = from_table({**table, **changes})
+        arms = table["arm"] * changes.pop("copies", 1)
+        study = from_table({**table, "arm": arms, **changes})
         variants.append(Variant(label, study if trials is None else replace(study, trials=trials)))
-    return Figure(name=name, variants=tuple(variants), beyond=name in beyond.FIGURES, **about)
+    return Figure(name=name, variants=tuple(variants), section=section, **about)
 
 
 def reproduce(figure: Figure, progress: Callable[[int], None] | None = None) -> Drawn | None:

@@ -8,11 +8,12 @@ import numpy as np
 
 from rmab.engine.moments import Moments
 from rmab.engine.montecarlo import Simulated, Tally, Trials, simulate, table_ages
-from rmab.engine.simulate import Setting
+from rmab.engine.setting import Setting
 from rmab.errors import ConvergenceError, TooLargeError
 from rmab.federation.policies import Policy, named
 from rmab.planning.bounds import upper_bound
 from rmab.planning.joint import Optimum, known_values, optimal
+from rmab.planning.lookahead import DEPTH
 from rmab.studies.results import Curve, PolicyResult, Results
 from rmab.studies.study import Study
 
@@ -43,6 +44,7 @@ def run(
         study.horizon,
         shared=study.realisations == "shared",
         schedule=study.schedule,
+        draws=study.draws,
         weights=None if study.weights is None else tuple(study.weights),
         max_age=table_ages(study.arms),
     )
@@ -123,7 +125,8 @@ def value(study: Study) -> Values:
 
     "optimum", "upper_bound" (Lagrangian), then each policy; None where the problem is too large.
     """
-    known = known_values(study.arms, study.plays)
+    depth = study.options.get("lookahead", {}).get("depth", DEPTH)
+    known = known_values(study.arms, study.plays, depth)
     values, reasons = dict(known.values), dict(known.reasons)
     optimum = values.pop("optimum")
     bound = None

@@ -33,7 +33,8 @@ import numpy as np
 
 from rmab.arms import OBSERVED, Arm, Arms, channels
 from rmab.errors import ModelError, StudyError
-from rmab.federation.rounds import SCHEDULES
+from rmab.federation.rounds import DRAWS, SCHEDULES
+from rmab.planning.lookahead import DEPTH, DEPTHS, check_depth
 
 if TYPE_CHECKING:
     from rmab.federation.policies import Policy
@@ -51,8 +52,18 @@ __all__ = [
 ]
 
 REALISATIONS = ("independent", "shared")
-LEARNERS = ("fedtswi", "fedts-myopic", "feducb-wi", "feducb-myopic", "fed1-ucb")
-KNOWN = ("whittle", "myopic", "optimal", "fixed", "fixed-best", "random")
+LEARNERS = (
+    "fedtswi",
+    "fedts-myopic",
+    "feducb-wi",
+    "feducb-myopic",
+    "fedtswi-gap",
+    "fedts-myopic-gap",
+    "feducb-wi-gap",
+    "fedts-lookahead-gap",
+    "fed1-ucb",
+)
+KNOWN = ("whittle", "myopic", "lookahead", "optimal", "fixed", "fixed-best", "random")
 CATALOGUE = "catalogue:"  # what the name of a study that comes with the package begins with
 
 MOST_STATES = 64
@@ -61,6 +72,7 @@ _MOST_ENTRIES = 2**22  # of N transition matrices, each as large as the largest
 _REWARDS = (1e-30, 1e30)
 _PRIORS = (1e-6, 1e6)
 _MOST = 1e6
+_GAPS = (8, 128)  # fewer cannot tell hidden arms' two matrices apart; more compile for minutes
 
 
 def _number(value: Any) -> bool:
@@ -93,6 +105,14 @@ def _shown(value: Any) -> str:
 # option: (test, rule)
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "clip": (lambda v: isinstance(v, bool), "true or false"),
+    "depth": (
+        lambda v: isinstance(v, int) and not isinstance(v, bool) and v in DEPTHS,
+        f"one of {', '.join(map(str, DEPTHS))}",
+    ),
+    "gaps": (
+        lambda v: isinstance(v, int) and not isinstance(v, bool) and _GAPS[0] <= v <= _GAPS[1],
+        f"a whole number from {_GAPS[0]} to {_GAPS[1]}",
+    ),
     "prior": (_prior, "a number, or two numbers for arms of two states, from 1e-6 to 1e6"),
     "sigma": (lambda v: _number(v) and 0 < v <= _MOST, "a positive number of at most 1e6"),
 }
@@ -101,7 +121,12 @@ OPTIONS = {
     "fedts-myopic": ("prior",),
     "feducb-wi": ("clip", "prior"),
     "feducb-myopic": ("clip", "prior"),
+    "fedtswi-gap": ("gaps", "prior"),
+    "fedts-myopic-gap": ("gaps", "prior"),
+    "feducb-wi-gap": ("clip", "gaps", "prior"),
+    "fedts-lookahead-gap": ("depth", "gaps", "prior"),
     "fed1-ucb": ("sigma",),
+    "lookahead": ("depth",),
 }
 
 
@@ -111,7 +136,8 @@ class Study:
 
     arms: an `Arms`, or a list of `Arm`, which becomes one; policies: names, or `rmab.Policy`
     objects of one's own; options: settings by policy name; weights: what each agent's counts weigh
-    when they are merged (default 1 each).
+    when they are merged (default 1 each); draws: whether agents play by one draw of the dynamics or
+    each by one of its own.
     """
 
     arms: Arms
@@ -125,6 +151,7 @@ class Study:
     policies: Sequence[str | Policy] = ("fedtswi", "whittle")
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     weights: Sequence[float] | None = None
+    draws: str = "shared"
 
     def __post_init__(self) -> None:
         self._check_arms()
@@ -142,6 +169,7 @@ class Study:
             object.__setattr__(self, key, int(value))
         _one_of("realisations", self.realisations, REALISATIONS)
         _one_of("schedule", self.schedule, SCHEDULES)
+        _one_of("draws", self.draws, DRAWS)
         alike = [arm.moves_alike for arm in self.arms]
         if self.realisations == "shared" and not all(alike):
             raise StudyError(
@@ -223,6 +251,10 @@ class Study:
                     f"options.{name}.prior must be one number, as arm {largest + 1} has {S} "
                     f"states, got {_shown(prior)}"
                 )
+            try:
+                check_depth(self.arms.kinds, self.plays, settings.get("depth", DEPTH))
+            except ModelError as error:
+                raise StudyError(f"options.{name}.{error}") from None
             if settings.get("clip") is False and not self.arms.are_channels:
                 raise StudyError(
                     f"options.{name}.clip must be true unless all arms are channels: bounds that "
@@ -264,6 +296,7 @@ _KEYS = (
     "seed",
     "realisations",
     "schedule",
+    "draws",
     "policies",
     "options",
     "weights",

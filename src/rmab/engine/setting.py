@@ -1,0 +1,100 @@
+"""What a compiled batch of trials is made for, what it takes and what it gives.
+
+A `Setting` holds all that shapes the program; the rest is passed to it when it runs. A policy that
+knows the dynamics of arms that are not all channels, or that decides jointly, is given what it
+looks up: its `Guide`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from jax import Array
+
+from rmab.arms import Arms, Kind
+from rmab.engine.world import Truth
+from rmab.planning.joint_chain import Layout
+from rmab.planning.outlook import Outlook
+
+__all__ = ["Ahead", "Guide", "Joint", "Lookup", "Outcome", "Setting", "Simulate"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a compiled simulator is made for; all else is an argument."""
+
+    n_agents: int
+    kinds: tuple[Kind, ...]  # of each arm
+    horizon: int
+    channels: bool = True  # whether p01, p11 and reward describe all arms
+    idle_pay: bool = False  # whether an arm left alone may pay
+    shared: bool = False
+    schedule: str = "paper"
+    draws: str = "shared"  # of the dynamics: one for all agents, or "per-agent"
+    weights: tuple[float, ...] | None = None  # None: 1 for every agent
+    max_age: int = 32  # ages that tables filled from learnt dynamics tell apart
+
+    @classmethod
+    def of(cls, arms: Arms, n_agents: int, horizon: int, **others: Any) -> Setting:
+        """The setting for these arms."""
+        return cls(
+            n_agents,
+            arms.kinds,
+            horizon,
+            channels=arms.are_channels,
+            idle_pay=bool(arms.reward_passive.any()),
+            **others,
+        )
+
+    @property
+    def n_arms(self) -> int:
+        """N."""
+        return len(self.kinds)
+
+    @property
+    def n_states(self) -> int:
+        """S of the largest arm."""
+        return max(kind.states for kind in self.kinds)
+
+
+class Joint(NamedTuple):
+    """The exact optimum as a lookup: see rmab.planning.joint."""
+
+    actions: Array  # (codes,) row of `subsets` to play
+    subsets: Array  # (A, N) bool
+    layout: Layout  # of the joint code
+
+
+class Lookup(NamedTuple):
+    """A table of indices for known dynamics."""
+
+    table: Array  # (N, 1 + S max_age) indices
+    wraps: Array  # (N,) how far ages past max_age fall back; 0: they become never seen
+
+
+class Ahead(NamedTuple):
+    """The tables of a lookahead for known dynamics."""
+
+    outlook: Outlook  # of tables (N, 1 + S max_age)
+    wraps: Array  # as in Lookup
+
+
+Guide = Joint | Lookup | Ahead | None
+
+
+class Outcome(NamedTuple):
+    """What R trials gave; L bounds the number of episodes."""
+
+    rewards: Array  # (T, R) summed over agents
+    episodes: Array  # (R,)
+    lengths: Array  # (L, R) slots of each episode, 0 past the last
+    error: Array  # (L, N, R) squared error of the transition probabilities
+
+
+class Simulate(Protocol):
+    """A compiled batch: seed words, trial numbers, truth, K, what is looked up -> outcome."""
+
+    def __call__(
+        self, seed: Array, trials: Array, truth: Truth, plays: Array, guide: Guide, /
+    ) -> Outcome: ...

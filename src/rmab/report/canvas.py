@@ -1,0 +1,202 @@
+"""What drawings are made with: panels, lines with bands, legends, axes, files.
+
+Nothing here uses pyplot, and the same results give the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Mapping
+from html import escape
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from rmab.report.looks import STYLE, Look, looks_of
+from rmab.studies.results import Curve, Floats, PolicyResult
+
+__all__ = [
+    "BAND",
+    "bin_edges",
+    "binned",
+    "capital",
+    "draw_legend",
+    "draw_line",
+    "kept_episodes",
+    "lines_of",
+    "log_ticks",
+    "log_y",
+    "panels_of",
+    "plain",
+    "save",
+    "signed_log_y",
+]
+
+BAND = 1.96  # standard errors to each side
+BINS = 48  # along the slots
+BROWSER_FONTS = "'DejaVu Sans', Verdana, sans-serif"  # Verdana is as wide
+
+
+def panels_of(
+    rows: int, columns: int, share_y: Literal["none", "row"] = "none"
+) -> tuple[Figure, Any]:
+    """A figure and its axes, (rows, columns)."""
+    width = 5.8 if columns == 1 else 5.0 * columns
+    figure = Figure(figsize=(width, 1.0 + 3.0 * rows), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, sharex="col", sharey=share_y)
+
+
+def lines_of(results: Mapping[str, PolicyResult]) -> list[tuple[Look, PolicyResult]]:
+    """The results by policy, with how each is drawn."""
+    looks = looks_of(results)
+    return [(looks[name], result) for name, result in results.items()]
+
+
+def draw_line(axes: Axes, look: Look, x: npt.NDArray[Any], curve: Curve, place: int = 0) -> None:
+    """A mean with its band; place keeps the markers of lines that coincide apart."""
+    step = max(1, len(x) // 8)
+    axes.plot(
+        x,
+        curve.mean,
+        color=look.colour,
+        linestyle=look.dash,
+        marker=look.marker,
+        markevery=(place * 2 % step, step),
+        label=_listed(look.label),
+    )
+    reach = BAND * curve.se
+    axes.fill_between(
+        x, curve.mean - reach, curve.mean + reach, color=look.colour, alpha=0.16, linewidth=0
+    )
+
+
+def _listed(text: str) -> str:
+    """Legends leave out labels that begin with an underscore or are empty: a space keeps them."""
+    return f" {text}" if text[:1] in ("", "_") else text
+
+
+def draw_legend(figure: Figure, panels: npt.NDArray[Any]) -> None:
+    """One legend below all panels, where it covers no curve."""
+    entries = {
+        text: handle
+        for axes in panels.flat
+        for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    width = 0.7 + 0.08 * max(map(len, entries))  # inches of an entry, about
+    fit = max(1, int(figure.get_figwidth() / width))
+    rows = -(-len(entries) // fit)
+    figure.legend(
+        list(entries.values()),
+        list(entries),
+        loc="outside lower center",
+        ncols=-(-len(entries) // rows),
+    )
+
+
+def bin_edges(horizon: int, logarithmic: bool) -> npt.NDArray[np.int64]:
+    """Bins of slots, bin i has slots edges[i] + 1 to edges[i + 1]."""
+    if logarithmic:
+        cuts = np.geomspace(1, horizon + 1, BINS + 1) - 1
+    else:
+        cuts = np.linspace(0, horizon, BINS + 1)
+    return np.unique(np.round(cuts).astype(np.int64))
+
+
+def binned(curve: Curve, edges: npt.NDArray[np.int64]) -> tuple[Floats, Curve]:
+    """The middle of each bin and the curve's mean over it."""
+    sizes = np.diff(edges)
+    mean, se = (np.add.reduceat(each, edges[:-1]) / sizes for each in (curve.mean, curve.se))
+    return (edges[:-1] + 1 + edges[1:]) / 2, Curve(mean, se)
+
+
+def kept_episodes(reached: Floats, trials: int) -> npt.NDArray[np.intp]:
+    """The episodes to draw: half of the trials went on to the next. Always the first."""
+    went_on = np.append(reached[1:], 0)
+    keep = went_on >= trials / 2
+    keep[0] = True
+    return np.flatnonzero(keep)
+
+
+def log_y(*row: Axes) -> None:
+    """Logarithmic y axes that end a little below the lowest mean, whatever the bands do."""
+    drawn = np.concatenate(
+        [np.asarray(line.get_ydata(), float) for axes in row for line in axes.get_lines()]
+    )
+    positive = drawn[drawn > 0]
+    if not positive.size:
+        return
+    for axes in row:
+        axes.set_yscale("log")
+        axes.set_ylim(positive.min() / 1.5, positive.max() * 1.5)
+        log_ticks(axes.yaxis)
+
+
+def signed_log_y(*row: Axes) -> None:
+    """Logarithmic y axes to both sides of zero, linear from -1 to 1."""
+    for axes in row:
+        axes.set_yscale("symlog", linthresh=1)
+        axes.margins(y=0.1)
+        axes.yaxis.set_major_formatter(FuncFormatter(plain))
+
+
+def log_ticks(axis: Axis) -> None:
+    """1, 2, 5, 10, ... as plain numbers; powers of ten alone over many decades."""
+    low, high = axis.get_view_interval()
+    steps = (1.0, 2.0, 5.0) if high / low < 10**3.5 else (1.0,)
+    axis.set_major_locator(LogLocator(subs=steps))
+    axis.set_major_formatter(FuncFormatter(plain))
+    axis.set_minor_locator(NullLocator())
+
+
+def plain(value: float, _position: int | None = None) -> str:
+    """A number as an axis shows it."""
+    text = f"{value:.10g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def capital(text: str) -> str:
+    """With its first letter large."""
+    return text[:1].upper() + text[1:]
+
+
+# -------------------------------------------------------------------------------------------- files
+
+
+def save(figure: Figure, folder: Path, name: str, about: str) -> str:
+    """Write name.png and name.svg; returns the SVG for a page, said aloud as `about`."""
+    with rc_context({**STYLE, "svg.hashsalt": name}):
+        figure.savefig(folder / f"{name}.png", dpi=150, metadata={"Software": None})
+        file = io.StringIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(file, format="svg", metadata=nothing)
+    svg = _in_tags(file.getvalue(), [("'DejaVu Sans'", BROWSER_FONTS)])
+    (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+    return _inline(svg, name, about)
+
+
+def _inline(svg: str, name: str, about: str) -> str:
+    """The SVG without its XML header; its ids begin with `name`, so several can share a page."""
+    body = svg[svg.index("<svg ") :]
+    marks = ('id="', 'href="#', "url(#")
+    body = _in_tags(body, [(mark, f"{mark}{name}-") for mark in marks])
+    return body.replace("<svg ", f'<svg role="img" aria-label="{escape(about)}" ', 1).strip()
+
+
+def _in_tags(svg: str, changes: Iterable[tuple[str, str]]) -> str:
+    """Replace inside tags alone: the text between them may be anybody's."""
+
+    def changed(tag: re.Match[str]) -> str:
+        text = tag.group()
+        for old, new in changes:
+            text = text.replace(old, new)
+        return text
+
+    return re.sub(r"<[^>]*>", changed, svg)

@@ -1,0 +1,195 @@
+"""Results as tables of a page: means, exact values, settings and arms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from rmab.arms import Arms, stationary_belief
+from rmab.report.looks import label
+from rmab.report.markup import Markup, escaped, join, table, tag
+from rmab.studies.results import Results
+from rmab.studies.running import Values
+from rmab.studies.study import Study
+
+__all__ = ["arms_table", "exact_table", "means_table", "settings_table", "what_was_run"]
+
+EXACT_NAMES = {"optimum": "Optimum", "upper_bound": "Upper bound (Lagrangian)"}
+
+
+def exact_table(labels: Sequence[str], values: Sequence[Values]) -> Markup:
+    """Exact values and their shares of the optimum, by variant."""
+    if not values:
+        return Markup("")
+    rows: list[list[str]] = []
+    for name in values[0]:
+        row: list[str] = [EXACT_NAMES.get(name) or _policy(name)]
+        for each in values:
+            value, best = each[name], each["optimum"]
+            row += ["not known" if value is None else f"{value:.6f}", _share(value, best)]
+        rows.append(row)
+    head = ["Known dynamics"]
+    for text in labels[: len(values)]:
+        head += [f"Long-run average{', ' if text else ''}{text}", "of the optimum"]
+    reasons = {f"{name}: {why}." for each in values for name, why in each.reasons.items()}
+    return join(
+        tag("h3", "Exact values"),
+        table("Exact values", head, rows, numbers_from=1),
+        *(tag("p", reason) for reason in sorted(reasons)),
+    )
+
+
+def _share(value: float | None, best: float | None) -> str:
+    return "" if value is None or not best else f"{100 * value / best:.3f} %"
+
+
+def what_was_run(results: Results) -> Markup:
+    """M, N, K, T and the trials in a sentence."""
+    study = results.study
+    said = tag(
+        "p",
+        f"M = {study.agents} agents, N = {len(study.arms)} arms, K = {study.plays} plays in each "
+        f"of {study.horizon} slots; {results.trials} trials.",
+    )
+    if not results.interrupted:
+        return said
+    note = (
+        f"Interrupted: {results.trials} of {study.trials} trials were done, numbers are of those."
+    )
+    return join(said, tag("p", note, "note"))
+
+
+def means_table(done: Sequence[tuple[str, Results]]) -> Markup:
+    """One row for each policy of each variant."""
+    rows: list[list[str]] = []
+    for text, results in done:
+        for name, r in results.items():
+            rows.append(
+                [
+                    *([text] if text else []),
+                    _policy(name),
+                    _plus_minus(r.mean, r.se),
+                    _plus_minus(r.final, r.final_se),
+                    f"{r.episodes:.1f}",
+                    _plus_minus(r.behind, r.behind_se),
+                ]
+            )
+    named = [*(["Variant"] if done[0][0] else []), "Policy"]
+    head = [*named, "Mean", "Last tenth", "Episodes", "Behind whittle"]
+    return table("Means", head, rows, numbers_from=len(named))
+
+
+def _policy(name: str) -> Markup:
+    """The paper's name of a policy, and the one to type."""
+    shown = label(name)
+    if shown == name:
+        return escaped(name)
+    return Markup(f"{escaped(shown)} <code>{escaped(name)}</code>")
+
+
+def _plus_minus(value: float, se: float) -> str:
+    """With an unknown error (one trial), the value alone."""
+    return f"{value:.5f}" if np.isnan(se) else f"{value:.5f} ± {se:.5f}"
+
+
+def settings_table(studies: Sequence[tuple[str, Study, Results | None]]) -> Markup:
+    """What all variants share, a row each; then a row for each variant with what it has alone."""
+    columns = [_setting_column(study, results) for _, study, results in studies]
+    first = columns[0]
+    shared = [key for key in first if all(column[key] == first[key] for column in columns)]
+    own = [key for key in first if key not in shared]
+    parts = [table("Settings", ["Setting", "Value"], [[key, first[key]] for key in shared])]
+    if own:
+        rows = [
+            [text, *(column[key] for key in own)]
+            for (text, _, _), column in zip(studies, columns, strict=True)
+        ]
+        parts.append(table("Settings by variant", ["Variant", *own], rows))
+    return join(*parts)
+
+
+def _setting_column(study: Study, results: Results | None) -> dict[str, str]:
+    done = "" if results is None or not results.interrupted else f"{results.trials} of "
+    options = [
+        f"{name}: {key} = {json.dumps(value)}"
+        for name, settings in study.options.items()
+        for key, value in settings.items()
+    ]
+    weights = study.weights
+    return {
+        "Agents M": str(study.agents),
+        "Arms N": str(len(study.arms)),
+        "Plays in a slot K": str(study.plays),
+        "Slots T": str(study.horizon),
+        "Trials": f"{done}{study.trials}",
+        "Seed": str(study.seed),
+        "Realisations": study.realisations,
+        "Schedule": study.schedule,
+        "Draws": study.draws,
+        "Policies": ", ".join(study.policy_names),
+        "Options": "; ".join(options) or "none",
+        "Weights": "1 each" if weights is None else ", ".join(f"{w:g}" for w in weights),
+    }
+
+
+def arms_table(listed: Sequence[tuple[str, Arms]]) -> Markup:
+    """The arms, once where the variants share them or have copies of the same."""
+    firsts = [_without_copies(arms) for _, arms in listed]
+    shared = all(_same(first, firsts[0]) for first in firsts)
+    parts = []
+    for place, ((text, _), first) in enumerate(zip(listed, firsts, strict=True)):
+        if shared and place > 0:
+            break
+        alike = listed if shared else [listed[place]]
+        title = f"Arms: {text}" if text and not shared else "Arms"
+        title += _copies({len(arms) // len(first) for _, arms in alike})
+        head, rows = _channel_rows(first) if first.are_channels else _arm_rows(first)
+        parts += [tag("h3", title), table(title, head, rows, numbers_from=1)]
+    return join(*parts)
+
+
+def _without_copies(arms: Arms) -> Arms:
+    """The first arms, of which all others are copies in the same order."""
+    N = len(arms)
+    sizes = (size for size in range(1, N) if N % size == 0)
+    repeats = (arms[:size] for size in sizes if _same(arms, Arms(arms[:size].each * (N // size))))
+    return next(repeats, arms)
+
+
+def _copies(numbers: set[int]) -> str:
+    if numbers == {1}:
+        return ""
+    few, many = min(numbers), max(numbers)
+    return f", {many if few == many else f'{few} to {many}'} copies of each"
+
+
+def _same(first: Arms, second: Arms) -> bool:
+    keys = ("passive", "active", "reward_passive", "reward_active")
+    return first.kinds == second.kinds and all(
+        np.array_equal(getattr(first, key), getattr(second, key)) for key in keys
+    )
+
+
+def _channel_rows(arms: Arms) -> tuple[list[str], list[list[str]]]:
+    columns = (arms.p01, arms.p11, arms.reward)
+    beliefs = stationary_belief(arms)
+    rows = [
+        [str(arm + 1), *(f"{float(x[arm])!r}" for x in columns), f"{float(beliefs[arm]):.4f}"]
+        for arm in range(len(arms))
+    ]
+    return ["Arm", "p01", "p11", "Reward", "Stationary belief"], rows
+
+
+def _arm_rows(arms: Arms) -> tuple[list[str], list[list[str]]]:
+    """One row for each state of each arm."""
+    rows = []
+    for number, arm in enumerate(arms, start=1):
+        seen = "always" if arm.observed == "always" else "when played"
+        for s in range(arm.states):
+            moves = (", ".join(f"{p:g}" for p in matrix[s]) for matrix in (arm.passive, arm.active))
+            pays = (f"{r[s]:g}" for r in (arm.reward_passive, arm.reward_active))
+            rows.append([f"{number}, seen {seen}" if s == 0 else "", str(s), *moves, *pays])
+    head = ["Arm", "State", "Next if left alone", "Next if played", "Pays if left alone", "Pays"]
+    return head, rows

@@ -1,0 +1,269 @@
+"""Matrices drawn from looks at any gaps: calibrated, and the known laws where there are such."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from rmab.learning.matrix_charts import deviation_matrix, law_and_trees, log_bend, with_law
+from rmab.learning.matrix_posterior import draw_matrices, mean_matrices
+from rmab.learning.randomness import DRAWS, Draws, stream
+
+GAPS = 12
+BATCH = 256  # trials of one call, for all tests alike: a width is a compilation
+RARE = 1e-4
+
+
+@jax.jit
+def _draw_and_mean(
+    counts: jax.Array, before: jax.Array, seed: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Both, (S, S, 1, BATCH): one program, compiled once for each S."""
+    key = stream(jnp.stack([jnp.uint32(0), seed]), jnp.arange(BATCH), jnp.uint32(0), DRAWS)
+    drawn = draw_matrices(counts, before, Draws(key, jnp.ones(BATCH, jnp.int32)))
+    return drawn, mean_matrices(counts, before)
+
+
+def drawn(counts: np.ndarray, seed: int, prior: tuple[float, ...]) -> np.ndarray:
+    """Draws (S, S, trials) for counts (C, S, S, trials), BATCH at a time."""
+    return in_batches(counts, seed, prior)[0]
+
+
+def means(counts: np.ndarray, prior: tuple[float, ...]) -> np.ndarray:
+    return in_batches(counts, 0, prior)[1]
+
+
+def in_batches(
+    counts: np.ndarray, seed: int, prior: tuple[float, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    more = -counts.shape[-1] % BATCH
+    whole = np.pad(counts, [(0, 0)] * 3 + [(0, more)])[:, :, :, None]
+    before = jnp.array(prior, jnp.float32)[None, :, None, None]
+    parts = [
+        _draw_and_mean(part, before, jnp.uint32(1000 * seed + k))
+        for k, part in enumerate(np.split(whole, whole.shape[-1] // BATCH, -1))
+    ]
+    draws, estimates = (np.concatenate(each, -1) for each in zip(*parts, strict=True))
+    return draws[:, :, 0, : counts.shape[-1]], estimates[:, :, 0, : counts.shape[-1]]
+
+
+def laws(truth: np.ndarray) -> np.ndarray:
+    """P, P^2, ..., P^GAPS and the stationary law in every row: (..., GAPS + 1, S, S)."""
+    powers = [truth]
+    for _ in range(GAPS - 1):
+        powers.append(powers[-1] @ truth)
+    lazy = (truth + np.eye(truth.shape[-1])) / 2
+    powers.append(np.linalg.matrix_power(lazy, 2**20))
+    whole = np.stack(powers, -3)
+    return np.asarray(whole / whole.sum(-1, keepdims=True))
+
+
+def log_density(moves: np.ndarray, counts: np.ndarray, prior: np.ndarray) -> float:
+    """Of the log odds of one matrix (S, S), for counts (C, S, S): the definition."""
+    logs = np.log(laws(moves))
+    return float((counts * logs).sum() + (prior * logs[0]).sum())
+
+
+# How often a pair of looks is so many slots apart; the last: settled.
+PLAYED = {
+    "often": 0.6 * 0.4 ** np.arange(GAPS + 1.0),
+    "now and then": np.r_[np.ones(GAPS), 0.0],
+    "seldom": np.r_[np.full(5, 0.01), np.full(GAPS - 5, 0.1), 0.25],
+}
+
+
+def looks(rng: np.random.Generator, truth: np.ndarray, pairs: int, played: str) -> np.ndarray:
+    """Counts (C, S, S, trials) of pairs that begin in any state, from truth (trials, S, S)."""
+    n_trials, n_states = truth.shape[:2]
+    apart = rng.multinomial(pairs, PLAYED[played] / PLAYED[played].sum(), n_trials)
+    first = rng.multinomial(apart, rng.dirichlet(np.full(n_states, 5.0), n_trials)[:, None])
+    return np.asarray(np.moveaxis(rng.multinomial(first, laws(truth)), 0, -1), np.float32)
+
+
+# ------------------------------------------------------------------------- calibration
+
+
+@pytest.mark.parametrize(
+    ("n_states", "prior", "replicates", "sizes"),
+    [
+        (3, 1.0, 128, (0, 5, 30, 200, 2000, 20000)),
+        (3, 0.3, 64, (0, 5, 30, 200, 2000, 20000)),
+        (4, 1.0, 64, (5, 200, 20000)),
+    ],
+)
+def test_true_matrices_rank_evenly_among_draws(n_states, prior, replicates, sizes):
+    """Matrices from the prior, looks by them: the truth is exchangeable with the draws.
+
+    So few matrices show gross errors, not the narrow draws at long gaps that the module states.
+    """
+    per_rank, before = 15, (prior,) * n_states
+    rng = np.random.default_rng(6)
+    cases = [(size, played) for size in sizes for played in PLAYED]
+    truth = rng.dirichlet(np.full(n_states, prior), (len(cases), replicates, n_states))
+    counts = [looks(rng, one, *case) for one, case in zip(truth, cases, strict=True)]
+    every = np.concatenate(counts, -1)  # (C, S, S, cases x replicates)
+    truth = np.moveaxis(truth.reshape(-1, n_states, n_states), 0, -1)
+    under = np.stack([drawn(every, seed, before) < truth for seed in range(per_rank)])
+    ranks = under.sum(0).reshape(n_states, n_states, len(cases), replicates)
+    tallies = np.stack([(ranks == rank).sum(-1) for rank in range(per_rank + 1)])
+    each = stats.chisquare(tallies, axis=0).pvalue  # (S, S, cases)
+    assert each.min() > RARE / each.size
+    # Entries of a row depend on each other, so one of each row: still many tests in one.
+    assert stats.combine_pvalues(each[:, 0].ravel()).pvalue > RARE
+
+
+@pytest.mark.parametrize("pairs", [0, 3, 1000])
+def test_neighbouring_looks_give_dirichlet_draws(pairs):
+    n_trials, before = 4000, (0.7, 1.0, 2.0)
+    rng = np.random.default_rng(2)
+    counts = np.zeros((GAPS + 1, 3, 3, n_trials), np.float32)
+    truth = [[0.1, 0.3, 0.6], [0.9, 0.1, 0.0], [0.2, 0.2, 0.6]]
+    counts[0] = rng.multinomial(pairs, truth)[..., None]
+    draws = drawn(counts, 1, before)
+    shape = counts[0, :, :, 0] + np.array(before)
+    whole = shape.sum(1, keepdims=True)
+    for entry in np.ndindex(3, 3):
+        law = stats.beta(shape[entry], whole[entry[0], 0] - shape[entry])
+        assert stats.kstest(draws[entry], law.cdf).pvalue > RARE
+    np.testing.assert_allclose(means(counts[..., :1], before)[..., 0], shape / whole, rtol=1e-4)
+
+
+# --------------------------------------------------------------- against exact posteriors
+
+
+def weighted_prior(counts: np.ndarray, n_matrices: int) -> tuple[np.ndarray, np.ndarray]:
+    """Matrices (n, 3, 3) from the uniform prior, and their shares of the posterior, (n,)."""
+    matrices = np.random.default_rng(8).dirichlet(np.ones(3), (n_matrices, 3))
+    seen = np.flatnonzero(counts.any((1, 2)))
+    height = (counts[seen] * np.log(laws(matrices)[:, seen])).sum((1, 2, 3))
+    share = np.exp(height - height.max())
+    return matrices, share / share.sum()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "played"), [(15, "often"), (4, "now and then"), (20, "now and then"), (20, "seldom")]
+)
+def test_moments_are_those_of_the_weighted_prior(pairs, played):
+    """With few looks, matrices from the prior weighted by their likelihood are the posterior."""
+    n_trials = 16 * BATCH
+    rng = np.random.default_rng(pairs)
+    counts = looks(rng, rng.dirichlet(np.ones(3), (1, 3)), pairs, played)
+    matrices, share = weighted_prior(counts[..., 0], 100_000)
+    draws = np.moveaxis(drawn(np.repeat(counts, n_trials, -1), 3, (1.0, 1.0, 1.0)), -1, 0)
+    every = [*np.ndindex(3, 3)]
+    for value in (
+        *(lambda p, e=entry: p[:, *e] for entry in every),
+        *(lambda p, e=entry: p[:, *e] ** 2 for entry in every),
+        lambda p: p[:, 0, 0] * p[:, 1, 1],
+        lambda p: p[:, 0, 2] * p[:, 2, 0],
+        lambda p: np.linalg.det(p),
+    ):
+        exact, found = value(matrices), value(draws)
+        mean = share @ exact
+        error = np.hypot(
+            found.std() / np.sqrt(n_trials), np.sqrt((share**2 * (exact - mean) ** 2).sum())
+        )
+        assert abs(found.mean() - mean) < 4.5 * error
+
+
+@settings(max_examples=15)
+@given(
+    seed=st.integers(0, 2**16),
+    pairs=st.sampled_from([10, 300, 10000]),
+    played=st.sampled_from(sorted(PLAYED)),
+)
+def test_the_estimate_is_a_summit(seed, pairs, played):
+    """Steps to either side lead down, by what the posterior's spread there allows."""
+    rng = np.random.default_rng(seed)
+    before = (1.0, 1.0, 1.0)
+    counts = looks(rng, rng.dirichlet(np.ones(3), (1, 3)), pairs, played)
+    best = means(counts, before)[:, :, 0].astype(float)
+    best /= best.sum(1, keepdims=True)
+    top = log_density(best, counts[..., 0], np.ones(3))
+    for _ in range(20):
+        aside = best * np.exp(0.3 * rng.normal(size=(3, 3)))
+        assert (
+            log_density(aside / aside.sum(1, keepdims=True), counts[..., 0], np.ones(3))
+            < top + 0.05
+        )
+
+
+# ---------------------------------------------------------------------------- coordinates
+
+
+def test_coordinates_reach_the_law_they_name():
+    """The stationary law is the one asked for, and odds ratios are those of P e^z."""
+    rng = np.random.default_rng(12)
+    moves = np.moveaxis(rng.dirichlet(np.ones(3), (40, 3)), 0, -1)
+    z = 0.7 * rng.normal(size=moves.shape)
+
+    @jax.jit
+    def reach(moves: jax.Array, z: jax.Array) -> tuple[jax.Array, ...]:
+        law = law_and_trees(moves)[0]
+        reached = with_law(moves, law, z)
+        turns = deviation_matrix(moves, law), log_bend(moves, law)
+        return law, reached, law_and_trees(reached)[0], *turns
+
+    found = reach(moves.astype(np.float32), z.astype(np.float32))
+    law, reached, new_law, deviations, bend = (np.asarray(x, float) for x in found)
+    plain = laws(np.moveaxis(moves, -1, 0))[:, -1, 0].T  # (S, items)
+    np.testing.assert_allclose(law, plain, rtol=1e-4)
+    asked = plain * np.exp((plain[:, None] * z).sum(0))
+    np.testing.assert_allclose(new_law, asked / asked.sum(0), rtol=2e-3)
+
+    def odds(log: np.ndarray) -> np.ndarray:
+        return np.asarray(log[1:, 1:] + log[:1, :1] - log[1:, :1] - log[:1, 1:])
+
+    np.testing.assert_allclose(odds(np.log(reached)), odds(np.log(moves) + z), atol=1e-3)
+    for k in range(moves.shape[-1]):
+        P, pi = moves[..., k], plain[:, k]
+        settled = np.outer(np.ones(3), pi)
+        inverse = np.linalg.inv(np.eye(3) - P + settled) - settled
+        np.testing.assert_allclose(deviations[..., k], inverse, atol=1e-3 * abs(inverse).max())
+        # How the log odds of the law answer to columns scaled by e^beta, beta(0) = 0.
+        answer = (np.diag(pi) - P.T @ np.diag(pi) @ P) @ inverse / pi
+        odds_answer = answer[1:, 1:] - answer[1:, :1]
+        assert abs(np.log(abs(np.linalg.det(odds_answer))) - bend[k]) < 1e-3
+
+
+# ------------------------------------------------------------------------------ extremes
+
+
+def test_the_estimate_finds_the_truth():
+    rng = np.random.default_rng(9)
+    truth = rng.dirichlet(np.ones(3), (200, 3))
+    counts = looks(rng, truth, 10**6, "often")
+    found = np.moveaxis(means(counts, (1.0, 1.0, 1.0)), -1, 0)
+    error = (found - truth) / np.sqrt(truth * (1 - truth) / 10**5)
+    assert abs(error).max() < 8
+    draws = np.moveaxis(drawn(counts, 4, (1.0, 1.0, 1.0)), -1, 0)
+    apart = (draws - found) / np.sqrt(truth * (1 - truth) / 10**5)
+    assert abs(apart).max() < 8
+
+
+@pytest.mark.parametrize("whole", [0.3, 1e6, 1e9, 1e12])
+def test_weights_of_any_size_give_matrices(whole):
+    rng = np.random.default_rng(3)
+    n_trials = 64
+    truth = rng.dirichlet(np.full(3, 0.2), (n_trials, 3))
+    counts = (
+        np.moveaxis(laws(truth), 0, -1) * rng.dirichlet(np.full(GAPS + 1, 0.3))[:, None, None, None]
+    )
+    counts = np.asarray(counts * whole, np.float32)
+    for matrix in (drawn(counts, 8, (1.0, 1.0, 1.0)), means(counts, (1.0, 1.0, 1.0))):
+        assert np.isfinite(matrix).all()
+        assert (matrix >= 0).all()
+        np.testing.assert_allclose(matrix.sum(1), 1, rtol=1e-5)
+
+
+def test_numbers_belong_to_their_trial():
+    """What a trial draws does not depend on the trials beside it."""
+    rng = np.random.default_rng(5)
+    counts = looks(rng, rng.dirichlet(np.ones(3), (BATCH, 3)), 50, "often")
+    before = (1.0, 1.0, 1.0)
+    np.testing.assert_array_equal(
+        drawn(counts, 2, before)[..., :16], drawn(counts[..., :16], 2, before)
+    )
