@@ -72,7 +72,7 @@ class Looks(NamedTuple):
 
 
 def arrange(counts: Array, prior: Weights) -> Looks:
-    """Counts (C, S, S, n, trials) and the prior's weights (1, S, 1, 1), for the summit."""
+    """Counts (C, S, S, n, trials) and prior weights (1, S, 1, 1), as the summit takes them."""
     n_kinds, n_states = counts.shape[:2]
     flat = counts.reshape(n_kinds, n_states, n_states, -1).astype(jnp.float32)
     apart = flat[1:-1]
