@@ -48,6 +48,7 @@ TURNS = 6  # of Fisher scoring with pairs at long gaps shared out; one more with
 MATTERS = 16.0  # moved^2 / total, pairs shared out and all pairs, from which it does
 FARTHEST = 3.0  # of a turn, in a coordinate
 EDGE = 30.0  # of coordinates: e^-2 EDGE and its inverse are numbers of single precision
+HOPELESS = -1e30  # the log of a weight that is never taken
 SURE = 2.0  # standard errors from 1/2 at which b0 is known not to be 1/2
 
 
@@ -95,7 +96,8 @@ def mean_channels(counts: Array, prior: tuple[float, float]) -> tuple[Array, Arr
     p01, p11, weight = _proposals(counts, prior, radius, angle)
     weight = jnp.exp(weight - weight.max((0, 1)))
     total = weight.sum((0, 1))
-    return (p01 * weight).sum((0, 1)) / total, (p11 * weight).sum((0, 1)) / total
+    up, stay = ((p * weight).sum((0, 1)) / total for p in (p01, p11))
+    return jnp.minimum(up, 1), jnp.minimum(stay, 1)  # sums are rounded
 
 
 def _proposals(
@@ -122,7 +124,8 @@ def _proposals(
     channel = channel_at(x, y, half)
     density = jnp.log(fit.xx) + jnp.log(fit.yy) + 1.5 * jnp.log(radius)
     weight = log_likelihood(looks, channel) + channel.spread - density
-    return channel.p01, channel.p11, weight
+    # Where rounding took off more than is allowed for, far from the modes, there is no number.
+    return channel.p01, channel.p11, jnp.where(weight > HOPELESS, weight, HOPELESS)
 
 
 def _direction(angle: Array) -> tuple[Array, Array]:
