@@ -26,7 +26,12 @@ WATCHED = Arm([[0.6, 0.4], [0.7, 0.3]], reward=[0.0, 0.1], observed="always")
     [
         ("fedts-myopic-gap", Arms([LEVELS, WATCHED, CHANNEL]), "shared"),
         ("feducb-wi-gap", Arms([HIDDEN, CHANNEL]), "shared"),
-        ("fedts-lookahead-gap", Arms([WATCHED, CHANNEL]), "per-agent"),
+        pytest.param(
+            "fedts-lookahead-gap",
+            Arms([WATCHED, CHANNEL]),
+            "per-agent",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "fedtswi-gap",
             Arms([LEVELS, WATCHED, CHANNEL]),

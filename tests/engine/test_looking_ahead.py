@@ -113,7 +113,8 @@ def test_simulated_reward_is_the_exact_one(arms, plays, depth):
 
 
 @pytest.mark.parametrize(
-    ("arms", "plays", "draws"), [(PAPER, 2, "per-agent"), (ALIKE, 1, "shared")]
+    ("arms", "plays", "draws"),
+    [(PAPER, 2, "per-agent"), pytest.param(ALIKE, 1, "shared", marks=pytest.mark.slow)],
 )
 def test_learning_from_looks_in_consecutive_slots(arms, plays, draws):
     """With a learner that compiles fast; it ends nearer to the known lookahead than it began."""

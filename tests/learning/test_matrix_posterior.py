@@ -91,7 +91,7 @@ def looks(rng: np.random.Generator, truth: np.ndarray, pairs: int, played: str) 
     [
         (3, 1.0, 128, (0, 5, 30, 200, 2000, 20000)),
         (3, 0.3, 64, (0, 5, 30, 200, 2000, 20000)),
-        (4, 1.0, 64, (5, 200, 20000)),
+        pytest.param(4, 1.0, 64, (5, 200, 20000), marks=pytest.mark.slow),
     ],
 )
 def test_true_matrices_rank_evenly_among_draws(n_states, prior, replicates, sizes):
