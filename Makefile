@@ -71,7 +71,7 @@ lock:  ## Re-compile the lock files (ARGS=--upgrade for newer versions)
 	tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
 	$(PYTHON) -m venv "$$tmp"; \
 	"$$tmp/bin/python" -m pip install --quiet uv==$(UV_VERSION); \
-	"$$tmp/bin/uv" $(COMPILE) $(ARGS) -c requirements/constraints.txt --extra sim --extra dev pyproject.toml -o requirements/dev.txt; \
+	"$$tmp/bin/uv" $(COMPILE) $(ARGS) -c requirements/constraints.txt --extra all --extra dev pyproject.toml -o requirements/dev.txt; \
 	printf '%s\n' $(BUILD_REQUIRES) \
 		| "$$tmp/bin/uv" $(COMPILE) $(ARGS) -c requirements/dev.txt - -o requirements/build.txt
 	@echo "wrote $(LOCKS)"

@@ -5,13 +5,29 @@
     +-- StudyError        a study file, a key or an option that cannot be used
     +-- TooLargeError     an exact computation that does not fit; carries the state count
     +-- ConvergenceError  an iteration that did not reach its tolerance
+    +-- FederationError   a federation's file, database, credential or address that cannot be used
+    +-- ProtocolError     a message that breaks the protocol: the peer's mistake, not ours
+    +-- StorageError      a database that did not keep what it was given
+    +-- UnreachableError  a server that could not be reached when it had to be
 
 The message is one line: the place, the value and the rule.
 """
 
 from __future__ import annotations
 
-__all__ = ["ConvergenceError", "ModelError", "RmabError", "StudyError", "TooLargeError"]
+from typing import Any
+
+__all__ = [
+    "ConvergenceError",
+    "FederationError",
+    "ModelError",
+    "ProtocolError",
+    "RmabError",
+    "StorageError",
+    "StudyError",
+    "TooLargeError",
+    "UnreachableError",
+]
 
 
 class RmabError(Exception):
@@ -36,3 +52,29 @@ class TooLargeError(RmabError):
 
 class ConvergenceError(RmabError):
     """An iteration that did not reach its tolerance."""
+
+
+class FederationError(RmabError, ValueError):
+    """A federation's file, database, credential or address that cannot be used."""
+
+
+class ProtocolError(RmabError):
+    """A message that breaks the protocol.
+
+    status: the HTTP code that answers it; code: one word for programs; extra: what the answer
+    carries besides.
+    """
+
+    def __init__(self, status: int, code: str, message: str, **extra: Any) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.extra = extra
+
+
+class StorageError(RmabError):
+    """A database that did not keep what it was given; nothing of it was acknowledged."""
+
+
+class UnreachableError(RmabError):
+    """A server that could not be reached when it had to be."""

@@ -46,9 +46,9 @@ def test_episodes_that_run_to_their_limit(schedule, lengths):
 
 def test_visit_limit_is_a_power_of_two_times_the_visits():
     visits = np.array([0, 1, 2, 7, 40])
-    assert visit_limit(visits, 1, 1000).tolist() == [2, 2, 4, 14, 80]
-    assert visit_limit(visits, 3, 1000).tolist() == [8, 8, 16, 56, 320]
-    assert visit_limit(visits, 5, 1000).tolist() == [32, 32, 64, 224, 1000]
+    assert visit_limit(visits, 2, 1000).tolist() == [2, 2, 4, 14, 80]
+    assert visit_limit(visits, 8, 1000).tolist() == [8, 8, 16, 56, 320]
+    assert visit_limit(visits, 32, 1000).tolist() == [32, 32, 64, 224, 1000]
 
 
 @given(
@@ -61,9 +61,9 @@ def test_visit_limit_is_a_power_of_two_times_the_visits():
 def test_visit_limit_neither_overflows_nor_passes_the_horizon(visits, n_agents, horizon):
     visits = min(visits, horizon)
     plain = min(2**n_agents * max(1, visits), horizon)
-    assert visit_limit(np.array([visits], np.int64), n_agents, horizon).tolist() == [plain]
-    assert visit_limit(np.array([visits], np.int32), n_agents, horizon).tolist() == [plain]
-    assert visit_limit(jnp.array([visits], jnp.int32), n_agents, horizon).tolist() == [plain]
+    assert visit_limit(np.array([visits], np.int64), 2**n_agents, horizon).tolist() == [plain]
+    assert visit_limit(np.array([visits], np.int32), 2**n_agents, horizon).tolist() == [plain]
+    assert visit_limit(jnp.array([visits], jnp.int32), 2**n_agents, horizon).tolist() == [plain]
 
 
 Seen = Sequence[Sequence[tuple[int, int] | tuple[()]]]

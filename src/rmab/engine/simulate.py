@@ -233,7 +233,8 @@ class _Simulator:
     def cap(self, visits: Array | None) -> Array:
         """The visits that end an episode when exceeded, from those at its start."""
         assert visits is not None
-        most = visit_limit(visits.astype(jnp.int32), self.setting.n_agents, self.setting.horizon)
+        factor = 2**self.setting.n_agents
+        most = visit_limit(visits.astype(jnp.int32), factor, self.setting.horizon)
         return jnp.asarray(most, self.looking.whole)
 
     def error(self, found: Found, truth: Truth) -> Array:

@@ -21,12 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rmab.arms import Arms, Dynamics, FloatArray, InformationStates, Moves
+from rmab.arms import Arms, FloatArray, Moves
 from rmab.learning.learners import GAPS, Evidence, Prior, survivors, thompson, ucb
 from rmab.learning.randomness import Draws
 from rmab.planning.general import fixed_best_scores, fixed_scores, myopic_table, whittle_table
 from rmab.planning.lookahead import DEPTH
-from rmab.planning.planners import Planner, fixed, fixed_best, myopic, round_robin, whittle_at
+from rmab.planning.planners import Planner, fixed, fixed_best, myopic, take_turns, whittle_at
 from rmab.planning.tables import Table, fill_myopic, fill_whittle
 
 __all__ = ["POLICIES", "Learner", "Policy", "named"]
@@ -75,20 +75,6 @@ class Policy:
     max_age: int = 64
 
 
-def _take_turns(dynamics: Dynamics, states: InformationStates) -> Array:
-    """Round robin, fair also where K does not divide the number of arms in play.
-
-    Arms played in one slot have one age. Where they were the last and the first of a round, the
-    last go first again; the lower arm, as in other ties, would get ahead of the rest for ever.
-    """
-    playing, age = jnp.broadcast_arrays(dynamics.p11 > 0, states.age)
-    first = jnp.take_along_axis(age, jnp.argmax(playing, axis=0)[None], axis=0)
-    with_first = playing & (age == first)
-    ends_a_round = with_first & (jnp.cumsum(playing & ~with_first, axis=0) > 0)
-    index: Array = round_robin(dynamics, states) + 0.5 * ends_a_round
-    return index
-
-
 def _fed1_ucb(name: str, horizon: int, *, sigma: float = 0.5) -> Policy:
     """Fed1-UCB: phases of int(10 ln T) pulls of every arm in play; then K arms for ever."""
     pulls = max(1, int(10 * math.log(horizon)))
@@ -100,7 +86,7 @@ def _fed1_ucb(name: str, horizon: int, *, sigma: float = 0.5) -> Policy:
     learner = partial(survivors, pulls=pulls, horizon=horizon, sigma=sigma)
     return Policy(
         name,
-        _take_turns,
+        take_turns,
         learner,
         statewise=True,
         lengths=lengths,

@@ -21,15 +21,18 @@ from rmab.arms import array_namespace
 __all__ = [
     "DRAWS",
     "FIRST_LENGTH",
+    "LONGEST",
     "SCHEDULES",
     "merge",
     "most_episodes",
     "next_limit",
     "visit_limit",
+    "visits_can_end",
 ]
 
 Array = Any
 FIRST_LENGTH = 1  # T_0
+LONGEST = 2**40  # slots: a horizon for agents that have none
 SCHEDULES = ("paper", "linear", "doubling")
 DRAWS = ("shared", "per-agent")  # one draw of the dynamics for all agents, or one for each
 
@@ -49,13 +52,13 @@ def visits_can_end(schedule: str, n_agents: int, horizon: int) -> bool:
     return schedule == "paper" and 2**n_agents < horizon
 
 
-def visit_limit(visits: Array, n_agents: int, horizon: int) -> Array:
+def visit_limit(visits: Array, factor: int, horizon: int) -> Array:
     """The visit counts that end an episode when exceeded, from those at its start.
 
-    No count exceeds the horizon, so larger limits are cut to it before they overflow.
+    factor: 2^M. No count exceeds the horizon, so larger limits are cut to it before they overflow.
     """
     xp = array_namespace(visits)
-    factor = min(2**n_agents, horizon)
+    factor = min(factor, horizon)
     enough = horizon // factor + 1
     return xp.minimum(factor * xp.clip(visits, 1, enough), horizon)
 

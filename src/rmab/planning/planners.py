@@ -43,6 +43,7 @@ __all__ = [
     "index_table",
     "myopic",
     "round_robin",
+    "take_turns",
     "whittle_at",
 ]
 
@@ -70,6 +71,20 @@ def round_robin(dynamics: Dynamics, states: InformationStates) -> Array:
     age = xp.asarray(states.age)
     turn = xp.where(age == NEVER, xp.inf, age)
     return xp.where(dynamics.p11 > 0, turn, -1.0)
+
+
+def take_turns(dynamics: Dynamics, states: InformationStates) -> Array:
+    """Round robin, fair also where K does not divide the number of arms in play.
+
+    Arms played in one slot have one age. Where they were the last and the first of a round, the
+    last go first again; the lower arm, as in other ties, would get ahead of the rest for ever.
+    """
+    xp = array_namespace(dynamics.p01, states.age)
+    playing, age = xp.broadcast_arrays(dynamics.p11 > 0, xp.asarray(states.age))
+    first = xp.take_along_axis(age, xp.argmax(playing, axis=0)[None], axis=0)
+    with_first = playing & (age == first)
+    ends_a_round = with_first & (xp.cumsum(playing & ~with_first, axis=0) > 0)
+    return round_robin(dynamics, states) + 0.5 * ends_a_round
 
 
 def index_table(planner: Planner, arms: Arms, max_age: int) -> np.ndarray[Any, Any]:

@@ -18,9 +18,7 @@ Arms count from 1, rows, columns and states from 0.
 
 from __future__ import annotations
 
-import math
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -34,7 +32,17 @@ import numpy as np
 from rmab.arms import OBSERVED, Arm, Arms, channels
 from rmab.errors import ModelError, StudyError
 from rmab.federation.rounds import DRAWS, SCHEDULES
-from rmab.planning.lookahead import DEPTH, DEPTHS, check_depth
+from rmab.federation.settings import (
+    KNOWN,
+    LEARNERS,
+    OPTIONS,
+    check_options,
+    is_number,
+    one_of,
+    read_toml,
+    shown,
+)
+from rmab.planning.lookahead import DEPTH, check_depth
 
 if TYPE_CHECKING:
     from rmab.federation.policies import Policy
@@ -52,82 +60,13 @@ __all__ = [
 ]
 
 REALISATIONS = ("independent", "shared")
-LEARNERS = (
-    "fedtswi",
-    "fedts-myopic",
-    "feducb-wi",
-    "feducb-myopic",
-    "fedtswi-gap",
-    "fedts-myopic-gap",
-    "feducb-wi-gap",
-    "fedts-lookahead-gap",
-    "fed1-ucb",
-)
-KNOWN = ("whittle", "myopic", "lookahead", "optimal", "fixed", "fixed-best", "random")
 CATALOGUE = "catalogue:"  # what the name of a study that comes with the package begins with
 
 MOST_STATES = 64
 _MOST_ENTRIES = 2**22  # of N transition matrices, each as large as the largest
 # The engine counts in single precision: what is far smaller or larger is lost in it.
 _REWARDS = (1e-30, 1e30)
-_PRIORS = (1e-6, 1e6)
-_MOST = 1e6
-_GAPS = (8, 128)  # fewer cannot tell hidden arms' two matrices apart; more compile for minutes
-
-
-def _number(value: Any) -> bool:
-    """Whether it is a finite number."""
-    try:
-        return (
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and math.isfinite(float(value))
-        )
-    except OverflowError:  # a whole number that no float can hold
-        return False
-
-
-def _prior(value: Any) -> bool:
-    """Whether it is one number or two, as a prior may be."""
-    pair = isinstance(value, list | tuple) and len(value) == 2
-    return all(_number(x) and _PRIORS[0] <= x <= _PRIORS[1] for x in (value if pair else [value]))
-
-
-def _shown(value: Any) -> str:
-    """A value as a message shows it: on one line and not long, whatever it is."""
-    try:
-        text = " ".join(repr(value).splitlines())
-    except (RecursionError, ValueError):  # nested deeply, or more digits than Python prints
-        return f"a value of type {type(value).__name__} that is too large to show"
-    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
-
-
-# option: (test, rule)
-_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "clip": (lambda v: isinstance(v, bool), "true or false"),
-    "depth": (
-        lambda v: isinstance(v, int) and not isinstance(v, bool) and v in DEPTHS,
-        f"one of {', '.join(map(str, DEPTHS))}",
-    ),
-    "gaps": (
-        lambda v: isinstance(v, int) and not isinstance(v, bool) and _GAPS[0] <= v <= _GAPS[1],
-        f"a whole number from {_GAPS[0]} to {_GAPS[1]}",
-    ),
-    "prior": (_prior, "a number, or two numbers for arms of two states, from 1e-6 to 1e6"),
-    "sigma": (lambda v: _number(v) and 0 < v <= _MOST, "a positive number of at most 1e6"),
-}
-OPTIONS = {
-    "fedtswi": ("prior",),
-    "fedts-myopic": ("prior",),
-    "feducb-wi": ("clip", "prior"),
-    "feducb-myopic": ("clip", "prior"),
-    "fedtswi-gap": ("gaps", "prior"),
-    "fedts-myopic-gap": ("gaps", "prior"),
-    "feducb-wi-gap": ("clip", "gaps", "prior"),
-    "fedts-lookahead-gap": ("depth", "gaps", "prior"),
-    "fed1-ucb": ("sigma",),
-    "lookahead": ("depth",),
-}
+MOST_WEIGHT = 1e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,11 +104,11 @@ class Study:
             value = getattr(self, key)
             whole = isinstance(value, Integral) and not isinstance(value, bool)
             if not whole or not low <= value <= high:
-                raise StudyError(f"{key} must be a whole number {rule}, got {_shown(value)}")
+                raise StudyError(f"{key} must be a whole number {rule}, got {shown(value)}")
             object.__setattr__(self, key, int(value))
-        _one_of("realisations", self.realisations, REALISATIONS)
-        _one_of("schedule", self.schedule, SCHEDULES)
-        _one_of("draws", self.draws, DRAWS)
+        one_of("realisations", self.realisations, REALISATIONS)
+        one_of("schedule", self.schedule, SCHEDULES)
+        one_of("draws", self.draws, DRAWS)
         alike = [arm.moves_alike for arm in self.arms]
         if self.realisations == "shared" and not all(alike):
             raise StudyError(
@@ -186,7 +125,7 @@ class Study:
             object.__setattr__(self, "arms", Arms(given))
         elif not isinstance(given, Arms):
             raise StudyError(
-                f"arms must be a list of rmab.Arm, or made by rmab.channels, got {_shown(given)}"
+                f"arms must be a list of rmab.Arm, or made by rmab.channels, got {shown(given)}"
             )
         arms = self.arms
         S = int(arms.sizes.max())
@@ -212,15 +151,15 @@ class Study:
 
     def _check_policies(self) -> None:
         if isinstance(self.policies, str) or not isinstance(self.policies, Sequence):
-            raise StudyError(f"policies must be a list of names, got {_shown(self.policies)}")
+            raise StudyError(f"policies must be a list of names, got {shown(self.policies)}")
         if not self.policies:
             raise StudyError("policies must name at least one policy, got an empty list")
         for policy in self.policies:
             if isinstance(policy, str):
-                _one_of("policies", policy, (*LEARNERS, *KNOWN))
+                one_of("policies", policy, (*LEARNERS, *KNOWN))
             elif not hasattr(policy, "planner") or not getattr(policy, "name", ""):
                 raise StudyError(
-                    f"policies must be names or rmab.Policy objects, got {_shown(policy)}"
+                    f"policies must be names or rmab.Policy objects, got {shown(policy)}"
                 )
         names = self.policy_names
         for name in names:
@@ -230,26 +169,17 @@ class Study:
 
     def _check_options(self) -> None:
         if not isinstance(self.options, Mapping):
-            raise StudyError(f"options must be a table by policy name, got {_shown(self.options)}")
+            raise StudyError(f"options must be a table by policy name, got {shown(self.options)}")
         largest = int(self.arms.sizes.argmax())
         S = int(self.arms.sizes[largest])
         for name, settings in self.options.items():
-            _one_of("options", name, (*LEARNERS, *KNOWN))
-            if not isinstance(settings, Mapping):
-                raise StudyError(f"options.{name} must be a table, got {_shown(settings)}")
-            known = OPTIONS.get(name, ())
-            for key, value in settings.items():
-                if key not in known:
-                    has = f"has {', '.join(known)}" if known else "takes no options"
-                    raise StudyError(f"options.{name}: unknown key {_shown(key)}; {name} {has}")
-                test, rule = _CHECKS[key]
-                if not test(value):
-                    raise StudyError(f"options.{name}.{key} must be {rule}, got {_shown(value)}")
+            one_of("options", name, (*LEARNERS, *KNOWN))
+            check_options(name, settings, f"options.{name}")
             prior = settings.get("prior")
             if S > 2 and isinstance(prior, list | tuple):
                 raise StudyError(
                     f"options.{name}.prior must be one number, as arm {largest + 1} has {S} "
-                    f"states, got {_shown(prior)}"
+                    f"states, got {shown(prior)}"
                 )
             try:
                 check_depth(self.arms.kinds, self.plays, settings.get("depth", DEPTH))
@@ -267,13 +197,13 @@ class Study:
         if not isinstance(self.weights, list | tuple) or len(self.weights) != self.agents:
             raise StudyError(
                 f"weights must be one number for each of {self.agents} agents, "
-                f"got {_shown(self.weights)}"
+                f"got {shown(self.weights)}"
             )
         for agent, weight in enumerate(self.weights):
-            if not (_number(weight) and 0 <= weight <= _MOST):
+            if not (is_number(weight) and 0 <= weight <= MOST_WEIGHT):
                 raise StudyError(
                     f"weights: agent {agent + 1}'s must be a number from 0 to 1e6, "
-                    f"got {_shown(weight)}"
+                    f"got {shown(weight)}"
                 )
         object.__setattr__(self, "weights", tuple(float(w) for w in self.weights))
 
@@ -281,11 +211,6 @@ class Study:
     def policy_names(self) -> list[str]:
         """The policies' names in order."""
         return [p if isinstance(p, str) else p.name for p in self.policies]
-
-
-def _one_of(key: str, value: Any, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise StudyError(f"{key}: unknown {_shown(value)}; known are {', '.join(allowed)}")
 
 
 _KEYS = (
@@ -311,10 +236,10 @@ def from_table(table: Mapping[str, Any]) -> Study:
     """A study from the table of a TOML file, without its `figure`."""
     for key in table:
         if key not in (*_KEYS, "arm"):
-            raise StudyError(f"unknown key {_shown(key)}; known are {', '.join((*_KEYS, 'arm'))}")
+            raise StudyError(f"unknown key {shown(key)}; known are {', '.join((*_KEYS, 'arm'))}")
     tables = table.get("arm")
     if not isinstance(tables, list) or not tables or not all(isinstance(a, dict) for a in tables):
-        got = "none" if tables is None else _shown(tables)
+        got = "none" if tables is None else shown(tables)
         raise StudyError(f"arm must be one or more [[arm]] tables, got {got}")
     arms = []
     for number, arm in enumerate(tables, start=1):
@@ -331,7 +256,7 @@ def _arm(table: Mapping[str, Any]) -> Arm:
     take "0.5" and true for some; that they make an arm is checked by what makes it."""
     for key in table:
         if key not in (*_CHANNEL_KEYS, *_GENERAL_KEYS):
-            raise StudyError(f"unknown key {_shown(key)}; {_KINDS}")
+            raise StudyError(f"unknown key {shown(key)}; {_KINDS}")
     channel = [key for key in ("p01", "p11") if key in table]
     general = [key for key in _GENERAL_KEYS if key in table and key != "reward"]
     if channel and general:
@@ -341,44 +266,32 @@ def _arm(table: Mapping[str, Any]) -> Arm:
             raise StudyError(f"{key if channel else 'p01 or passive'} is missing; {_KINDS}")
     if channel:
         for key in _CHANNEL_KEYS:
-            if not _number(table[key]):
-                raise StudyError(f"{key} must be a finite number, got {_shown(table[key])}")
+            if not is_number(table[key]):
+                raise StudyError(f"{key} must be a finite number, got {shown(table[key])}")
         return channels(**table)[0]
     for key in ("passive", "active"):
         rows = table.get(key, [])
         if not isinstance(rows, list | tuple):
-            raise StudyError(f"{key} must be a list of rows of numbers, got {_shown(rows)}")
+            raise StudyError(f"{key} must be a list of rows of numbers, got {shown(rows)}")
         for state, row in enumerate(rows):
             _check_numbers(f"{key} row {state}", "column", row)
     for key in _REWARD_KEYS:
         _check_numbers(key, "state", table.get(key, []))
-    _one_of("observed", table.get("observed", OBSERVED[0]), OBSERVED)
+    one_of("observed", table.get("observed", OBSERVED[0]), OBSERVED)
     return Arm(**table)
 
 
 def _check_numbers(key: str, place: str, values: Any) -> None:
     if not isinstance(values, list | tuple):
-        raise StudyError(f"{key} must be a list of numbers, got {_shown(values)}")
+        raise StudyError(f"{key} must be a list of numbers, got {shown(values)}")
     for number, value in enumerate(values):
-        if not _number(value):
-            raise StudyError(
-                f"{key}: {place} {number} must be a finite number, got {_shown(value)}"
-            )
+        if not is_number(value):
+            raise StudyError(f"{key}: {place} {number} must be a finite number, got {shown(value)}")
 
 
 def read_table(path: str | PathLike[str]) -> dict[str, Any]:
     """The tables of a TOML file; every way it can fail is a StudyError that names the file."""
-    file = _file(path)
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise StudyError(f"{path}: no such file") from None
-    except RecursionError:
-        raise StudyError(f"{path}: not valid TOML: values are nested too deeply") from None
-    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
-        raise StudyError(f"{path}: not valid TOML: {error}") from None
-    except OSError as error:
-        raise StudyError(f"{path}: cannot be read: {error.strerror}") from None
+    return read_toml(path, _file(path))
 
 
 def _file(path: str | PathLike[str]) -> Path | Traversable:
@@ -390,7 +303,7 @@ def _file(path: str | PathLike[str]) -> Path | Traversable:
         for file in resources.files("rmab.studies").joinpath("catalogue").iterdir()
     }
     name = path.removeprefix(CATALOGUE)
-    _one_of("catalogue", name, sorted(shipped))
+    one_of("catalogue", name, sorted(shipped))
     return shipped[name]
 
 

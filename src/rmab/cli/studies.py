@@ -1,21 +1,15 @@
-"""The command line: parsing, progress and printing; the work is done elsewhere.
-
-Exit codes: 0 done, 1 a failure of ours, 2 bad input, 130 interrupted (what was done is written).
-"""
+"""The commands on studies: run, value, index, reproduce."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
-import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from rmab.cli.talk import DONE, INTERRUPTED, Commands, columns, folder, progress, say, whole
 from rmab.errors import RmabError, StudyError
 
 if TYPE_CHECKING:
@@ -23,9 +17,8 @@ if TYPE_CHECKING:
     from rmab.studies.results import Results
     from rmab.studies.study import Study
 
-__all__ = ["main"]
+__all__ = ["EXAMPLE_STUDY", "add_commands"]
 
-DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 MAX_AGE = 100_000
 
 EXAMPLE_STUDY = """\
@@ -73,35 +66,8 @@ an infinite index is the string "inf" or "-inf"
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One line, as every other error."""
-        self.exit(BAD_INPUT, _line(f"{self.prog}: {message}; see {self.prog} --help") + "\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="rmab",
-        description="Restless bandits that learn together.",
-        epilog="example:\n  rmab reproduce fig10 --trials 1000 --out results\n\n" + EXAMPLE_STUDY,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="store_true", help="print the version and end")
-    commands = parser.add_subparsers(
-        dest="command", metavar="COMMAND", title="commands", parser_class=_Parser
-    )
-
-    def command(name: str, action: Callable[..., int], about: str, example: str) -> _Parser:
-        made: _Parser = commands.add_parser(
-            name,
-            help=about,
-            description=about[0].upper() + about[1:] + ".",
-            epilog="example:\n" + example,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        made.set_defaults(action=action)
-        return made
-
+def add_commands(command: Commands) -> None:
+    """Add them to the program."""
     run = command(
         "run",
         _run,
@@ -156,81 +122,6 @@ def _parser() -> argparse.ArgumentParser:
         )
     for each in (run, value, index, reproduce):
         each.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code. Without argv it is the program `rmab`."""
-    code = _main(argv)
-    if code == INTERRUPTED and argv is None:
-        # Threads in the midst of a batch cannot be stopped, and a plain exit would wait for them.
-        sys.stdout.flush()
-        os._exit(code)
-    return code
-
-
-def _main(argv: Sequence[str] | None) -> int:
-    parser = _parser()
-    options = parser.parse_args(argv)
-    if options.version:
-        from rmab import __version__
-
-        print(f"rmab {__version__}")
-        return DONE
-    if options.command is None:
-        parser.print_help()
-        return DONE
-    try:
-        code: int = options.action(options)
-        sys.stdout.flush()
-        return code
-    except RmabError as error:
-        _say(_line(f"rmab {options.command}: {error}"))
-        return BAD_INPUT
-    except KeyboardInterrupt:
-        _say(f"rmab {options.command}: interrupted before anything was finished")
-        return INTERRUPTED
-    except BrokenPipeError:
-        _drop_output()
-        return DONE
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "rmab":
-            raise  # a fault of ours, not of the installation
-        _say(f"rmab {options.command}: needs {error.name}; install it with pip install 'rmab[sim]'")
-        return FAILED
-    except OSError as error:  # a full disk, say
-        _drop_output()
-        _say(_line(f"rmab {options.command}: {error}"))
-        return FAILED
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _line(text: str) -> str:
-    """On one line, though a file's name may have several."""
-    return " ".join(text.splitlines())
-
-
-def _drop_output() -> None:
-    """Send what is left for standard output nowhere: the interpreter flushes it as it ends."""
-    with suppress(OSError):  # there may be no such file behind it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _whole(option: str, text: str | None, least: int, most: int | None = None) -> int | None:
-    """An option's whole number, or None where it was not given."""
-    if text is None:
-        return None
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least or (most is not None and number > most):
-        rule = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise StudyError(f"{option} must be a whole number {rule}, got {text!r}")
-    return number
 
 
 def _load(options: argparse.Namespace) -> Study:
@@ -238,51 +129,20 @@ def _load(options: argparse.Namespace) -> Study:
 
     study = load(options.study)
     changes: dict[str, Any] = {
-        "trials": _whole("--trials", getattr(options, "trials", None), 1),
-        "seed": _whole("--seed", getattr(options, "seed", None), 0),
+        "trials": whole("--trials", getattr(options, "trials", None), 1),
+        "seed": whole("--seed", getattr(options, "seed", None), 0),
     }
     return replace(study, **{k: v for k, v in changes.items() if v is not None})
 
 
-@contextmanager
-def _progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
-    """A bar with the time left, on standard error, where a person can see it."""
-    from tqdm import tqdm
-
-    hide = not sys.stderr.isatty()
-    with tqdm(total=total, desc=label, unit="trial", leave=False, disable=hide) as bar:
-
-        def advance(done: int) -> None:
-            bar.update(done)
-
-        yield advance
-
-
-def _folder(path: str) -> Path:
-    """The output folder, made and tried now so that a bad one is refused before the work."""
-    import tempfile
-
-    if not path:
-        raise StudyError("--out must name a folder, got ''")
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise StudyError(f"--out {path}: must be a folder to write to: {reason}") from None
-    return folder
-
-
 def _run(options: argparse.Namespace) -> int:
     study = _load(options)
-    out = None if options.out is None else _folder(options.out)
+    out = None if options.out is None else folder(options.out)
     from rmab.studies.running import run
 
-    with _progress(study.trials, Path(options.study).stem) as progress:
+    with progress(study.trials, Path(options.study).stem) as advance:
         try:
-            results = run(study, progress)
+            results = run(study, advance)
         except RmabError as error:
             raise StudyError(f"{options.study}: {error}") from None
     if out is not None:
@@ -295,9 +155,9 @@ def _run(options: argparse.Namespace) -> int:
     else:
         print(_results_table(results))
     if out is not None:
-        _say(f"written to {out}/: report.html, results.json, slots.csv, episodes.csv, figure")
+        say(f"written to {out}/: report.html, results.json, slots.csv, episodes.csv, figure")
     if results.interrupted:
-        _say(f"interrupted: {results.trials} of {study.trials} trials done, results are of those")
+        say(f"interrupted: {results.trials} of {study.trials} trials done, results are of those")
         return INTERRUPTED
     return DONE
 
@@ -309,20 +169,7 @@ def _results_table(results: Results) -> str:
         digits = [5, 5, 5, 1, 5, 5]
         rows.append([name, *(f"{x:.{d}f}" for x, d in zip(numbers, digits, strict=True))])
     head = f"{results.trials} trials; average reward per agent and slot, final: last tenth"
-    return head + "\n" + _columns(rows)
-
-
-def _columns(rows: list[list[str]]) -> str:
-    """Rows in columns: the first to the left, numbers to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = (
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
-    return "\n".join(lines)
+    return head + "\n" + columns(rows)
 
 
 def _value(options: argparse.Namespace) -> int:
@@ -334,7 +181,7 @@ def _value(options: argparse.Namespace) -> int:
     except RmabError as error:
         raise StudyError(f"{options.study}: {error}") from None
     for name, reason in values.reasons.items():
-        _say(f"{name}: {reason}")
+        say(f"{name}: {reason}")
     if options.json:
         print(json.dumps(values, allow_nan=False))
         return DONE
@@ -346,13 +193,13 @@ def _value(options: argparse.Namespace) -> int:
         if best is not None and number is not None:
             apart = f"{100 * number / best:.3f} %" if gains else f"{best - number:z.6f}"
         rows.append([name, "-" if number is None else f"{number:.6f}", apart])
-    print("long-run average reward per agent and slot, known dynamics\n" + _columns(rows))
+    print("long-run average reward per agent and slot, known dynamics\n" + columns(rows))
     return DONE
 
 
 def _index(options: argparse.Namespace) -> int:
     study = _load(options)
-    max_age = _whole("--max-age", options.max_age, 1, MAX_AGE)
+    max_age = whole("--max-age", options.max_age, 1, MAX_AGE)
     assert max_age is not None
     discount = _discount(options.discount)
     from rmab.studies.indexing import arm_indices
@@ -402,22 +249,22 @@ def _index_table(arms: list[dict[str, Any]], discount: float | None) -> str:
     rows = [[*row, *[""] * (width - len(row))] for row in rows]
     reward = "average reward" if discount is None else f"discount {discount:g}"
     head = f"Whittle index, {reward}, by the state last seen and slots since, or the state now"
-    return "\n".join([head, _columns(rows), *verdicts])
+    return "\n".join([head, columns(rows), *verdicts])
 
 
 def _reproduce(options: argparse.Namespace) -> int:
     from rmab.studies.reproduce import figures, reproduce
 
-    chosen = figures(options.figures, _whole("--trials", options.trials, 1))
-    out = _folder(options.out)
+    chosen = figures(options.figures, whole("--trials", options.trials, 1))
+    out = folder(options.out)
     from rmab.report.page import write_paper
 
     done: list[Drawn] = []
     interrupted = False
     try:
         for figure in chosen:
-            with _progress(figure.n_trials, figure.name) as progress:
-                drawn = reproduce(figure, progress)
+            with progress(figure.n_trials, figure.name) as advance:
+                drawn = reproduce(figure, advance)
             if drawn is not None:
                 done.append(drawn)
                 if not options.json:
@@ -433,8 +280,8 @@ def _reproduce(options: argparse.Namespace) -> int:
     report = write_paper(out, done)
     if options.json:
         print(json.dumps({figure.name: figure.to_json() for figure in done}, allow_nan=False))
-    _say(f"report: {report}")
+    say(f"report: {report}")
     if interrupted:
-        _say("interrupted: the report has what was done")
+        say("interrupted: the report has what was done")
         return INTERRUPTED
     return DONE

@@ -1,0 +1,99 @@
+"""The program `rmab`: parsing, then the command; the work is done elsewhere.
+
+Exit codes: 0 done, 1 a failure of ours, 2 bad input, 130 interrupted (what was done is written).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from rmab.cli import studies
+from rmab.cli.talk import (
+    BAD_INPUT,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    Parser,
+    drop_output,
+    line,
+    say,
+)
+from rmab.errors import RmabError, StorageError, UnreachableError
+
+__all__ = ["main"]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="rmab",
+        description="Restless bandits that learn together.",
+        epilog="example:\n  rmab reproduce fig10 --trials 1000 --out results\n\n"
+        + studies.EXAMPLE_STUDY,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and end")
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", title="commands", parser_class=Parser
+    )
+
+    def command(name: str, action: Callable[..., int], about: str, example: str) -> Parser:
+        made: Parser = commands.add_parser(
+            name,
+            help=about,
+            description=about[0].upper() + about[1:] + ".",
+            epilog="example:\n" + example,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        made.set_defaults(action=action)
+        return made
+
+    studies.add_commands(command)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code. Without argv it is the program `rmab`."""
+    code = _main(argv)
+    if code == INTERRUPTED and argv is None:
+        # Threads in the midst of a batch cannot be stopped, and a plain exit would wait for them.
+        sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.version:
+        from rmab import __version__
+
+        print(f"rmab {__version__}")
+        return DONE
+    if options.command is None:
+        parser.print_help()
+        return DONE
+    try:
+        code: int = options.action(options)
+        sys.stdout.flush()
+        return code
+    except RmabError as error:
+        say(line(f"rmab {options.command}: {error}"))
+        return FAILED if isinstance(error, StorageError | UnreachableError) else BAD_INPUT
+    except KeyboardInterrupt:
+        say(f"rmab {options.command}: interrupted before anything was finished")
+        return INTERRUPTED
+    except BrokenPipeError:
+        drop_output()
+        return DONE
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "rmab":
+            raise  # a fault of ours, not of the installation
+        say(f"rmab {options.command}: needs {error.name}; install it with pip install 'rmab[sim]'")
+        return FAILED
+    except OSError as error:  # a full disk, say
+        drop_output()
+        say(line(f"rmab {options.command}: {error}"))
+        return FAILED

@@ -1,0 +1,118 @@
+"""What all commands share: exit codes, lines for people, tables, numbers from options."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+from rmab.errors import StudyError
+
+__all__ = [
+    "BAD_INPUT",
+    "DONE",
+    "FAILED",
+    "INTERRUPTED",
+    "Commands",
+    "Parser",
+    "columns",
+    "drop_output",
+    "folder",
+    "line",
+    "progress",
+    "say",
+    "whole",
+]
+
+DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, as every other error."""
+        self.exit(BAD_INPUT, line(f"{self.prog}: {message}; see {self.prog} --help") + "\n")
+
+
+class Commands(Protocol):
+    """Adds a command: its name, what runs it, what it is about and examples of its use."""
+
+    def __call__(
+        self, name: str, action: Callable[[argparse.Namespace], int], about: str, example: str, /
+    ) -> Parser: ...
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def line(text: str) -> str:
+    """On one line, though a file's name may have several."""
+    return " ".join(text.splitlines())
+
+
+def drop_output() -> None:
+    """Send what is left for standard output nowhere: the interpreter flushes it as it ends."""
+    with suppress(OSError):  # there may be no such file behind it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def whole(option: str, text: str | None, least: int, most: int | None = None) -> int | None:
+    """An option's whole number, or None where it was not given."""
+    if text is None:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least or (most is not None and number > most):
+        rule = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise StudyError(f"{option} must be a whole number {rule}, got {text!r}")
+    return number
+
+
+def columns(rows: list[list[str]]) -> str:
+    """Rows in columns: the first to the left, numbers to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = (
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+    return "\n".join(lines)
+
+
+@contextmanager
+def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
+    """A bar with the time left, on standard error, where a person can see it."""
+    from tqdm import tqdm
+
+    hide = not sys.stderr.isatty()
+    with tqdm(total=total, desc=label, unit="trial", leave=False, disable=hide) as bar:
+
+        def advance(done: int) -> None:
+            bar.update(done)
+
+        yield advance
+
+
+def folder(path: str) -> Path:
+    """The output folder, made and tried now so that a bad one is refused before the work."""
+    import tempfile
+
+    if not path:
+        raise StudyError("--out must name a folder, got ''")
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StudyError(f"--out {path}: must be a folder to write to: {reason}") from None
+    return folder

@@ -1,0 +1,328 @@
+"""What goes over the wire, as bytes and as values, and what is possible in it.
+
+An *upload* has all that an incarnation of an agent has counted since it began: for each arm the
+pairs of successive looks, counts[c, s, s'] with c = gap - 1 and the last slice for all gaps above
+G, and its visits[s], looks by the state they showed. In `slots` slots with K plays each an agent's
+looks at an arm are one sequence of at most one look a slot. So, with p = counts summed over gaps,
+
+    looks of all arms <= K slots                 looks of one arm <= slots
+    sum of p = looks - 1, or 0 without looks     sum of gaps <= slots - 1, those above G as G + 1
+    pairs from s = visits(s), less one for the state seen last
+    pairs to s' = visits(s'), less one for the state seen first
+
+The last two lines say that what enters and what leaves a state differ by at most one: for two
+states, that crossings 0 to 1 and 1 to 0 do. From one upload of an incarnation to the next nothing
+falls, and what is added is possible in the slots that were added.
+
+A *round* tells an agent what to play by: its number, the rule by which the episode ends, and a plan
+over information states, rows as in `rmab.arms.information_states`: never seen, (0, 1), ...,
+(0, J), (1, 1), ...; see `rmab.federation.plans`.
+
+All that comes from the other side is checked here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rmab.errors import ProtocolError
+from rmab.federation.charter import Shape, is_name
+from rmab.federation.plans import Plan, parse_plan
+from rmab.federation.rounds import LONGEST
+from rmab.federation.settings import shown
+from rmab.federation.wire import (
+    floats,
+    integers,
+    listed,
+    malformed,
+    read_object,
+    take,
+    whole_number,
+)
+
+__all__ = [
+    "PROTOCOL",
+    "Merged",
+    "Record",
+    "RoundMessage",
+    "Upload",
+    "check_growth",
+    "most_bytes",
+    "parse_round",
+    "parse_upload",
+]
+
+PROTOCOL = 1
+Ints = npt.NDArray[np.int64]
+
+_KEYS = (
+    "protocol",
+    "federation",
+    "incarnation",
+    "sequence",
+    "round",
+    "slots",
+    "length",
+    "counts",
+    "visits",
+)
+
+
+class Merged(NamedTuple):
+    """Counts (C, S, S, N) and visits (S, N) of all agents, and how many gave any."""
+
+    counts: Ints
+    visits: Ints
+    agents: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """The last upload that was accepted of an incarnation."""
+
+    sequence: int
+    round: int
+    slots: int
+    counts: Ints  # (C, S, S, N)
+    visits: Ints  # (S, N)
+
+
+@dataclass(frozen=True, eq=False)
+class Upload:
+    """Cumulative counts of one incarnation of an agent; arms of fewer states are padded with 0."""
+
+    incarnation: str  # 32 hexadecimal digits
+    sequence: int  # 1, 2, ...
+    round: int
+    slots: int  # in all
+    length: int  # of them in this round's episode
+    counts: Ints  # (C, S, S, N)
+    visits: Ints  # (S, N)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Of the content: equal for equal uploads."""
+        head = f"{self.incarnation} {self.sequence} {self.round} {self.slots} {self.length} "
+        body = np.ascontiguousarray(self.counts).tobytes() + self.visits.tobytes()
+        return hashlib.sha256(head.encode() + body).digest()
+
+    def to_json(self, shape: Shape, federation: str) -> bytes:
+        """The body of a request."""
+        counts = [self.counts[:, :s, :s, arm].tolist() for arm, s in enumerate(shape.states)]
+        visits = [self.visits[:s, arm].tolist() for arm, s in enumerate(shape.states)]
+        values = (
+            PROTOCOL,
+            federation,
+            self.incarnation,
+            self.sequence,
+            self.round,
+            self.slots,
+            self.length,
+            counts,
+            visits,
+        )
+        return json.dumps(dict(zip(_KEYS, values, strict=True)), separators=(",", ":")).encode()
+
+
+def most_bytes(shape: Shape) -> int:
+    """The largest body of an upload: every number with all its digits, and room for the rest."""
+    numbers = sum(shape.kinds * s * s + s for s in shape.states)
+    return 4096 + 24 * numbers
+
+
+# ---------------------------------------------------------------------------------------- uploads
+
+
+def parse_upload(body: bytes, shape: Shape, federation: str) -> Upload:
+    """The upload in a request's body; ProtocolError if it is none, or not a possible one."""
+    table = read_object(body)
+    take(table, "the upload", *_KEYS)
+    check_protocol(table["protocol"])
+    if table["federation"] != federation:
+        raise malformed(f"federation must be {federation!r}, got {shown(table['federation'])}")
+    incarnation = table["incarnation"]
+    if not isinstance(incarnation, str) or not re.fullmatch(r"[0-9a-f]{32}", incarnation):
+        raise malformed(f"incarnation must be 32 digits from 0-9 and a-f, got {shown(incarnation)}")
+    numbers = {
+        key: whole_number(key, table[key], least)
+        for key, least in (("sequence", 1), ("round", 1), ("slots", 0), ("length", 0))
+    }
+    if numbers["length"] > numbers["slots"]:
+        raise malformed(
+            f"length must be at most slots, {numbers['slots']}, got {numbers['length']}"
+        )
+    S = max(shape.states)
+    counts = np.zeros((shape.kinds, S, S, shape.n_arms), np.int64)
+    visits = np.zeros((S, shape.n_arms), np.int64)
+    listed("counts", table["counts"], shape.n_arms)
+    listed("visits", table["visits"], shape.n_arms)
+    for arm, s in enumerate(shape.states):
+        counts[:, :s, :s, arm] = integers(
+            f"counts[{arm}]", table["counts"][arm], (shape.kinds, s, s)
+        )
+        visits[:s, arm] = integers(f"visits[{arm}]", table["visits"][arm], (s,))
+    _check_possible(counts, visits, numbers["slots"], shape)
+    return Upload(incarnation=incarnation, counts=counts, visits=visits, **numbers)
+
+
+def _check_possible(counts: Ints, visits: Ints, slots: int, shape: Shape) -> None:
+    """Refuse counts that no sequence of looks gives, in so many slots."""
+    # 64-bit sums of numbers up to 2^53 could wrap; no count passes the slots, so that comes first.
+    largest = max(int(counts.max(initial=0)), int(visits.max(initial=0)))
+    if largest > slots:
+        raise malformed(f"no count may pass slots, {slots}, got {largest}")
+    if slots > LONGEST:
+        raise malformed(f"slots must be at most {LONGEST}, got {slots}")
+    looks = visits.sum(0)  # (N,)
+    if int(looks.sum()) > shape.plays * slots:
+        raise malformed(
+            f"visits must add up to at most {shape.plays} looks in each of {slots} slots, "
+            f"got {int(looks.sum())}"
+        )
+    pairs = counts.sum(0)  # (S, S, N)
+    first_or_last = (visits - pairs.sum(1), visits - pairs.sum(0))  # left over by state, (S, N)
+    span = (counts.sum((1, 2)) * np.arange(1, shape.kinds + 1)[:, None]).sum(0)
+    for arm in range(shape.n_arms):
+        seen = int(looks[arm])
+        if seen > slots:
+            raise malformed(
+                f"visits[{arm}] must add up to at most one look in each of {slots} slots, "
+                f"got {seen}"
+            )
+        total, due = int(pairs[..., arm].sum()), max(0, seen - 1)
+        if total != due:
+            raise malformed(
+                f"counts[{arm}] must add up to {due} pairs of successive looks, as there are "
+                f"{seen} looks, got {total}"
+            )
+        if seen and int(span[arm]) > slots - 1:
+            raise malformed(
+                f"counts[{arm}]: the gaps must fit into {slots} slots, but take "
+                f"{int(span[arm]) + 1}"
+            )
+        for name, rest in zip(("from", "to"), first_or_last, strict=True):
+            if seen and (int(rest[:, arm].min()) < 0 or int(rest[:, arm].max()) > 1):
+                state = int(np.argmax(np.abs(rest[:, arm] - 0.5)))
+                raise malformed(
+                    f"counts[{arm}]: pairs {name} state {state} must be its visits or one less, "
+                    f"{int(visits[state, arm])}, got {int(visits[state, arm] - rest[state, arm])}: "
+                    "looks at an arm form one sequence"
+                )
+
+
+def check_growth(before: Record | None, upload: Upload, plays: int) -> None:
+    """Refuse an upload that cannot follow the incarnation's last one."""
+    if before is None:
+        return
+    if upload.sequence <= before.sequence:
+        raise backwards(f"sequence must be above {before.sequence}, got {upload.sequence}")
+    if upload.round < before.round:
+        raise backwards(f"round must be at least {before.round}, got {upload.round}")
+    slots = upload.slots - before.slots
+    if slots < 0:
+        raise backwards(f"slots must be at least {before.slots}, got {upload.slots}")
+    for name, now, then in (
+        ("counts", upload.counts, before.counts),
+        ("visits", upload.visits, before.visits),
+    ):
+        if (now < then).any():
+            raise backwards(f"{name} must not fall from one upload to the next")
+    looks = (upload.visits - before.visits).sum(0)
+    if int(looks.max()) > slots or int(looks.sum()) > plays * slots:
+        raise malformed(
+            f"visits may grow by at most one look at an arm and {plays} in all in each of "
+            f"{slots} slots, got {int(looks.max())} and {int(looks.sum())}"
+        )
+
+
+def backwards(detail: str) -> ProtocolError:
+    """An upload that takes back what was given."""
+    return ProtocolError(409, "backwards", detail)
+
+
+# ----------------------------------------------------------------------------------------- rounds
+
+
+@dataclass(frozen=True, eq=False)
+class RoundMessage:
+    """What a server tells an agent: the round, and all it needs to play in it.
+
+    The episode ends after `slots` slots, or, with a visit_factor, when the visits to some arm and
+    state pass visit_factor max(1, those at its start).
+    """
+
+    federation: str
+    agent: str
+    round: int
+    slots: int
+    visit_factor: int | None
+    shape: Shape
+    rewards: tuple[tuple[float, ...], ...]  # by arm and state, what a play pays
+    plan: Plan
+
+    def to_json(self) -> bytes:
+        """The body of an answer."""
+        arms = [
+            {"states": s, "reward": list(pays)}
+            for s, pays in zip(self.shape.states, self.rewards, strict=True)
+        ]
+        table = {
+            "protocol": PROTOCOL,
+            "federation": self.federation,
+            "agent": self.agent,
+            "round": self.round,
+            "episode": {"slots": self.slots, "visits": self.visit_factor},
+            "plays": self.shape.plays,
+            "gaps": self.shape.gaps,
+            "arms": arms,
+            "plan": self.plan.to_table(),
+        }
+        return json.dumps(table, separators=(",", ":")).encode()
+
+
+def parse_round(body: bytes) -> RoundMessage:
+    """The round in an answer's body; ProtocolError if it is none."""
+    keys = ["protocol", "federation", "agent", "round", "episode", "plays", "gaps", "arms", "plan"]
+    protocol, federation, agent, number, episode, plays, gaps, arms, plan = take(
+        read_object(body), "the round", *keys
+    )
+    check_protocol(protocol)
+    for place, name in (("federation", federation), ("agent", agent)):
+        if not is_name(name):
+            raise malformed(f"{place} must be a name, got {shown(name)}")
+    slots, visits = take(episode, "episode", "slots", "visits")
+    if not isinstance(arms, list) or not arms:
+        raise malformed(f"arms must be a list of at least one, got {shown(arms)}")
+    states, rewards = [], []
+    for n, arm in enumerate(arms):
+        size, reward = take(arm, f"arms[{n}]", "states", "reward")
+        states.append(whole_number(f"arms[{n}].states", size, 2))
+        floats(f"arms[{n}].reward", reward, states[-1])
+        rewards.append(tuple(map(float, reward)))
+    if whole_number("plays", plays, 1) > len(arms):
+        raise malformed(f"plays must be at most {len(arms)}, the number of arms, got {plays}")
+    shape = Shape(plays, tuple(states), whole_number("gaps", gaps, 1))
+    return RoundMessage(
+        federation=federation,
+        agent=agent,
+        round=whole_number("round", number, 1),
+        slots=whole_number("episode.slots", slots, 1),
+        visit_factor=None if visits is None else whole_number("episode.visits", visits, 1),
+        shape=shape,
+        rewards=tuple(rewards),
+        plan=parse_plan(plan, shape),
+    )
+
+
+def check_protocol(version: Any) -> None:
+    """Refuse another version of the protocol."""
+    if type(version) is not int or version != PROTOCOL:
+        raise malformed(f"protocol must be {PROTOCOL}, got {shown(version)}")

@@ -1,0 +1,122 @@
+"""An agent without input or output: it chooses by a plan, looks, and counts.
+
+Of each arm it keeps the last state seen and the slots since, and counts every pair of successive
+looks by their gap (`rmab.federation.messages`). An episode ends by its round's rule: after so many
+slots, or where the round has a visit factor, when for some arm and state
+
+    N_t(s, a = 1) > factor max(1, N_{t_l}(s, a = 1)),                              eq. (22)
+
+with N_{t_l} the visits when the episode began. The agent goes on by the plan it has until the next
+round is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rmab.arms import NEVER, InformationStates
+from rmab.errors import ModelError
+from rmab.federation.messages import RoundMessage, Upload
+from rmab.federation.rounds import LONGEST, visit_limit
+
+__all__ = ["Player"]
+
+
+class Player:
+    """One incarnation of an agent."""
+
+    def __init__(self, message: RoundMessage, incarnation: str) -> None:
+        shape = message.shape
+        S = max(shape.states)
+        self.incarnation = incarnation
+        self.slots = 0
+        self.reward = 0.0  # in all
+        self.counts = np.zeros((shape.kinds, S, S, shape.n_arms), np.int64)
+        self.visits = np.zeros((S, shape.n_arms), np.int64)
+        self._last_seen = np.zeros(shape.n_arms, np.int64)
+        self._age = np.full(shape.n_arms, NEVER, np.int64)
+        self._told = 0  # slots that an upload has told of
+        self._start(message)
+
+    def begin(self, message: RoundMessage) -> None:
+        """A new episode, of this round; what was seen and counted stays."""
+        if message.shape != self.message.shape or message.federation != self.message.federation:
+            raise ModelError(
+                f"round {message.round} must be of the same federation and arms as before: "
+                f"{self.message.federation} with {self.message.shape}, got {message.federation} "
+                f"with {message.shape}"
+            )
+        self._start(message)
+
+    def _start(self, message: RoundMessage) -> None:
+        self.message = message
+        self.length = 0
+        self.over = False
+        factor = message.visit_factor
+        self._caps = None if factor is None else visit_limit(self.visits, factor, LONGEST)
+        self._chosen: npt.NDArray[np.intp] | None = None
+
+    @property
+    def round(self) -> int:
+        """The round that is played."""
+        return self.message.round
+
+    def choose(self) -> npt.NDArray[np.intp]:
+        """The K arms to play in this slot, in ascending order."""
+        if self._chosen is None:
+            looks = InformationStates(self._last_seen, self._age)
+            self._chosen = self.message.plan.choose(looks, self.message.shape.plays)
+        return self._chosen
+
+    def observe(self, arms: Sequence[int], states: Sequence[int]) -> None:
+        """What a slot's plays showed: a state for each arm, in the order of the arms."""
+        shape = self.message.shape
+        if len(states) != len(arms) or len(arms) > shape.plays:
+            raise ModelError(
+                f"a slot must show one state for each of at most {shape.plays} arms, got "
+                f"{len(states)} for {len(arms)}"
+            )
+        seen = list(zip(map(int, arms), map(int, states), strict=True))
+        for arm, state in seen:
+            if not 0 <= arm < shape.n_arms or len(set(arms)) < len(arms):
+                raise ModelError(f"arms must be different ones below {shape.n_arms}, got {arms}")
+            if not 0 <= state < shape.states[arm]:
+                raise ModelError(
+                    f"arm {arm}: the state must lie from 0 to {shape.states[arm] - 1}, got {state}"
+                )
+        for arm, state in seen:
+            age = int(self._age[arm])
+            if age != NEVER:
+                kind = min(age, shape.kinds) - 1
+                self.counts[kind, self._last_seen[arm], state, arm] += 1
+            self.visits[state, arm] += 1
+            if self._caps is not None and self.visits[state, arm] > self._caps[state, arm]:
+                self.over = True
+            self.reward += self.message.rewards[arm][state]
+        self._age[self._age != NEVER] += 1
+        for arm, state in seen:
+            self._last_seen[arm], self._age[arm] = state, 1
+        self.slots += 1
+        self.length += 1
+        self.over = self.over or self.length >= self.message.slots
+        self._chosen = None
+
+    def counted(self) -> bool:
+        """Whether there is anything that no upload has told of."""
+        return self.slots > self._told
+
+    def upload(self, sequence: int) -> Upload:
+        """All that was counted, as an upload of this round."""
+        self._told = self.slots
+        return Upload(
+            incarnation=self.incarnation,
+            sequence=sequence,
+            round=self.round,
+            slots=self.slots,
+            length=self.length,
+            counts=self.counts.copy(),
+            visits=self.visits.copy(),
+        )
