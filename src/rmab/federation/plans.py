@@ -91,11 +91,11 @@ class LookaheadPlan:
 
         def read(table: Array, ahead: int) -> Array:
             row = table_rows(after(columns, ahead), self.max_age, np.int64(self.wrap))
-            return np.take_along_axis(table, row, 1)
+            return np.take_along_axis(table[:, :, 0], row, 1)
 
-        tables = Outlook(self.outlook.shows, self.outlook.gains, None)
-        never = np.zeros(len(columns.age), bool)  # always seen
-        view = table_view(tables, never, self.depth, read)
+        shows, gains = (tuple(x[:, :, None] for x in tables) for tables in self.outlook[:2])
+        none = np.zeros(len(columns.age), bool)  # that are always seen
+        view = table_view(Outlook(shows, gains, None), none, self.depth, read)
         return np.flatnonzero(np.asarray(choose(view, plays))[:, 0])
 
     def to_table(self) -> dict[str, Any]:

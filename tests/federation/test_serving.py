@@ -1,0 +1,127 @@
+"""A served federation against the engine, slot by slot, and what a server estimates."""
+
+import numpy as np
+import pytest
+from scipy import stats
+from tests.federation.lockstep import engine_decisions, served_decisions, true_states
+
+from rmab.arms import Arm, Arms, channels
+from rmab.federation.charter import Federation, KnownArm
+from rmab.federation.messages import Merged
+from rmab.federation.plans import IndexPlan
+from rmab.federation.serving import Planner
+
+PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
+LEVELS = [[0.7, 0.3, 0.0], [0.2, 0.5, 0.3], [0.0, 0.4, 0.6]]
+MIXED = Arms(
+    [
+        Arm(LEVELS, reward=[0, 0.5, 1]),
+        Arm([[0.8, 0.2], [0.2, 0.8]], reward=[0, 0.7]),
+        Arm(LEVELS[::-1], reward=[0, 0.4, 0.9]),
+    ]
+)
+
+
+def federation_of(arms: Arms, plays: int, policy: str, **others) -> Federation:
+    known = tuple(KnownArm(arm.states, tuple(arm.reward_active)) for arm in arms)
+    return Federation("test", plays, known, policy, seed=7, **others)
+
+
+CASES = {
+    "fedtswi": (PAPER, 4, 2, {"schedule": "linear"}),
+    "feducb-wi": (PAPER, 2, 2, {"schedule": "doubling"}),
+    "fedts-myopic": (PAPER, 3, 1, {"draws": "per-agent"}),
+    "fedtswi-gap": (PAPER, 4, 1, {}),
+    "fed1-ucb": (PAPER, 2, 2, {"horizon": 400, "options": {"sigma": 0.05}}),
+    "fedts-lookahead-gap": (PAPER, 2, 2, {}),
+}
+# Programs of their own, which take long to compile.
+LONG = ("feducb-wi", "fedts-lookahead-gap", "fedtswi, arms of several sizes")
+OTHERS = {
+    "fedtswi, one agent, the paper's stop rule": ("fedtswi", PAPER, 1, 2, {"schedule": "paper"}),
+    "fedtswi, arms of several sizes": ("fedtswi", MIXED, 2, 1, {}),
+}
+
+
+@pytest.mark.parametrize(
+    ("policy", "arms", "n_agents", "plays", "others"),
+    [
+        pytest.param(*case, id=name, marks=[pytest.mark.slow] if name in LONG else [])
+        for name, case in {**{k: (k, *v) for k, v in CASES.items()}, **OTHERS}.items()
+    ],
+)
+def test_served_agents_decide_as_the_engine_does_slot_by_slot(
+    monkeypatch, policy, arms, n_agents, plays, others
+):
+    federation = federation_of(arms, plays, policy, **others)
+    horizon = 400
+    states = true_states(arms, federation.seed, n_agents, horizon)
+    here = served_decisions(Planner(federation), states)
+    there = engine_decisions(monkeypatch, arms, federation, n_agents, horizon)
+    assert here.shape == there.shape
+    assert (here.sum(2) == plays).all()
+    np.testing.assert_array_equal(here, there)
+    assert len({tuple(row) for row in here[:, 0].tolist()}) > 1  # it is not one choice for ever
+
+
+def nothing(federation: Federation) -> Merged:
+    shape, S = federation.shape, max(federation.shape.states)
+    counts = np.zeros((shape.kinds, S, S, shape.n_arms), np.int64)
+    return Merged(counts, np.zeros((S, shape.n_arms), np.int64), 0)
+
+
+def test_a_plan_depends_on_seed_round_lane_and_counts_alone():
+    federation = federation_of(PAPER, 2, "fedtswi")
+    merged = nothing(federation)
+    one, other = Planner(federation), Planner(federation)
+
+    def index(planner, *where):
+        plan = planner.plan(merged, *where).plan
+        assert isinstance(plan, IndexPlan)
+        return plan.index[:, 0]
+
+    other.plan(merged, 5)  # what was asked before does not matter
+    np.testing.assert_array_equal(index(one, 3, 2), index(other, 3, 2))
+    assert not np.array_equal(index(one, 3, 2), index(one, 4, 2))
+    assert not np.array_equal(index(one, 3, 2), index(one, 3, 1))
+
+
+def test_estimates_of_neighbouring_looks_are_those_of_the_beta_law():
+    federation = federation_of(PAPER, 2, "fedtswi", options={"prior": [2.0, 3.0]})
+    merged = nothing(federation)
+    merged.counts[0, 0, :, 1] = 30, 12
+    merged.counts[1, 0, :, 1] = 400, 1  # pairs further apart tell this learner nothing
+    estimate = Planner(federation).estimates(merged)
+    law = stats.beta(2 + 12, 3 + 30)
+    for key, value in {"mean": law.mean(), "low": law.ppf(0.025), "high": law.ppf(0.975)}.items():
+        assert estimate[1]["p01"][key] == pytest.approx(value, abs=1e-6)
+    assert estimate[0]["p11"]["mean"] == pytest.approx(0.4)
+
+
+def test_estimates_of_larger_arms_are_those_of_the_dirichlet_law():
+    federation = federation_of(MIXED, 1, "fedts-myopic")
+    merged = nothing(federation)
+    merged.counts[0, 2, :, 0] = 5, 10, 20
+    estimate = Planner(federation).estimates(merged)
+    law = stats.beta(11, 38 - 11)
+    cell = estimate[0]["transitions"][2][1]
+    assert cell["low"] == pytest.approx(law.ppf(0.025), abs=1e-6)
+    assert cell["mean"] == pytest.approx(law.mean(), abs=1e-6)
+    assert set(estimate[1]) == {"p01", "p11"}
+
+
+@pytest.mark.slow
+def test_estimates_from_every_look_agree_with_the_beta_law_where_all_looks_are_neighbouring():
+    federation = federation_of(PAPER, 2, "fedtswi-gap")
+    merged = nothing(federation)
+    merged.counts[0, 0, :, 2] = 90, 10
+    merged.counts[0, 1, :, 2] = 10, 90
+    estimate = Planner(federation).estimates(merged)[2]["p11"]
+    law = stats.beta(91, 11)
+    se = law.std() / np.sqrt(1024)
+    assert estimate["mean"] == pytest.approx(law.mean(), abs=4 * se)
+    # The error of an empirical quantile is sqrt(q (1 - q) / n) / density.
+    for key, q in (("low", 0.025), ("high", 0.975)):
+        exact = law.ppf(q)
+        error = np.sqrt(q * (1 - q) / 1024) / law.pdf(exact)
+        assert estimate[key] == pytest.approx(exact, abs=4 * error)
