@@ -1,0 +1,136 @@
+"""A database of each kind for the tests, and a small federation with possible uploads.
+
+The PostgreSQL is a real one, started here from the system's binaries in a folder of its own, on a
+Unix socket. Where there is none, its tests are left out, unless RMAB_NO_SKIPS is set.
+"""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from itertools import count
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from rmab.federation.charter import Federation, KnownArm
+
+_ORDINARY_USERS = ("postgres", "nobody")  # PostgreSQL refuses to run as root
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "postgres: needs a PostgreSQL server's programs")
+
+
+def left_out(reason):
+    """End a test whose tool is missing: skipped, or failed where nothing may be left out."""
+    if os.environ.get("RMAB_NO_SKIPS"):
+        pytest.fail(f"left out: {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def postgres_server():
+    """The address of a running PostgreSQL."""
+    programs = _postgres_programs()
+    if programs is None:
+        left_out("PostgreSQL not found")
+    initdb, postgres = programs
+    folder = Path(tempfile.mkdtemp(prefix="rmab-pg-"))  # short: a socket's path has 107 bytes
+    user = _ordinary_user() if os.geteuid() == 0 else None
+    if user is not None:
+        shutil.chown(folder, user)
+    environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8"}
+    server = None
+    try:
+        subprocess.run(
+            [initdb, "-D", folder / "data", "-U", "rmab", "--auth=trust", "-E", "UTF8", "-N"],
+            user=user,
+            cwd=folder,
+            env=environment,
+            check=True,
+            capture_output=True,
+        )
+        settings = (
+            "listen_addresses=",
+            f"unix_socket_directories={folder}",
+            "fsync=off",  # what is tested here is what the server is told, not its disk
+            "shared_buffers=16MB",
+        )
+        with (folder / "log").open("wb") as log:
+            server = subprocess.Popen(
+                [postgres, "-D", folder / "data", *(f"--{one}" for one in settings)],
+                user=user,
+                cwd=folder,
+                env=environment,
+                stdout=log,
+                stderr=log,
+            )
+        address = f"postgresql://rmab@/postgres?host={quote(str(folder), safe='')}"
+        _wait_until_ready(server, address, folder / "log")
+        yield address
+    finally:
+        if server is not None:
+            server.send_signal(signal.SIGINT)  # ends sessions and shuts down
+            server.wait(30)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _postgres_programs():
+    for folder in (None, *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)):
+        found = [shutil.which(name, path=folder) for name in ("initdb", "postgres")]
+        if all(found):
+            return found
+    return None
+
+
+def _ordinary_user():
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    for name in _ORDINARY_USERS:
+        if name in names:
+            return name
+    return left_out("PostgreSQL not found: no ordinary user to run it")
+
+
+def _wait_until_ready(server, address, log):
+    until = time.monotonic() + 30
+    while True:
+        try:
+            psycopg.connect(address).close()
+            return
+        except psycopg.OperationalError:
+            if server.poll() is not None or time.monotonic() > until:
+                pytest.fail(f"PostgreSQL did not start: {log.read_text()[-500:]}")
+            time.sleep(0.05)
+
+
+_numbers = count()
+
+
+@pytest.fixture
+def postgres_url(postgres_server):
+    """An empty schema of its own: made much faster than a database."""
+    name = f"federation{next(_numbers)}"
+    with psycopg.connect(postgres_server, autocommit=True) as admin:
+        admin.execute(f"CREATE SCHEMA {name}".encode())
+    return f"{postgres_server}&options=-csearch_path%3D{name}"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def database_url(request, tmp_path):
+    """An empty database, of each kind."""
+    if request.param == "sqlite":
+        return str(tmp_path / "federation.db")
+    return request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture
+def federation():
+    """Four channels, two plays, 32 gaps."""
+    arms = tuple(KnownArm(2, (0.0, reward)) for reward in (0.4, 0.9, 0.7, 0.6))
+    return Federation("spectrum", 2, arms, policy="fedtswi-gap")
