@@ -53,7 +53,8 @@ check: setup  ## Check formatting, lint, types and import contracts
 	$(BIN)/lint-imports
 
 test: check  ## Run the checks, then the default test suite
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -q $(ARGS)
+	@tests/install-tools
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -q $(ARGS)
 
 test-slow: setup  ## Run the tests that the default suite leaves out for their length
 	$(BIN)/python -m pytest -m slow $(ARGS)
