@@ -38,6 +38,7 @@ __all__ = [
     "law_and_trees",
     "log_bend",
     "product",
+    "scaled_to",
     "tilt_slopes",
     "turned",
     "with_law",
@@ -45,7 +46,7 @@ __all__ = [
 
 LEAST = 1e-30  # keeps shares of impossible paths away from 0 / 0
 FLAT = 1e-6  # least pivot, as a share of the diagonal
-SCALINGS = 3  # Newton steps to a stationary law
+SCALINGS = 5  # rounds to a stationary law
 DOUBLINGS = 14  # of the time over which deviations from pi are added up
 
 
@@ -98,9 +99,17 @@ def deviation_matrix(moves: Array, stationary: Array) -> Array:
 
 
 def with_law(moves: Array, stationary: Array, z: Array) -> Array:
-    """The matrix at z in `law` coordinates from `moves`: columns scaled until pi' is its law."""
-    law = stationary * jnp.exp((stationary[:, None] * z).sum(0))
-    law = law / law.sum(0)
+    """The matrix at z in `law` coordinates from `moves`, whose law is `stationary`."""
+    tilt = (stationary[:, None] * z).sum(0)
+    law = stationary * jnp.exp(tilt - tilt.max(0))
+    return scaled_to(moves, z, law / law.sum(0), SCALINGS)
+
+
+def scaled_to(moves: Array, z: Array, law: Array, rounds: int) -> Array:
+    """The odds ratios of P e^z and the stationary law (S, items), after so many rounds.
+
+    Two rounds of plain scaling, which always lead uphill, and Newton steps.
+    """
 
     def scaled(moves: Array, log_scale: Array) -> Array:
         moves = moves * jnp.exp(log_scale - log_scale.max(-2, keepdims=True))
@@ -111,10 +120,10 @@ def with_law(moves: Array, stationary: Array, z: Array) -> Array:
         arriving = flow.sum(0)
         newton = _solve(arriving, product(turned(flow), moves), (law - arriving)[:, None])[:, 0]
         newton = newton * jnp.minimum(1, 2 / jnp.maximum(abs(newton).max(0), LEAST))
-        ratio = jnp.log(law / jnp.maximum(arriving, LEAST))  # always uphill, but slow at the end
+        ratio = jnp.log(law / jnp.maximum(arriving, LEAST))
         return scaled(moves, jnp.where(step < 2, ratio, newton))
 
-    found: Array = lax.fori_loop(0, 2 + SCALINGS, settle, scaled(moves, z))
+    found: Array = lax.fori_loop(0, rounds, settle, scaled(moves, z))
     return found
 
 
