@@ -14,22 +14,27 @@ from rmab.studies.study import from_table
 ROOT = Path(__file__).parent.parent
 
 NAMES = [
+    "Agent",
     "Arm",
     "Arms",
     "ConvergenceError",
     "Draws",
     "Dynamics",
     "Evidence",
+    "FederationError",
     "Indices",
     "InformationStates",
     "ModelError",
     "Moves",
     "Policy",
+    "ProtocolError",
     "Results",
     "RmabError",
+    "StorageError",
     "Study",
     "StudyError",
     "TooLargeError",
+    "UnreachableError",
     "__version__",
     "belief_after",
     "catalogue",
@@ -101,6 +106,8 @@ HEAVY = ("jax", "jaxlib", "scipy", "matplotlib", "pandas")
         ("rmab.planning.planners", HEAVY),
         ("rmab.federation.rounds", HEAVY),
         ("rmab.studies.study", HEAVY),
+        ("rmab.service.agent", (*HEAVY, "starlette", "uvicorn", "prometheus_client", "psycopg")),
+        ("rmab.service.simulated", (*HEAVY, "starlette", "uvicorn")),
     ],
 )
 def test_what_needs_little_loads_little(module, absent):

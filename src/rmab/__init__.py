@@ -28,10 +28,14 @@ _HOMES = {
     "update_belief": "rmab.arms",
     "catalogue": "rmab.catalogue",
     "ConvergenceError": "rmab.errors",
+    "FederationError": "rmab.errors",
     "ModelError": "rmab.errors",
+    "ProtocolError": "rmab.errors",
     "RmabError": "rmab.errors",
+    "StorageError": "rmab.errors",
     "StudyError": "rmab.errors",
     "TooLargeError": "rmab.errors",
+    "UnreachableError": "rmab.errors",
     "Policy": "rmab.federation.policies",
     "Draws": "rmab.learning.randomness",
     "Evidence": "rmab.learning.learners",
@@ -45,6 +49,7 @@ _HOMES = {
     "point_based_value": "rmab.planning.pbvi",
     "index_table": "rmab.planning.planners",
     "whittle_index": "rmab.planning.whittle",
+    "Agent": "rmab.service.agent",
     "Results": "rmab.studies.results",
     "run": "rmab.studies.running",
     "value": "rmab.studies.running",
@@ -54,22 +59,27 @@ _HOMES = {
 
 __version__ = "0.1.0"
 __all__ = [
+    "Agent",
     "Arm",
     "Arms",
     "ConvergenceError",
     "Draws",
     "Dynamics",
     "Evidence",
+    "FederationError",
     "Indices",
     "InformationStates",
     "ModelError",
     "Moves",
     "Policy",
+    "ProtocolError",
     "Results",
     "RmabError",
+    "StorageError",
     "Study",
     "StudyError",
     "TooLargeError",
+    "UnreachableError",
     "__version__",
     "belief_after",
     "catalogue",
@@ -107,7 +117,17 @@ if TYPE_CHECKING:
         stationary_belief,
         update_belief,
     )
-    from rmab.errors import ConvergenceError, ModelError, RmabError, StudyError, TooLargeError
+    from rmab.errors import (
+        ConvergenceError,
+        FederationError,
+        ModelError,
+        ProtocolError,
+        RmabError,
+        StorageError,
+        StudyError,
+        TooLargeError,
+        UnreachableError,
+    )
     from rmab.federation.policies import Policy
     from rmab.learning.learners import Evidence
     from rmab.learning.randomness import Draws
@@ -118,6 +138,7 @@ if TYPE_CHECKING:
     from rmab.planning.pbvi import point_based_value
     from rmab.planning.planners import index_table
     from rmab.planning.whittle import whittle_index
+    from rmab.service.agent import Agent
     from rmab.studies.results import Results
     from rmab.studies.running import run, value
     from rmab.studies.study import Study, load

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from rmab.cli import studies
+from rmab.cli import agent, federation, studies
 from rmab.cli.talk import (
     BAD_INPUT,
     DONE,
@@ -51,6 +51,8 @@ def _parser() -> argparse.ArgumentParser:
         return made
 
     studies.add_commands(command)
+    federation.add_commands(command)
+    agent.add_agent(command)
     return parser
 
 

@@ -1,0 +1,280 @@
+"""The command that runs an agent: with an environment of one's own, or with simulated arms."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from rmab.cli.talk import DONE, FAILED, INTERRUPTED, Commands, line, say, whole
+from rmab.errors import FederationError, RmabError
+
+if TYPE_CHECKING:
+    from rmab.service.agent import Agent
+    from rmab.studies.study import Study
+
+__all__ = ["add_agent", "run_agent"]
+
+PATIENCE = "60"
+BRIEFLY = 2.0  # seconds for what is unsent, when asked to end
+LOOK = 0.5  # seconds between two looks at whether the server is away
+LONGEST = 1e6  # seconds of an option
+
+Sense = Callable[[list[int]], Sequence[int]]
+
+
+class _Ended(BaseException):
+    """The process was asked to end, as by systemd."""
+
+
+def add_agent(command: Commands) -> None:
+    """Add the command to the program."""
+    agent = command(
+        "agent",
+        run_agent,
+        "run an agent of a served federation",
+        "  rmab agent https://server:8443 --token-file my.token --ca ca.pem --env radio:Radio\n"
+        "  rmab agent http://127.0.0.1:8080 --token-file my.token --simulate study.toml "
+        "--slots 1000\n\n"
+        "an environment, in radio.py:\n"
+        "  class Radio:\n"
+        "      def sense(self, arms):            # arms to play in this slot, from 0\n"
+        "          return [self.busy(a) for a in arms]    # the state of each, from 0\n\n"
+        "after its slots, or when it is interrupted, it sends what is unsent and prints slots,\n"
+        "mean reward per slot, acknowledged uploads and the round; what cannot be sent is kept in\n"
+        "its file and sent at the next start. Exit codes: 0 done, 1 the server was not reached,\n"
+        "2 bad input, 130 interrupted",
+    )
+    agent.add_argument("url", metavar="URL", help="the server's address")
+    agent.add_argument(
+        "--token-file",
+        metavar="F",
+        required=True,
+        help="a file with the credential that rmab enroll printed",
+    )
+    what = agent.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--env",
+        metavar="MODULE:CLASS",
+        help="a class with sense(arms) -> states, in this folder or installed",
+    )
+    what.add_argument(
+        "--simulate", metavar="STUDY.toml", help="simulate the arms of a study, or catalogue:NAME"
+    )
+    agent.add_argument("--slots", metavar="N", help="slots to play (default: without end)")
+    agent.add_argument(
+        "--slot-seconds",
+        metavar="X",
+        help="seconds of a slot (default: as long as sense takes; simulated arms wait for the "
+        "next round when an episode is over)",
+    )
+    agent.add_argument(
+        "--state", metavar="FILE", help="the agent's own file (default: in ~/.local/state/rmab)"
+    )
+    agent.add_argument("--ca", metavar="FILE", help="certificates to trust, PEM")
+    agent.add_argument(
+        "--patience",
+        metavar="S",
+        default=PATIENCE,
+        help=f"seconds to wait for the server at the start and the end (default {PATIENCE})",
+    )
+    agent.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def run_agent(options: argparse.Namespace) -> int:
+    """Play, send, and say how it went."""
+    slots = whole("--slots", options.slots, 0)
+    patience = _seconds("--patience", options.patience)
+    pace = (
+        None if options.slot_seconds is None else _seconds("--slot-seconds", options.slot_seconds)
+    )
+    token = _token(options.token_file)
+    study = None if options.simulate is None else _study(options.simulate)
+    sense = None if options.env is None else _environment(options.env)
+    from rmab.service.agent import Agent
+
+    with (
+        _log_lines(),
+        Agent(
+            options.url, token=token, file=options.state, ca=options.ca, patience=patience
+        ) as agent,
+    ):
+        waits = False
+        if study is not None:
+            sense = _simulated(study, agent, token, options.simulate)
+            waits = pace is None
+        assert sense is not None
+        code, asked = DONE, False
+        try:
+            with _ends_when_asked():
+                _play(agent, sense, slots, pace, patience if waits else 0.0)
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        except _Ended:
+            asked = True
+        except RmabError:
+            raise
+        except Exception:  # of the environment: it is the user's, who needs to see where
+            traceback.print_exc()
+            code = FAILED
+        flushed = agent.flush(patience if code == DONE and agent.slots == slots else BRIEFLY)
+        _report(agent, as_json=options.json)
+        if not flushed:
+            say(
+                "rmab agent: the server has not acknowledged everything; the rest is kept in "
+                f"{line(str(agent.file))} and sent at the next start"
+            )
+            code = DONE if asked else code or FAILED
+        return code
+
+
+def _play(
+    agent: Agent, sense: Sense, slots: int | None, pace: float | None, patience: float
+) -> None:
+    """So many slots, at that pace. patience: seconds without a server for which the next round is
+    waited for when an episode is over, as Algorithm 1 has it; once for each round."""
+    due = time.monotonic()
+    waited = 0
+    while slots is None or agent.slots < slots:
+        if patience and agent.over and waited != agent.round:
+            waited = agent.round
+            _wait(agent, patience)
+        agent.observe(sense(agent.choose()))
+        if pace is not None:
+            due = max(due + pace, time.monotonic() - pace)
+            time.sleep(max(0.0, due - time.monotonic()))
+
+
+def _wait(agent: Agent, patience: float) -> None:
+    """Until the next round is there, or the server has been away for so many seconds."""
+    until = time.monotonic() + patience
+    while not agent.wait(LOOK):
+        now = time.monotonic()
+        if agent.connected:
+            until = now + patience
+        elif now >= until:
+            return
+
+
+def _report(agent: Agent, *, as_json: bool) -> None:
+    mean = agent.reward / agent.slots if agent.slots else None
+    if as_json:
+        table = {
+            "slots": agent.slots,
+            "reward": mean,
+            "uploads": agent.uploads,
+            "round": agent.round,
+        }
+        print(json.dumps(table, allow_nan=False), flush=True)
+    else:
+        paid = "" if mean is None else f", {mean:.5f} mean reward per slot"
+        print(
+            f"{agent.slots} slots{paid}, {agent.uploads} uploads, round {agent.round}", flush=True
+        )
+
+
+def _seconds(option: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= LONGEST:
+        raise FederationError(f"{option} must be a number of seconds from 0 to 1e6, got {text!r}")
+    return number
+
+
+def _token(name: str) -> str:
+    """The credential in a file, which is never shown."""
+    from rmab.service.admin import read_token
+
+    token = read_token(name)
+    if Path(name).stat().st_mode & 0o077:
+        say(line(f"rmab agent: warning: others can read {name}; chmod 600 closes it to them"))
+    return token
+
+
+def _environment(name: str) -> Sense:
+    """`sense` of an object of MODULE:CLASS; what is wrong with it is told in one line."""
+    module, _, class_name = name.partition(":")
+    if not module or not class_name:
+        raise FederationError(f"--env must be like radio:Radio, got {name!r}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        environment: Any = getattr(import_module(module), class_name)()
+    except Exception as error:  # whatever the user's code does
+        reason = f"{type(error).__name__}: {error}"
+        raise FederationError(f"--env {name}: cannot be made: {reason}") from None
+    sense: Any = getattr(environment, "sense", None)
+    if not callable(sense):
+        raise FederationError(f"--env {name}: must have a method sense(arms) that returns states")
+    made: Sense = sense
+    return made
+
+
+def _study(name: str) -> Study:
+    from rmab.studies.study import load
+
+    return load(name)
+
+
+def _simulated(study: Study, agent: Agent, token: str, name: str) -> Sense:
+    """Arms of the study, moved by its seed and the agent's credential: agents' arms differ."""
+    from rmab.service.simulated import SimulatedArms
+
+    states = tuple(arm.states for arm in study.arms)
+    if states != agent.arms:
+        raise FederationError(
+            f"--simulate {name}: must have arms of {_counts(agent.arms)} states, as the federation "
+            f"has, got {_counts(states)}"
+        )
+    key_id = int(token.split("_")[1], 16)
+    return SimulatedArms(study.arms, (study.seed, key_id)).sense
+
+
+def _counts(states: Sequence[int]) -> str:
+    shown = ", ".join(map(str, states[:16]))
+    return shown if len(states) <= 16 else f"{shown}, ... ({len(states)} arms)"
+
+
+@contextmanager
+def _log_lines() -> Iterator[None]:
+    """Warnings of the agent as lines on standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("rmab agent: %(message)s"))
+    log = logging.getLogger("rmab.agent")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+@contextmanager
+def _ends_when_asked() -> Iterator[None]:
+    """SIGTERM ends the playing, not the process: what is unsent is sent first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the system's signature
+        raise _Ended
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

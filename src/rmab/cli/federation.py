@@ -1,0 +1,287 @@
+"""The commands around a server: server, enroll, revoke, agents, demo."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rmab.cli.talk import DONE, INTERRUPTED, Commands, columns, say, whole
+from rmab.errors import FederationError
+
+if TYPE_CHECKING:
+    from rmab.service.admin import Admin
+    from rmab.service.demo import Progress
+
+__all__ = ["EXAMPLE_FEDERATION", "add_commands"]
+
+EXAMPLE_FEDERATION = """\
+a federation file:
+  name = "spectrum"
+  plays = 2
+  policy = "fedtswi-gap"
+  schedule = "linear"
+  deadline = 30
+  [[arm]]
+  reward = 0.4
+  [[arm]]
+  states = 3
+  reward = [0.0, 0.5, 1.0]
+  (one [[arm]] table for each arm; its dynamics are learnt)
+
+further keys, above the arms: seed, draws ("shared" or "per-agent"), reference (a reward to
+  compare with on the page), horizon (fed1-ucb), [options] of the policy
+"""
+
+
+def add_commands(command: Commands) -> None:
+    """Add them to the program."""
+    server = command(
+        "server",
+        _server,
+        "serve a federation to its agents",
+        "  rmab server spectrum.toml\n"
+        "  rmab server spectrum.toml --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem\n\n"
+        + EXAMPLE_FEDERATION,
+    )
+    server.add_argument("federation", metavar="FEDERATION.toml", help="the federation's file")
+    server.add_argument(
+        "--host",
+        metavar="H",
+        default="127.0.0.1",
+        help="address to listen on (default 127.0.0.1); others need TLS",
+    )
+    server.add_argument(
+        "--port", metavar="P", help="port (default 8080, with TLS 8443); 0: any that is free"
+    )
+    server.add_argument("--tls-cert", metavar="F", help="certificate chain, PEM")
+    server.add_argument("--tls-key", metavar="F", help="its key, PEM, not encrypted")
+    server.add_argument("--verbose", action="store_true", help="log every request")
+
+    enroll = command(
+        "enroll",
+        _enroll,
+        "make an agent's credential and print it, once",
+        "  rmab enroll spectrum.toml radio-1 > radio-1.token\n"
+        "  rmab enroll spectrum.toml boss --admin > admin.token\n"
+        "  rmab enroll https://server:8443 radio-2 --token-file admin.token --ca ca.pem",
+    )
+    revoke = command(
+        "revoke",
+        _revoke,
+        "take an agent's credential back; what it gave stays",
+        "  rmab revoke spectrum.toml radio-1",
+    )
+    agents = command(
+        "agents",
+        _agents,
+        "list agents and admins",
+        "  rmab agents spectrum.toml\n"
+        "  rmab agents https://server:8443 --token-file admin.token --json",
+    )
+    for each in (enroll, revoke, agents):
+        each.add_argument(
+            "federation",
+            metavar="FEDERATION.toml|URL",
+            help="the federation's file, or its server's address",
+        )
+        each.add_argument("--token-file", metavar="F", help="with a URL: an admin's credential")
+        each.add_argument("--ca", metavar="F", help="with a URL: certificates to trust, PEM")
+    for each in (enroll, revoke):
+        each.add_argument("name", metavar="NAME", help="the agent's name")
+    enroll.add_argument("--admin", action="store_true", help="an admin's credential instead")
+    for each in (server, enroll, revoke, agents):
+        each.add_argument(
+            "--database",
+            metavar="URL",
+            help="a path, sqlite:///PATH or postgresql://... (default: beside the file, .db)",
+        )
+        each.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+    demo = command(
+        "demo",
+        _demo,
+        "one server and four simulated agents on this machine, to look at",
+        "  rmab demo\n  rmab demo --slots 2000 --no-browser",
+    )
+    demo.add_argument(
+        "--slots", metavar="N", default="1200", help="slots to play (default 1200: a minute)"
+    )
+    demo.add_argument("--port", metavar="P", default="0", help="port of the page (default: any)")
+    demo.add_argument("--no-browser", action="store_true", help="do not open the page")
+    demo.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def _server(options: argparse.Namespace) -> int:
+    from rmab.federation.charter import load_federation
+
+    federation = load_federation(options.federation)
+    port = whole("--port", options.port, 0, 65_535)
+    from rmab.service.server import Settings, serve
+
+    settings = Settings(
+        federation=federation,
+        database=_database(options),
+        host=options.host,
+        port=port,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        verbose=options.verbose,
+    )
+
+    def ready(url: str) -> None:
+        if options.json:
+            table = {"url": url, "federation": federation.name, "pid": os.getpid()}
+            print(json.dumps(table), flush=True)
+        else:
+            print(f"rmab server: federation {federation.name} at {url}", flush=True)
+
+    if not serve(settings, ready):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(DONE)
+    return DONE
+
+
+def _database(options: argparse.Namespace) -> str:
+    if options.database is not None:
+        return str(options.database)
+    from rmab.service.store import default_database
+
+    return default_database(Path(options.federation))
+
+
+def _admin(options: argparse.Namespace) -> Admin:
+    from rmab.service.admin import DatabaseAdmin, HttpAdmin, is_url, read_token
+
+    if is_url(options.federation):
+        if options.token_file is None:
+            raise FederationError("a URL needs --token-file with an admin's credential")
+        if options.database is not None:
+            raise FederationError("--database goes with a federation's file, not with a URL")
+        return HttpAdmin(options.federation, read_token(options.token_file), options.ca)
+    for name in ("token_file", "ca"):
+        if getattr(options, name) is not None:
+            raise FederationError(f"--{name.replace('_', '-')} goes with a URL, not with a file")
+    from rmab.federation.charter import load_federation
+
+    return DatabaseAdmin(load_federation(options.federation), _database(options))
+
+
+def _enroll(options: argparse.Namespace) -> int:
+    from rmab.service.admin import check_name
+
+    name = check_name(options.name)
+    role = "admin" if options.admin else "agent"
+    with _admin(options) as admin:
+        token = admin.enroll(name, role)
+    table = {"name": name, "role": role, "token": token}
+    print(json.dumps(table) if options.json else token, flush=True)
+    return DONE
+
+
+def _revoke(options: argparse.Namespace) -> int:
+    from rmab.service.admin import check_name
+
+    name = check_name(options.name)
+    with _admin(options) as admin:
+        admin.revoke(name)
+    print(json.dumps({"name": name, "revoked": True}) if options.json else f"{name} is revoked")
+    return DONE
+
+
+def _agents(options: argparse.Namespace) -> int:
+    with _admin(options) as admin:
+        found = admin.agents()
+    if options.json:
+        print(json.dumps({"agents": found}))
+    else:
+        print(_agents_table(found))
+    return DONE
+
+
+def _agents_table(found: list[dict[str, Any]]) -> str:
+    rows = [["name", "role", "enrolled", "last seen", "uploads", "revoked"]]
+    for agent in found:
+        times = [_when(agent[key]) for key in ("enrolled", "last_seen", "revoked")]
+        uploads = "" if agent["role"] == "admin" else str(agent["uploads"])
+        rows.append([agent["name"], agent["role"], times[0], times[1], uploads, times[2]])
+    return columns(rows)
+
+
+def _when(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _demo(options: argparse.Namespace) -> int:
+    slots = whole("--slots", options.slots, 1)
+    port = whole("--port", options.port, 0, 65_535)
+    assert slots is not None
+    assert port is not None
+    # A demo that is told to end takes its temporary folder with it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    from rmab.service.demo import Demo, Progress
+
+    reached = Progress(0, 0, 0.0, 0.0)
+    interrupted = False
+    say("starting a server and four agents; this takes some seconds")
+    with Demo(port) as running:
+        _show_page(running.url, options)
+        shown = 0.0
+        try:
+            for reached in running.play(slots):
+                if time.monotonic() >= shown + 1 or reached.slot == slots:
+                    shown = time.monotonic()
+                    if not options.json:
+                        _show_progress(reached, slots, running.reference)
+        except KeyboardInterrupt:
+            interrupted = True
+    if sys.stdout.isatty() and not options.json:
+        print()
+    table = {
+        "url": running.url,
+        "slots": reached.slot,
+        "round": reached.round,
+        "reward": reached.reward,
+        "recent": reached.recent,
+        "reference": running.reference,
+    }
+    if options.json:
+        print(json.dumps(table))
+    else:
+        print(
+            f"{reached.slot} slots, round {reached.round}: reward {reached.reward:.4f} per agent "
+            f"and slot, {reached.recent:.4f} lately; {running.reference:.4f} with known dynamics"
+        )
+    return INTERRUPTED if interrupted else DONE
+
+
+def _show_page(url: str, options: argparse.Namespace) -> None:
+    if options.json:
+        say(f"the page: {url}/")
+        return
+    print(f"the page: {url}/", flush=True)
+    has_display = any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    if not options.no_browser and sys.stdout.isatty() and has_display:
+        import webbrowser
+
+        webbrowser.open(f"{url}/")
+
+
+def _show_progress(reached: Progress, slots: int, reference: float) -> None:
+    text = (
+        f"slot {reached.slot} of {slots}, round {reached.round}: reward {reached.recent:.4f} "
+        f"lately, {reference:.4f} with known dynamics"
+    )
+    if sys.stdout.isatty():
+        print(f"\r{text}\x1b[K", end="", flush=True)
+    else:
+        print(text, flush=True)

@@ -1,0 +1,155 @@
+"""Agents and the real server: rounds, a server that restarts, TLS with a private CA."""
+
+from __future__ import annotations
+
+import subprocess
+from itertools import count
+
+import numpy as np
+import pytest
+from tests.service.conftest import left_out
+from tests.service.pretend_server import tally
+from tests.service.serving import served, spectrum
+
+from rmab.errors import UnreachableError
+from rmab.service import exchange
+from rmab.service.agent import Agent
+
+Book = list[tuple[list[int], list[int]]]
+FEDERATION = spectrum(policy="fedtswi-gap", deadline=20.0)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(exchange, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(exchange, "LONGEST_PAUSE", 0.05)
+
+
+def play(agents, books, slots, seed=0):
+    """All agents slot by slot; each waits for the next round when its episode is over."""
+    rng = np.random.default_rng(seed)
+    for _ in range(slots):
+        for agent, book in zip(agents, books, strict=True):
+            if agent.over:
+                assert agent.wait(20)
+            arms = agent.choose()
+            states = rng.integers(2, size=len(arms)).tolist()
+            agent.observe(states)
+            book.append((arms, states))
+
+
+def totals(made):
+    """Counts and visits of all agents, from the database."""
+    from rmab.service.store import open_store
+
+    store = open_store(made.database, FEDERATION)
+    try:
+        with store.transaction():
+            return store.merged()
+    finally:
+        store.close()
+
+
+def assert_all_there(made, books):
+    parts = [tally(book, FEDERATION.shape) for book in books]
+    found = totals(made)
+    np.testing.assert_array_equal(found.counts, sum(counts for counts, _ in parts))
+    np.testing.assert_array_equal(found.visits, sum(visits for _, visits in parts))
+
+
+def test_agents_play_round_after_round_together(tmp_path):
+    with served(tmp_path, FEDERATION) as made:
+        agents = [
+            Agent(made.url, token=made.enroll(name), file=tmp_path / name)
+            for name in ("one", "two", "three")
+        ]
+        books: list[Book] = [[] for _ in agents]
+        try:
+            play(agents, books, 60)
+            assert len({agent.round for agent in agents}) == 1
+            assert agents[0].round >= 9  # episodes of 2, 3, 4, ... slots
+            for agent in agents:
+                assert agent.flush(20)
+        finally:
+            for agent in agents:
+                agent.close()
+        assert_all_there(made, books)
+
+
+def test_a_server_that_restarts_is_found_again_and_misses_nothing(tmp_path):
+    books: list[Book] = [[]]
+    rounds, seeds = [], count()
+    with served(tmp_path, FEDERATION) as made:
+        port = int(made.url.rsplit(":", 1)[1])
+        agent = Agent(made.url, token=made.enroll("one"), file=tmp_path / "one")
+        play([agent], books, 20, next(seeds))
+    try:
+        for _ in range(3):
+            for _ in range(50):  # alone
+                arms = agent.choose()
+                agent.observe([0] * len(arms))
+                books[0].append((arms, [0] * len(arms)))
+            with served(tmp_path, FEDERATION, port=port) as made:
+                play([agent], books, 10, next(seeds))
+                assert agent.flush(20)
+                assert_all_there(made, books)
+                rounds.append(agent.round)
+    finally:
+        agent.close()
+    assert rounds == sorted(rounds)
+    assert len(set(rounds)) == 3
+
+
+def certificates(folder):
+    """A CA of one's own, and a certificate for 127.0.0.1 and one for another name by it."""
+
+    def openssl(*words):
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    try:
+        openssl(
+            *["req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2"],
+            *["-subj", "/CN=a CA of our own", "-addext", "basicConstraints=critical,CA:TRUE"],
+            *["-addext", "keyUsage=critical,keyCertSign"],
+        )
+    except FileNotFoundError:
+        left_out("openssl not found")
+    for name, subject in (("server", "IP:127.0.0.1"), ("other", "DNS:other.example")):
+        (folder / f"{name}.ext").write_text(f"subjectAltName={subject}\n")
+        openssl(*["req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", "/CN=s"])
+        openssl(
+            *["x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key"],
+            *["-out", f"{name}.pem", "-days", "2", "-extfile", f"{name}.ext", "-CAcreateserial"],
+        )
+
+
+def test_tls_with_a_private_ca(tmp_path):
+    certificates(tmp_path)
+    tls = {"tls_cert": tmp_path / "server.pem", "tls_key": tmp_path / "server.key"}
+    with served(tmp_path, FEDERATION, **tls) as made:
+        assert made.url.startswith("https://")
+        token = made.enroll("one")
+        books: list[Book] = [[]]
+        with Agent(made.url, token=token, file=tmp_path / "one", ca=tmp_path / "ca.pem") as agent:
+            play([agent], books, 10)
+            assert agent.flush(20)
+        assert_all_there(made, books)
+        with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
+            Agent(made.url, token=token, file=tmp_path / "two", patience=0.5)
+
+
+def test_a_certificate_for_another_name_is_not_trusted(tmp_path):
+    certificates(tmp_path)
+    tls = {"tls_cert": tmp_path / "other.pem", "tls_key": tmp_path / "other.key"}
+    with (
+        served(tmp_path, FEDERATION, **tls) as made,
+        pytest.raises(UnreachableError, match=r"CERTIFICATE_VERIFY_FAILED.*127"),
+    ):
+        Agent(
+            made.url,
+            token=made.enroll("one"),
+            file=tmp_path / "one",
+            ca=tmp_path / "ca.pem",
+            patience=0.5,
+        )
