@@ -39,7 +39,15 @@ from rmab.federation.rounds import DRAWS, SCHEDULES
 from rmab.federation.settings import LEARNERS, check_options, is_number, one_of, read_toml, shown
 from rmab.planning.lookahead import DEPTH, check_depth
 
-__all__ = ["NAME_RULE", "Federation", "KnownArm", "Shape", "is_name", "load_federation"]
+__all__ = [
+    "MOST_COUNTS",
+    "NAME_RULE",
+    "Federation",
+    "KnownArm",
+    "Shape",
+    "is_name",
+    "load_federation",
+]
 
 GAPS = 32  # G of the policies that learn from every look, unless told otherwise
 NAME_RULE = "1 to 64 letters, digits, dots, hyphens or underscores, the first a letter or digit"
@@ -84,6 +92,11 @@ class Shape(NamedTuple):
     def n_arms(self) -> int:
         """N."""
         return len(self.states)
+
+    @property
+    def size(self) -> int:
+        """How many counts an upload has."""
+        return self.kinds * sum(states**2 for states in self.states)
 
 
 @dataclass(frozen=True)
@@ -148,11 +161,10 @@ class Federation:
             raise FederationError(
                 "options.clip must be true unless all arms have two states, got false"
             )
-        size = self.shape.kinds * sum(arm.states**2 for arm in self.arms)
-        if size > MOST_COUNTS:
+        if self.shape.size > MOST_COUNTS:
             raise FederationError(
-                f"an upload must have at most {MOST_COUNTS} counts, got {size}: fewer arms, states "
-                "or gaps"
+                f"an upload must have at most {MOST_COUNTS} counts, got {self.shape.size}: fewer "
+                "arms, states or gaps"
             )
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
 

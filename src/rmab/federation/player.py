@@ -13,6 +13,7 @@ round is there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,11 @@ __all__ = ["Player"]
 
 
 class Player:
-    """One incarnation of an agent."""
+    """One incarnation of an agent.
+
+    What it has seen: last_seen and age, (N,) each, age 0 where an arm was never seen; counts and
+    visits as in `Upload`.
+    """
 
     def __init__(self, message: RoundMessage, incarnation: str) -> None:
         shape = message.shape
@@ -36,8 +41,8 @@ class Player:
         self.reward = 0.0  # in all
         self.counts = np.zeros((shape.kinds, S, S, shape.n_arms), np.int64)
         self.visits = np.zeros((S, shape.n_arms), np.int64)
-        self._last_seen = np.zeros(shape.n_arms, np.int64)
-        self._age = np.full(shape.n_arms, NEVER, np.int64)
+        self.last_seen = np.zeros(shape.n_arms, np.int64)
+        self.age = np.full(shape.n_arms, NEVER, np.int64)
         self._told = 0  # slots that an upload has told of
         self._start(message)
 
@@ -67,7 +72,7 @@ class Player:
     def choose(self) -> npt.NDArray[np.intp]:
         """The K arms to play in this slot, in ascending order."""
         if self._chosen is None:
-            looks = InformationStates(self._last_seen, self._age)
+            looks = InformationStates(self.last_seen, self.age)
             self._chosen = self.message.plan.choose(looks, self.message.shape.plays)
         return self._chosen
 
@@ -79,7 +84,7 @@ class Player:
                 f"a slot must show one state for each of at most {shape.plays} arms, got "
                 f"{len(states)} for {len(arms)}"
             )
-        seen = list(zip(map(int, arms), map(int, states), strict=True))
+        seen = list(zip(map(index, arms), map(index, states), strict=True))
         for arm, state in seen:
             if not 0 <= arm < shape.n_arms or len(set(arms)) < len(arms):
                 raise ModelError(f"arms must be different ones below {shape.n_arms}, got {arms}")
@@ -88,17 +93,17 @@ class Player:
                     f"arm {arm}: the state must lie from 0 to {shape.states[arm] - 1}, got {state}"
                 )
         for arm, state in seen:
-            age = int(self._age[arm])
+            age = int(self.age[arm])
             if age != NEVER:
                 kind = min(age, shape.kinds) - 1
-                self.counts[kind, self._last_seen[arm], state, arm] += 1
+                self.counts[kind, self.last_seen[arm], state, arm] += 1
             self.visits[state, arm] += 1
             if self._caps is not None and self.visits[state, arm] > self._caps[state, arm]:
                 self.over = True
             self.reward += self.message.rewards[arm][state]
-        self._age[self._age != NEVER] += 1
+        self.age[self.age != NEVER] += 1
         for arm, state in seen:
-            self._last_seen[arm], self._age[arm] = state, 1
+            self.last_seen[arm], self.age[arm] = state, 1
         self.slots += 1
         self.length += 1
         self.over = self.over or self.length >= self.message.slots

@@ -231,7 +231,7 @@ class Agent:
         if send:
             self._offered = player.slots
         self._folded = player.slots
-        last_seen, age = player._last_seen.copy(), player._age.copy()
+        last_seen, age = player.last_seen.copy(), player.age.copy()
         self._exchange.offer(Offer(upload, last_seen, age, send))
 
     # ------------------------------------------------------------------------------- how it stands
@@ -363,7 +363,10 @@ def _address(url: str) -> tuple[str, bool]:
     except ValueError:
         loopback = False
     if parts.scheme == "http" and not loopback:
-        log.warning("%s: the credential and the counts go over the network unprotected", url)
+        raise FederationError(
+            f"the server's address must begin with https:// unless it is on this machine, got "
+            f"{shown(url)}: the credential would go over the network unprotected"
+        )
     return url.rstrip("/"), loopback
 
 

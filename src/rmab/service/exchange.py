@@ -39,7 +39,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from rmab.errors import ProtocolError
-from rmab.federation.charter import MOST_COUNTS
 from rmab.federation.messages import RoundMessage, parse_round
 from rmab.service.agent_file import AgentFile
 from rmab.service.leftovers import Outgoing
@@ -290,11 +289,6 @@ class Exchange:
         if message.round <= self._after:
             raise _AgainError(
                 "nonsense", f"the server gave round {message.round}, which is not new"
-            )
-        size = message.shape.kinds * sum(states**2 for states in message.shape.states)
-        if size > MOST_COUNTS:
-            raise _AgainError(
-                "nonsense", f"the server's arms have {size} counts, over {MOST_COUNTS}"
             )
         self._check_same(message)
         self._take(message, answer.body)

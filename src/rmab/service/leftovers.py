@@ -96,11 +96,11 @@ def _leftover(life: Life, message: RoundMessage) -> tuple[Outgoing, bytes] | Non
         return Outgoing(parse_upload(life.upload, shape, name), life.upload), b""
     player = Player(message, life.incarnation)
     if life.snapshot is not None:
-        player.counts, player.visits, player._last_seen, player._age = unpack(life.snapshot, shape)
+        player.counts, player.visits, player.last_seen, player.age = unpack(life.snapshot, shape)
         player.slots = life.slots
     for look in life.looks:
         player.observe(look.arms, look.states)
     # No report of an episode: nobody plays on in it.
     upload: Upload = replace(player.upload(life.sequence + 1), length=0)
-    snapshot = pack(player.counts, player.visits, player._last_seen, player._age)
+    snapshot = pack(player.counts, player.visits, player.last_seen, player.age)
     return Outgoing(upload, upload.to_json(shape, name)), snapshot
