@@ -1,6 +1,25 @@
-"""Hypothesis draws the same examples in every run, so a failure repeats."""
+"""What all tests share: examples that repeat, and programs that compile fast.
 
+Hypothesis draws the same examples in every run, so a failure repeats.
+
+Compiling is most of the time of the default suite, so it compiles with less effort than XLA makes
+by default; the programs and their random numbers are the same. Commands that tests start inherit
+this. The slow tests run long enough to gain from the usual effort, so they have it. Whoever sets
+XLA_FLAGS, even to nothing, decides instead.
+"""
+
+import os
+
+import pytest
 from hypothesis import settings
+
+LESS_EFFORT = "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"
 
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.load_profile("ci")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before anything imports JAX, which reads the flags once."""
+    if config.option.markexpr == "not slow":
+        os.environ.setdefault("XLA_FLAGS", LESS_EFFORT)

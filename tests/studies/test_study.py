@@ -1,4 +1,4 @@
-"""A study is checked when it is made; what the command line refuses is in tests/test_cli.py."""
+"""A study is checked when it is made; what the command line refuses is in tests/cli."""
 
 import re
 from dataclasses import FrozenInstanceError, replace
