@@ -1,0 +1,230 @@
+"""What the pages on the served federation say is so: routes, codes, options, metrics, tests."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from rmab.cli.main import _parser
+from rmab.errors import ProtocolError
+from rmab.federation.charter import Federation, Shape, load_federation
+from rmab.federation.messages import parse_upload
+from rmab.service.metrics import Metrics
+from rmab.service.openapi import document
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+COMMANDS = ("server", "enroll", "revoke", "agents", "agent", "demo")
+ANYWHERE = {"421"}  # codes that every route may answer, which the page says once
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def fenced(page: str, kind: str) -> list[str]:
+    """The blocks of a kind, `toml` say, of a page."""
+    return re.findall(rf"^```{kind}\n(.*?)^```", text(page), flags=re.DOTALL | re.MULTILINE)
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """The cells of the first table under a heading, without its head."""
+    _, found, rest = text(page).partition(f"\n{heading}\n")
+    assert found, f"{page} has no heading {heading!r}"
+    lines = re.split(r"^#", rest, flags=re.MULTILINE)[0].splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("|"))
+    table = []
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            break
+        table.append([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+    return table[2:]
+
+
+def federation_of(page: str, folder: Path) -> Federation:
+    """The federation that a page has as its example."""
+    (example,) = (block for block in fenced(page, "toml") if re.search(r"^policy =", block, re.M))
+    path = folder / "example.toml"
+    path.write_text(example, encoding="utf-8")
+    return load_federation(path)
+
+
+# ------------------------------------------------------------------------------------ the protocol
+
+
+def test_the_routes_of_the_protocol_are_those_of_the_openapi_document(tmp_path):
+    described = document(federation_of("README.md", tmp_path))["paths"]
+    due = {
+        (method.upper(), path): set(operation["responses"]) - ANYWHERE
+        for path, operations in described.items()
+        for method, operation in operations.items()
+    }
+    said = {}
+    for cells in rows("docs/protocol.md", "## Routes"):
+        for method, path in re.findall(r"`([A-Z]+) (/[^`?]*)[^`]*`", cells[0]):
+            said[method, path] = set(re.findall(r"\b[2-5]\d\d\b", cells[2])) - ANYWHERE
+    assert said == due
+
+
+def test_every_refusal_has_its_code_and_word_in_the_protocol(tmp_path):
+    said = {
+        (cells[0], cells[1].strip("`"))
+        for cells in rows("docs/protocol.md", "### Status codes and their words")
+    }
+    sources = "\n".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "src").glob("rmab/*/*.py")
+    )
+    raised = set(re.findall(r"ProtocolError\(\s*(\d{3}),\s*\"(\w+)\"", sources))
+    assert ("410", "round") in raised
+    assert raised <= said
+    described = document(federation_of("README.md", tmp_path))["components"]["responses"]
+    assert {name.removeprefix("Refused") for name in described} <= {code for code, _ in said}
+
+
+def test_the_upload_of_the_protocol_is_one():
+    (example,) = (block for block in fenced("docs/protocol.md", "json") if '"counts"' in block)
+    shape = Shape(plays=1, states=(2, 2), gaps=1)
+    upload = parse_upload(example.encode(), shape, "spectrum")
+    assert (upload.sequence, upload.slots, upload.counts.sum()) == (1, 2, 1)
+    told = [cells[0] for cells in rows("docs/protocol.md", "## An upload")]
+    for key in json.loads(example):
+        assert any(key in cell for cell in told)
+    with pytest.raises(ProtocolError, match="unknown key"):
+        parse_upload(example.replace('"slots"', '"more": 1, "slots"').encode(), shape, "spectrum")
+
+
+def test_the_round_of_the_protocol_has_every_key(tmp_path):
+    schemas = document(federation_of("README.md", tmp_path))["components"]["schemas"]
+    (example,) = (block for block in fenced("docs/protocol.md", "json") if '"plan"' in block)
+    assert set(json.loads(example)) == set(schemas["Round"]["required"])
+    (status,) = (block for block in fenced("docs/protocol.md", "json") if '"live"' in block)
+    assert set(json.loads(status)) == set(schemas["Status"]["required"])
+
+
+def test_all_that_the_overview_has_is_explained(tmp_path):
+    schemas = document(federation_of("README.md", tmp_path))["components"]["schemas"]
+    page = text("docs/protocol.md").partition("## Status, overview, agents")[2]
+    keys = {*schemas["Overview"]["required"], *schemas["Agent"]["required"]}
+    assert {key for key in keys if f"`{key}`" not in page and f'"{key}"' not in page} == set()
+
+
+# ------------------------------------------------------------------------ commands, files, metrics
+
+
+def test_every_command_and_option_is_in_the_docs():
+    (commands,) = (
+        action.choices
+        for action in _parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    told = {
+        re.split(r"[ `]", cells[0])[2]: cells[0] + cells[1]
+        for cells in rows("docs/operations.md", "## Commands")
+    }
+    section = text("docs/operations.md").partition("## Commands")[2].partition("\n## ")[0]
+    below = section.rpartition("|\n")[2]  # what three commands have in common
+    missing = []
+    for name in COMMANDS:
+        page = told[name] + (below if name in ("enroll", "revoke", "agents") else "")
+        for action in commands[name]._actions:
+            longest = max(action.option_strings, key=len, default="--help")
+            if longest != "--help" and f"`{longest}" not in page:
+                missing.append(f"rmab {name} {longest}")
+    assert missing == []
+
+
+def test_every_metric_is_in_the_docs_and_no_other():
+    exported = set()
+    for metric in Metrics().registry.collect():
+        exported.add(f"{metric.name}_total" if metric.type == "counter" else metric.name)
+    said = set(re.findall(r"`(rmab_[a-z_]+)", text("docs/operations.md")))
+    assert said == exported
+
+
+def test_every_event_of_the_log_is_in_the_docs():
+    call = r"log\(\s*\"(?:debug|info|warning|error)\",\s*\"([^\"]+)\""
+    written = {
+        event
+        for path in (ROOT / "src/rmab/service").glob("*.py")
+        for event in re.findall(call, path.read_text(encoding="utf-8"))
+    }
+    assert {"ready", "round closed"} <= written
+    page = text("docs/operations.md")
+    assert {event for event in written if f"`{event}`" not in page} == set()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+def test_the_federation_of_a_page_loads(page, tmp_path):
+    federation = federation_of(page, tmp_path)
+    assert federation.name == "spectrum"
+    assert len(federation.arms) > federation.plays
+
+
+def test_every_key_of_a_federation_is_in_the_tutorial():
+    said = {cells[0].strip("`[]") for cells in rows("docs/tutorial.md", "## 2. Say what is known")}
+    fields = {"arm" if name == "arms" else name for name in Federation.__dataclass_fields__}
+    assert said == fields
+
+
+def test_the_python_of_the_tutorial_is_python():
+    blocks = fenced("docs/tutorial.md", "python")
+    for block in blocks:
+        compile(block, "docs/tutorial.md", "exec")
+    space: dict[str, object] = {}
+    exec(next(block for block in blocks if "class Radio" in block), space)
+    radio: object = space["Radio"]
+    assert callable(radio)
+    states = radio().sense([2, 0, 1])
+    assert len(states) == 3
+    assert set(states) <= {0, 1}
+
+
+def test_the_extras_of_the_readme_exist():
+    project = tomllib.loads(text("pyproject.toml"))["project"]
+    said = {
+        extra
+        for names in re.findall(r"pip install \S*?\[([a-z,]+)\]", text("README.md"))
+        for extra in names.split(",")
+    }
+    assert {"sim", "server", "postgres"} <= said <= set(project["optional-dependencies"])
+
+
+# ------------------------------------------------------------------------------ promises and links
+
+
+def test_every_test_that_is_named_exists():
+    named = re.findall(r"`([\w/]+\.py)::([\w:]+)`", text("docs/security.md"))
+    assert len(named) > 30
+    missing = []
+    for file, name in named:
+        path = ROOT / "tests" / file
+        body: list[ast.stmt] = []
+        if path.exists():
+            body = ast.parse(path.read_text(encoding="utf-8")).body
+        for part in name.split("::"):
+            kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+            found = [node for node in body if isinstance(node, kinds) and node.name == part]
+            body = found[0].body if found else []
+        if not body:
+            missing.append(f"{file}::{name}")
+    assert missing == []
+
+
+def test_every_promise_names_a_test():
+    page = text("docs/security.md").partition("\n## Promises\n")[2].partition("\n## ")[0]
+    promises = [line for line in page.splitlines() if re.match(r"\| [A-Z.]", line)]
+    assert len(promises) > 20
+    assert [line for line in promises if "::test_" not in line] == []
+
+
+@pytest.mark.parametrize("page", [str(path.relative_to(ROOT)) for path in PAGES])
+def test_links_lead_to_files(page):
+    folder = (ROOT / page).parent
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text(page))
+    assert [link for link in links if not (folder / link).exists()] == []
