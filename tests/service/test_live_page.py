@@ -141,11 +141,24 @@ class TestAssets:
         here = [to for to in linked if not to.startswith(("#", "data:image/svg+xml,"))]
         assert here == ["page.css", "page.js"]
         assert not re.search(r"\sstyle=|<style|\son\w+=|<script(?![^>]*src=)", html)
-        written = asset("page.js")[0].decode() + asset("page.css")[0].decode()
+        written = "".join(asset(name)[0].decode() for name in ASSETS if name != "index.html")
         outside = set(re.findall(r"https?://[^\"' )]+", written))
         assert outside == {"http://www.w3.org/2000/svg"}  # the name of SVG, never fetched
         for sink in ("innerHTML", "outerHTML", "insertAdjacentHTML", "eval(", "document.write"):
             assert sink not in written
+
+    def test_modules_import_from_those_to_their_right_alone(self):
+        ranks = {"page.js": 0, "reward.js": 1, "arms.js": 1, "tables.js": 1}
+        ranks |= {"charts.js": 2, "elements.js": 3, "words.js": 4}
+        assert ranks.keys() == {name for name in ASSETS if name.endswith(".js")}
+        reached = {"page.js"}
+        for name in ranks:
+            written = asset(name)[0].decode()
+            imports = re.findall(r'from "\./([^"]+)";', written)
+            assert len(imports) == len(re.findall(r"\bimport\b", written))
+            assert all(ranks[name] < ranks[imported] for imported in imports)
+            reached.update(imports)
+        assert reached == ranks.keys()  # none is served for nothing
 
 
 @pytest.mark.browser

@@ -1,7 +1,12 @@
-"""The page of a federation: three files that a browser loads from the server and nowhere else.
+"""The page of a federation: files that a browser loads from the server and nowhere else.
 
-`index.html` holds the landmarks, `page.css` the looks, `page.js` asks `/v1/overview` every second
-and draws the answer. There is no build step, no framework and no other asset. The page holds under
+`index.html` holds the landmarks and `page.css` the looks. `page.js` asks `/v1/overview` every
+second and draws the answer. It is one of several modules, each of which imports only from those to
+its right, by their relative names:
+
+    page ── reward, arms, tables ── charts ── elements ── words
+
+There is no build step, no framework and no other asset. The page holds under
 
     default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';
     img-src 'self' data:
@@ -16,13 +21,19 @@ from importlib.resources import files
 
 from rmab.errors import FederationError
 
-__all__ = ["ASSETS", "asset"]
+__all__ = ["ASSETS", "address", "asset"]
 
+MODULES = ("page", "reward", "arms", "tables", "charts", "elements", "words")
 ASSETS = {
     "index.html": "text/html; charset=utf-8",
     "page.css": "text/css; charset=utf-8",
-    "page.js": "text/javascript; charset=utf-8",
+    **{f"{module}.js": "text/javascript; charset=utf-8" for module in MODULES},
 }
+
+
+def address(name: str) -> str:
+    """The path at which the server has a file of the page."""
+    return "/" if name == "index.html" else f"/{name}"
 
 
 @cache
