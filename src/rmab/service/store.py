@@ -84,6 +84,7 @@ class Store:
         self._credentials: dict[str, Credential] = {}
         self._credentials_as_of = ""
         self._credentials_checked = False
+        self._open_number: int | None = None
 
     def claim(self) -> None:
         """Become the one server on this database, for life; FederationError if another is."""
@@ -318,6 +319,7 @@ class Store:
                     packed(round.merged.counts),
                 ),
             )
+            self._open_number = round.number
 
     def close_round(
         self,
@@ -339,6 +341,7 @@ class Store:
             if changed == 0:
                 raise RuntimeError(f"round {number} cannot close: it is not open")
             self.database.run("DELETE FROM plans WHERE round = ?", (number,))
+            self._open_number = None
 
     def current_round(self) -> OpenRound | None:
         """The open round; None before the first."""
@@ -351,6 +354,17 @@ class Store:
         ((number, opened, limit, factor, agents, visits, estimates, plan, counts),) = found
         merged = Merged(self._ledger.counts(counts), self._ledger.visits(visits), agents)
         return OpenRound(number, opened, limit, factor, merged, plan, estimates)
+
+    def open_number(self) -> int:
+        """The number of the open round, 0 before the first; asked for with every upload.
+
+        It is remembered as credentials are, and forgotten when a transaction is undone: what was
+        to open a round did not.
+        """
+        if self._open_number is None or not self._inside:
+            found = self.database.rows("SELECT number FROM rounds WHERE closed IS NULL")
+            self._open_number = int(found[0][0]) if found else 0
+        return self._open_number
 
     def rounds(self, limit: int) -> list[RoundRow]:
         """The last rounds, newest first."""

@@ -1,0 +1,203 @@
+"""Enrolling, revoking and listing agents: on the database, or over HTTP as an admin.
+
+On the database it is enough to be able to open it, whether a server runs or not. Over HTTP an
+admin's credential is needed; an agent's is refused by the server. Tokens travel over TLS, or to
+this machine, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from rmab.errors import FederationError, UnreachableError
+from rmab.federation.charter import NAME_RULE, Federation, is_name
+from rmab.federation.settings import shown
+
+__all__ = ["Admin", "DatabaseAdmin", "HttpAdmin", "check_name", "is_url", "read_token"]
+
+SECONDS = 20.0  # that an answer may take
+
+
+class Admin(Protocol):
+    """What an admin does, wherever the federation is."""
+
+    def enroll(self, name: str, role: str) -> str:
+        """A new credential's token, which is kept nowhere."""
+
+    def revoke(self, name: str) -> None:
+        """Take a credential back."""
+
+    def agents(self) -> list[dict[str, Any]]:
+        """All that were ever enrolled."""
+
+    def __enter__(self) -> Admin: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+def is_url(text: str) -> bool:
+    """Whether it is a server's address, not a file's."""
+    return text.lower().startswith(("http://", "https://"))
+
+
+def check_name(name: str) -> str:
+    """A name that an agent may have."""
+    if not is_name(name):
+        raise FederationError(f"NAME must have {NAME_RULE}, got {shown(name)}")
+    return name
+
+
+def read_token(path: str) -> str:
+    """The token in a file of one line."""
+    try:
+        text = Path(path).read_text("ascii").strip()
+    except OSError as error:
+        raise FederationError(f"--token-file {path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        text = ""
+    from rmab.service.credentials import parse_token
+
+    if parse_token(text) is None:
+        raise FederationError(f"--token-file {path}: must have one line, the token, and no other")
+    return text
+
+
+class DatabaseAdmin:
+    """On the database of a federation."""
+
+    def __init__(self, federation: Federation, database: str) -> None:
+        from rmab.service.store import open_store
+
+        self._store = open_store(database, federation)
+
+    def __enter__(self) -> DatabaseAdmin:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._store.close()
+
+    def enroll(self, name: str, role: str) -> str:
+        """A new credential's token, which is kept nowhere."""
+        from rmab.service.credentials import make_token
+
+        token, key_id, secret_hash = make_token()
+        self._store.enroll(name, role, key_id, secret_hash, time.time())
+        return token
+
+    def revoke(self, name: str) -> None:
+        """Take a credential back."""
+        if not self._store.revoke(name, time.time()):
+            raise FederationError(f"{name} has no credential to revoke")
+
+    def agents(self) -> list[dict[str, Any]]:
+        """All that were ever enrolled."""
+        from rmab.service.overview import Seen, agent_table
+
+        # Who takes part in the round is known to the server alone.
+        return [
+            {key: value for key, value in agent_table(row, False, Seen()).items() if key != "live"}
+            for row in self._store.agents()
+        ]
+
+
+class HttpAdmin:
+    """Over HTTP, with an admin's token; ca: a file of certificates to trust in place of others."""
+
+    def __init__(self, url: str, token: str, ca: str | None = None) -> None:
+        import httpx
+
+        try:
+            address = httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise FederationError(f"URL {shown(url)} cannot be read: {error}") from None
+        if not address.host:
+            raise FederationError(f"URL must be http://HOST:PORT or https://..., got {shown(url)}")
+        here = _is_here(address.host)
+        if address.scheme == "http" and not here:
+            raise FederationError(
+                f"URL must be https:// unless the server is on this machine, got {shown(url)}: a "
+                "credential must not be sent in the clear"
+            )
+        self.url = url
+        try:
+            trusted = ssl.create_default_context(cafile=ca)
+        except (OSError, ssl.SSLError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise FederationError(f"--ca {ca}: cannot be used: {reason}") from None
+        self._client = httpx.Client(
+            base_url=address,
+            headers={"Authorization": f"Bearer {token}"},
+            verify=trusted,
+            timeout=SECONDS,
+            trust_env=not here,  # whether to go through a proxy that the environment names
+        )
+
+    def __enter__(self) -> HttpAdmin:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._client.close()
+
+    def enroll(self, name: str, role: str) -> str:
+        """A new credential's token, which is kept nowhere."""
+        answer = self._ask("POST", "/v1/agents", 201, {"name": name, "role": role})
+        return str(answer["token"])
+
+    def revoke(self, name: str) -> None:
+        """Take a credential back."""
+        self._ask("DELETE", f"/v1/agents/{name}", 204)
+
+    def agents(self) -> list[dict[str, Any]]:
+        """All that were ever enrolled."""
+        return list(self._ask("GET", "/v1/agents", 200)["agents"])
+
+    def _ask(self, method: str, path: str, due: int, body: Any = None) -> dict[str, Any]:
+        import httpx
+
+        try:
+            answer = self._client.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise UnreachableError(
+                f"{self.url} could not be reached: {str(error) or type(error).__name__}"
+            ) from None
+        table: Any = None
+        if answer.content:
+            try:
+                table = answer.json()
+            except ValueError:
+                table = None
+        if answer.status_code == due and (isinstance(table, dict) or due == 204):
+            return table or {}
+        detail = table.get("detail") if isinstance(table, dict) else None
+        if answer.status_code >= 500 or not isinstance(detail, str):
+            raise UnreachableError(
+                f"{self.url} answered {answer.status_code}: {detail or 'not as a federation does'}"
+            )
+        raise FederationError(f"{self.url} refused: {detail}")
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

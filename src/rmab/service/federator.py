@@ -1,0 +1,477 @@
+"""The heart of the server: one open round, the agents in it, the database behind it.
+
+All of it runs in one event loop. Three things leave it: jobs for the database, one after another in
+the writer's thread; plans, one after another in the planner's; and nothing else.
+
+    upload   parsed, then one job decides on it and keeps it; it is acknowledged when committed
+    closing  when the coordinator says that the round is due, one task takes the merged counts,
+             has the next round planned from them, and closes one and opens the other in one
+             transaction. Until that is committed the old round stays open, and a plan or a commit
+             that fails is tried again.
+    restart  the open round is in the database with its plan and the counts it was made from. It
+             goes on as it was; JAX is not loaded until a round must be planned.
+
+Round r + 1's plan is a function of the seed, the counts that were merged when r closed, r + 1 and
+the lane. Where agents draw for themselves, the plan of a lane is made when its agent first asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from rmab.errors import ProtocolError, StorageError
+from rmab.federation.charter import Federation
+from rmab.federation.coordinator import Coordinator, first_limit
+from rmab.federation.messages import Merged, Upload
+from rmab.service.drafts import Planned, Planning, as_json, message_parts, visit_factor
+from rmab.service.logs import Log
+from rmab.service.metrics import Metrics
+from rmab.service.overview import Overview, Standings, agent_table
+from rmab.service.receiving import Received, receive
+from rmab.service.returns import Returns
+from rmab.service.roster import Identity, Roster
+from rmab.service.rows import OpenRound
+from rmab.service.store import Store, open_store
+from rmab.service.waiting import Waiting
+from rmab.service.writer import Writer
+
+__all__ = ["Federator"]
+
+SIGHTED_EVERY = 5.0  # seconds between writing down who was seen
+FIRST_BACKOFF, LAST_BACKOFF = 1.0, 60.0
+
+T = TypeVar("T")
+
+
+class Federator:
+    """One federation, served. Every method is called in the event loop."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        database: str,
+        *,
+        planner: Planning | None = None,
+        log: Log,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.federation = federation
+        self._database = database
+        self._planner = planner
+        self._log = log
+        self._metrics = metrics
+        self._clock = clock
+        self._executor = ThreadPoolExecutor(1, "rmab-planner")
+        self.planning = False  # whether its thread is at work
+        self._writer: Writer | None = None
+        self._round: OpenRound | None = None
+        self._coordinator = Coordinator(0, 0, federation.deadline)
+        self._slots_before = 0  # agent slots told of before the open round
+        self._messages: dict[int, asyncio.Future[tuple[bytes, bytes]]] = {}
+        self.waiting = Waiting()
+        self.roster = Roster(self._job, log, clock)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._overview = Overview(federation)
+
+    @property
+    def number(self) -> int:
+        """Of the open round; 0 before the first."""
+        return 0 if self._round is None else self._round.number
+
+    # ------------------------------------------------------------------------- start and stop
+
+    async def start(self) -> None:
+        """Open the database, and go on with its round or open the first."""
+        loop = self._loop = asyncio.get_running_loop()
+        self._returns = Returns(loop)
+        store = await loop.run_in_executor(self._executor, self._open_store)
+        self._writer = Writer(store, self._committed)
+        found, awaited, reports, slots = await self._job(self._resumed)
+        if found is None:
+            found = await self._first_round()
+        self._slots_before = slots
+        now = loop.time()
+        self._enter(
+            found,
+            Coordinator(found.number, found.limit, self.federation.deadline, awaited, reports, now),
+        )
+        self._log("info", "round open", round=found.number, limit=found.limit)
+        self._background(self._write_sightings())
+        self._consider()
+
+    def _committed(self, jobs: int, _: float) -> None:
+        self._metrics.commit_jobs.observe(jobs)
+
+    def _open_store(self) -> Store:
+        store = open_store(self._database, self.federation)
+        try:
+            store.claim()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    @staticmethod
+    def _resumed(store: Store) -> tuple[OpenRound | None, set[str], Mapping[str, int], int]:
+        found = store.current_round()
+        awaited, reports = store.awaited(found.number) if found else (set(), {})
+        slots = sum(row.slots or 0 for row in store.rewards(2**31 - 1))
+        return found, awaited, reports, slots
+
+    async def _first_round(self) -> OpenRound:
+        merged = await self._job(lambda store: store.merged())
+        opened = await self._planned(1, first_limit(self.federation.schedule), merged)
+        await self._job(lambda store: store.open_round(opened))
+        return opened
+
+    def release(self) -> None:
+        """Let go of all that wait for a round; from now on nobody waits, and no round closes."""
+        self.waiting.release()
+
+    async def stop(self, *, patient: bool = True) -> None:
+        """Finish what the database was given, and give it back.
+
+        A plan that is being made cannot be stopped; `patient` waits for its thread.
+        """
+        self.release()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._writer is not None:
+            with contextlib.suppress(StorageError):
+                await self.roster.write()
+            writer, self._writer = self._writer, None
+            await asyncio.get_running_loop().run_in_executor(None, writer.close)
+        self._executor.shutdown(wait=patient, cancel_futures=True)
+
+    async def _job(self, job: Callable[[Store], T]) -> T:
+        """Run a job in the writer's thread; returns when what it wrote is committed."""
+        if self._writer is None:
+            raise StorageError("the database is closed")
+        return await self._returns.of(self._writer.submit(job))
+
+    def _background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Do it while the server runs; it ends with the server."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # ---------------------------------------------------------------------------------- agents
+
+    async def identify(
+        self, key_id: str, secret_hash: bytes, *, again: bool = False
+    ) -> Identity | None:
+        """Whose token this is; None for an unknown or a revoked one.
+
+        again: what is asked checks it again, so one that was good a moment ago will do.
+        """
+        if again and (known := self.roster.known(key_id, secret_hash)):
+            return known
+        found = await self.roster.identify(key_id, secret_hash)
+        if isinstance(found, str):
+            self._forget(found)
+            return None
+        return found
+
+    def refused(self, name: str, error: ProtocolError) -> None:
+        """An upload of this agent's was refused."""
+        if error.status not in (410, 503):  # those are no fault of the agent's
+            self.roster.refused(name)
+
+    async def receive(self, agent: Identity, upload: Upload) -> Received:
+        """Keep an upload; returns when it is committed. ProtocolError if it is refused."""
+        plays, now = self.federation.plays, self._clock()
+
+        def job(store: Store) -> Received:
+            key_id, secret_hash = agent.key_id, agent.secret_hash
+            current = store.open_number()
+            return receive(store, key_id, secret_hash, upload, current, plays, now)
+
+        try:
+            received = await self._job(job)
+        except ProtocolError as error:
+            if error.status == 401:  # revoked since it was last checked
+                self._forget(agent.name)
+            raise
+        if received.status == "new":
+            self._overview.changed()
+            if upload.round == self._coordinator.number:
+                self._coordinator.reported(agent.name, upload.length, self._loop.time())
+                self._consider()
+        return received
+
+    async def newer(self, agent: Identity, after: int, wait: float) -> bool:
+        """Whether there is a round above `after`, now or within `wait` seconds."""
+        if self.number > after:
+            return True
+        if self.number == after:
+            self._coordinator.fetched(agent.name)  # it has this round, from before a restart, say
+            self.roster.fetched[agent.name] = after
+        return await self.waiting.wait(agent.name, wait)
+
+    async def message(self, agent: Identity) -> bytes:
+        """The open round for an agent, which takes part in it from now on."""
+        number = self.number
+        head, tail = await self._message_of(agent.lane)
+        if number == self._coordinator.number:
+            self._coordinator.fetched(agent.name)
+        self.roster.fetched[agent.name] = number
+        self.roster.met(agent)
+        return head + agent.name.encode() + tail
+
+    def leave(self, name: str) -> None:
+        """The agent is not awaited until it fetches again."""
+        self.waiting.wake(name, False)
+        self._coordinator.left(name)
+        self.roster.fetched.pop(name, None)
+        self._consider()
+
+    # ---------------------------------------------------------------------------------- rounds
+
+    async def _message_of(self, lane: int) -> tuple[bytes, bytes]:
+        """The open round's message for a lane, before and after the agent's name."""
+        if self.federation.draws == "shared":
+            lane = 0
+        if lane not in self._messages:
+            work = self._background(self._written(lane))
+            self._messages[lane] = work
+            work.add_done_callback(lambda done: self._forget_failed(lane, done))
+        return await asyncio.shield(self._messages[lane])
+
+    def _forget_failed(self, lane: int, done: asyncio.Future[tuple[bytes, bytes]]) -> None:
+        failed = done.cancelled() or done.exception() is not None
+        if failed and self._messages.get(lane) is done:
+            del self._messages[lane]
+
+    async def _written(self, lane: int) -> tuple[bytes, bytes]:
+        opened = self._round
+        assert opened is not None
+        plan_json = opened.plan_json
+        if lane:
+            plan_json = await self._job(lambda store: store.plan(opened.number, lane))
+            if plan_json is None:
+                planned = await self._plan(opened.merged, opened.number, lane)
+                plan_json = as_json(planned.plan.to_table())
+                kept = plan_json
+                await self._job(lambda store: _save_plan(store, opened.number, lane, kept))
+        assert plan_json is not None
+        return message_parts(self.federation, opened, plan_json)
+
+    def _enter(self, opened: OpenRound, coordinator: Coordinator) -> None:
+        """Make a round that is in the database the open one, and tell all that wait."""
+        self._round = opened
+        self._coordinator = coordinator
+        self._messages = {}
+        self._closing = False
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._overview.enter(opened)
+        self._metrics.round.set(opened.number)
+        self.waiting.wake_all(True)
+
+    def _consider(self) -> None:
+        """Close the round if it is due; if not, look again at its deadline."""
+        if self._closing or self.waiting.released:
+            return
+        loop = asyncio.get_running_loop()
+        reason = self._coordinator.due(loop.time())
+        if reason is not None:
+            self._closing = True
+            self._background(self._close(reason))
+            return
+        wakes = self._coordinator.wakes()
+        if wakes is not None and self._alarm is None:
+            self._alarm = loop.call_at(wakes + 0.001, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._consider()
+
+    async def _close(self, reason: str) -> None:
+        pause = FIRST_BACKOFF
+        while True:
+            try:
+                await self._advance(reason)
+                break
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # whatever it is, the old round goes on
+                self._log(
+                    "error",
+                    "round not closed, trying again",
+                    round=self.number,
+                    error=f"{type(error).__name__}: {error}",
+                    seconds=pause,
+                )
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LAST_BACKOFF)
+        self._consider()
+
+    async def _advance(self, reason: str) -> None:
+        """Close the open round and open the next."""
+        closing = self._round
+        assert closing is not None
+        number = closing.number + 1
+        merged, totals = await self._job(lambda store: (store.merged(), store.totals()))
+        # The limit is of what was reported until now; who reports while the plan is made is
+        # awaited in the next round all the same.
+        limit = self._coordinator.next(self.federation.schedule).limit
+        opened = await self._planned(number, limit, merged)
+        slots = totals.slots - self._slots_before
+        reward = self._overview.reward(merged.visits - closing.merged.visits, slots)
+        reports = len(self._coordinator.reports)
+        now = self._clock()
+
+        def commit(store: Store) -> set[str]:
+            store.close_round(closing.number, now, reason, reports, slots, reward)
+            store.open_round(opened)
+            return {row.name for row in store.agents() if row.revoked is not None}
+
+        # Who was revoked by another process, and has asked for nothing since, is found here.
+        for name in await self._job(commit) & (self.waiting.names | self._coordinator.awaited):
+            self._forget(name)
+        following = self._coordinator.next(self.federation.schedule)
+        coordinator = Coordinator(number, opened.limit, self.federation.deadline, following.awaited)
+        self._slots_before = totals.slots
+        self._metrics.rounds_closed.labels(reason).inc()
+        self._log(
+            "info",
+            "round closed",
+            round=closing.number,
+            reason=reason,
+            reports=reports,
+            slots=slots,
+            reward=None if reward is None else round(reward, 6),
+        )
+        self._enter(opened, coordinator)
+        self._log("info", "round open", round=number, limit=opened.limit)
+
+    async def _planned(self, number: int, limit: int, merged: Merged) -> OpenRound:
+        planned = await self._plan(merged, number, 0)
+        estimates = await self._in_planner(lambda planner: planner.estimates(merged))
+        enrolled = await self._job(
+            lambda store: sum(a.role == "agent" and a.revoked is None for a in store.agents())
+        )
+        return OpenRound(
+            number=number,
+            opened=self._clock(),
+            limit=limit if planned.limit is None else planned.limit,
+            visit_factor=visit_factor(self.federation.schedule, enrolled),
+            merged=merged,
+            plan_json=as_json(planned.plan.to_table()),
+            estimates_json=as_json(estimates),
+        )
+
+    async def _plan(self, merged: Merged, number: int, lane: int) -> Planned:
+        started = time.perf_counter()
+        planned = await self._in_planner(lambda planner: planner.plan(merged, number, lane))
+        self._metrics.plan_seconds.observe(time.perf_counter() - started)
+        return planned
+
+    async def _in_planner(self, work: Callable[[Planning], T]) -> T:
+        def run() -> T:
+            self.planning = True
+            try:
+                if self._planner is None:
+                    from rmab.federation.serving import Planner
+
+                    self._planner = Planner(self.federation)
+                return work(self._planner)
+            finally:
+                self.planning = False
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, run)
+
+    # ---------------------------------------------------------------------------- what is shown
+
+    async def status(self) -> dict[str, Any]:
+        """The federation in numbers."""
+        rows, totals = await self._job(lambda store: (store.agents(), store.totals()))
+        return self._overview.status(rows, totals, len(self._live()))
+
+    async def overview(self) -> bytes:
+        """All that the page shows, as JSON."""
+        kept = self._overview.kept()
+        if kept is not None:
+            return kept
+        found = await self._job(Standings.of)
+        seen = {row.name: self.roster.seen(row.name) for row in found.agents}
+        reports = len(self._coordinator.reports)
+        return self._overview.page(found, self._live(), seen, reports, self._clock())
+
+    def _live(self) -> set[str]:
+        """Who takes part in the open round."""
+        return self._coordinator.awaited | self._coordinator.reports.keys()
+
+    async def measure(self) -> None:
+        """Bring the gauges up to date, with what the database tells if it answers."""
+        with contextlib.suppress(StorageError):
+            rows = await self._job(lambda store: store.agents())
+            agents = [row for row in rows if row.role == "agent"]
+            revoked = sum(row.revoked is not None for row in agents)
+            self._metrics.agents.labels("enrolled").set(len(agents) - revoked)
+            self._metrics.agents.labels("revoked").set(revoked)
+        self._metrics.agents.labels("live").set(len(self._live()))
+        self._metrics.longpolls.set(self.waiting.count)
+        if self._writer is not None:
+            self._metrics.queue_jobs.set(self._writer.waiting)
+
+    async def ready(self) -> bool:
+        """Whether the database answers and a round is open."""
+        try:
+            found = await asyncio.wait_for(self._job(lambda store: store.current_round()), 5)
+        except (StorageError, TimeoutError):
+            return False
+        return found is not None and self._round is not None
+
+    # ---------------------------------------------------------------------------------- admins
+
+    async def agents(self) -> list[dict[str, Any]]:
+        """All that were ever enrolled."""
+        rows = await self._job(lambda store: store.agents())
+        live = self._live()
+        return [agent_table(row, row.name in live, self.roster.seen(row.name)) for row in rows]
+
+    async def enroll(self, name: str, role: str) -> str:
+        """A new credential's token; ProtocolError if the name has one."""
+        token = await self.roster.enroll(name, role)
+        self._overview.changed()
+        return token
+
+    async def revoke(self, name: str) -> bool:
+        """Take a credential back; False if there is none."""
+        done = await self.roster.revoke(name)
+        if done:
+            self._forget(name)
+        return done
+
+    def _forget(self, name: str) -> None:
+        """A credential is valid no more; nobody waits for who had it."""
+        self.roster.forget(name)
+        self.leave(name)
+        self._overview.changed()
+
+    async def _write_sightings(self) -> None:
+        while True:
+            await asyncio.sleep(SIGHTED_EVERY)
+            with contextlib.suppress(StorageError):
+                await self.roster.write()
+
+
+def _save_plan(store: Store, number: int, lane: int, plan_json: bytes) -> None:
+    """Keep a lane's plan, if its round is still the open one."""
+    current = store.current_round()
+    if current is not None and current.number == number:
+        store.save_plan(number, lane, plan_json)
