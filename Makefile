@@ -18,7 +18,7 @@ COMPILE := pip compile --no-config --quiet --universal --python-version 3.11 \
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce check test test-slow bench format lock clean
+.PHONY: help setup reproduce check test test-slow bench format lock clean crash load
 
 help:  ## Show this list
 	@echo "usage: make TARGET [ARGS='options for the command'] [PYTHON=python3.11]"
@@ -80,3 +80,9 @@ lock:  ## Re-compile the lock files (ARGS=--upgrade for newer versions)
 clean:  ## Remove .venv, caches and built packages; results/ stays
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+crash: setup  ## Kill a server 1,000 times under load and look for what was lost
+	$(BIN)/python -m benchmarks.crash $(ARGS)
+
+load: setup  ## Measure uploads a second, overload and a thousand agents at once
+	$(BIN)/python -m benchmarks.load $(ARGS)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from rmab.service.admin import Admin
     from rmab.service.demo import Progress
 
-__all__ = ["EXAMPLE_FEDERATION", "add_commands"]
+__all__ = ["COMMANDS", "EXAMPLE_FEDERATION", "add_commands"]
+
+COMMANDS = ("server", "enroll", "revoke", "agents", "demo")
 
 EXAMPLE_FEDERATION = """\
 a federation file:

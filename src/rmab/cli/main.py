@@ -93,7 +93,11 @@ def _main(argv: Sequence[str] | None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "rmab":
             raise  # a fault of ours, not of the installation
-        say(f"rmab {options.command}: needs {error.name}; install it with pip install 'rmab[sim]'")
+        extra = "server" if options.command in federation.COMMANDS else "sim"
+        say(
+            f"rmab {options.command}: needs {error.name}; install it with pip install "
+            f"'rmab[{extra}]'"
+        )
         return FAILED
     except OSError as error:  # a full disk, say
         drop_output()

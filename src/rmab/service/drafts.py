@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any, Protocol
 
 from rmab.federation.charter import Federation
 from rmab.federation.messages import Merged, RoundMessage
 from rmab.federation.plans import Plan, parse_plan
-from rmab.federation.rounds import LONGEST
+from rmab.federation.rounds import LONGEST, visits_can_end
 from rmab.service.rows import OpenRound
 
 __all__ = ["Planned", "Planning", "as_json", "message_parts", "visit_factor"]
@@ -34,9 +35,10 @@ class Planning(Protocol):
     def estimates(self, merged: Merged) -> list[dict[str, Any]]: ...
 
 
-def visit_factor(schedule: str, agents: int) -> int | None:
-    """2^M of the paper's stop rule for M agents; None for schedules without it."""
-    return min(2 ** min(max(1, agents), 64), LONGEST) if schedule == "paper" else None
+def visit_factor(schedule: str, live: Collection[str]) -> int | None:
+    """2^M of the paper's stop rule for M agents; None where it never ends an episode."""
+    agents = max(1, len(live))
+    return 2**agents if visits_can_end(schedule, agents, LONGEST) else None
 
 
 def message_parts(

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ from rmab.federation.charter import Federation
 from rmab.federation.coordinator import Coordinator, first_limit
 from rmab.federation.messages import Merged, Upload
 from rmab.service.drafts import Planned, Planning, as_json, message_parts, visit_factor
+from rmab.service.estimates import Estimates
 from rmab.service.logs import Log
 from rmab.service.metrics import Metrics
 from rmab.service.overview import Overview, Standings, agent_table
@@ -68,7 +70,9 @@ class Federator:
         self._metrics = metrics
         self._clock = clock
         self._executor = ThreadPoolExecutor(1, "rmab-planner")
-        self.planning = False  # whether its thread is at work
+        self._planning = False  # whether its thread is at work
+        self._making = threading.Lock()
+        self._estimates = Estimates(lambda merged: self._made_planner().estimates(merged))
         self._writer: Writer | None = None
         self._round: OpenRound | None = None
         self._coordinator = Coordinator(0, 0, federation.deadline)
@@ -85,6 +89,11 @@ class Federator:
     def number(self) -> int:
         """Of the open round; 0 before the first."""
         return 0 if self._round is None else self._round.number
+
+    @property
+    def planning(self) -> bool:
+        """Whether a thread is at work that cannot be stopped."""
+        return self._planning or self._estimates.busy
 
     # ------------------------------------------------------------------------- start and stop
 
@@ -152,6 +161,7 @@ class Federator:
                 await self.roster.write()
             writer, self._writer = self._writer, None
             await asyncio.get_running_loop().run_in_executor(None, writer.close)
+        self._estimates.stop(patient=patient)
         self._executor.shutdown(wait=patient, cancel_futures=True)
 
     async def _job(self, job: Callable[[Store], T]) -> T:
@@ -360,18 +370,15 @@ class Federator:
 
     async def _planned(self, number: int, limit: int, merged: Merged) -> OpenRound:
         planned = await self._plan(merged, number, 0)
-        estimates = await self._in_planner(lambda planner: planner.estimates(merged))
-        enrolled = await self._job(
-            lambda store: sum(a.role == "agent" and a.revoked is None for a in store.agents())
-        )
+        # A policy with lengths of its own has no other rule.
+        own = planned.limit is not None
         return OpenRound(
             number=number,
             opened=self._clock(),
             limit=limit if planned.limit is None else planned.limit,
-            visit_factor=visit_factor(self.federation.schedule, enrolled),
+            visit_factor=None if own else visit_factor(self.federation.schedule, self._live()),
             merged=merged,
             plan_json=as_json(planned.plan.to_table()),
-            estimates_json=as_json(estimates),
         )
 
     async def _plan(self, merged: Merged, number: int, lane: int) -> Planned:
@@ -382,24 +389,31 @@ class Federator:
 
     async def _in_planner(self, work: Callable[[Planning], T]) -> T:
         def run() -> T:
-            self.planning = True
+            self._planning = True
             try:
-                if self._planner is None:
-                    from rmab.federation.serving import Planner
-
-                    self._planner = Planner(self.federation)
-                return work(self._planner)
+                return work(self._made_planner())
             finally:
-                self.planning = False
+                self._planning = False
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, run)
+
+    def _made_planner(self) -> Planning:
+        """In the planner's thread or that of the estimates."""
+        with self._making:
+            if self._planner is None:
+                from rmab.federation.serving import Planner
+
+                self._planner = Planner(self.federation)
+            return self._planner
 
     # ---------------------------------------------------------------------------- what is shown
 
     async def status(self) -> dict[str, Any]:
         """The federation in numbers."""
+        assert self._round is not None
+        estimates = await self._estimates.of(self._round)
         rows, totals = await self._job(lambda store: (store.agents(), store.totals()))
-        return self._overview.status(rows, totals, len(self._live()))
+        return self._overview.status(rows, totals, len(self._live()), estimates)
 
     async def overview(self) -> bytes:
         """All that the page shows, as JSON."""
@@ -408,8 +422,10 @@ class Federator:
             return kept
         found = await self._job(Standings.of)
         seen = {row.name: self.roster.seen(row.name) for row in found.agents}
-        reports = len(self._coordinator.reports)
-        return self._overview.page(found, self._live(), seen, reports, self._clock())
+        assert self._round is not None
+        reports, now = len(self._coordinator.reports), self._clock()
+        estimates = await self._estimates.last(self._round)
+        return self._overview.page(found, self._live(), seen, reports, now, estimates)
 
     def _live(self) -> set[str]:
         """Who takes part in the open round."""

@@ -235,7 +235,7 @@ def _schemas(federation: Federation) -> Schema:
         _object(
             states={"const": s},
             reward=_list(_NUMBER, s),
-            estimate=one,
+            estimate={"anyOf": [{"type": "null"}, one]},
             index={
                 "anyOf": [
                     {"type": "null"},

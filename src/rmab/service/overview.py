@@ -1,15 +1,15 @@
 """What people see of a federation: its status in numbers, and all that the page shows.
 
-Estimates and indices are those of the open round, as they were when it was planned; plays, agents
-and rewards are of all uploads that are committed. A page asks every second; however many pages
-there are, the answer is made at most a few times a second.
+Indices are those of the open round's plan, estimates of the counts it was planned from; plays,
+agents and rewards are of all uploads that are committed. A page asks every second; however many
+pages there are, the answer is made at most a few times a second.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,7 +67,6 @@ class Overview:
         for n, arm in enumerate(federation.arms):
             self._pays[: arm.states, n] = arm.reward
         self._round: OpenRound | None = None
-        self._estimates: list[Table] = []
         self._indices: list[Table | None] = []
         self._kept: tuple[float, bytes] | None = None
 
@@ -78,7 +77,6 @@ class Overview:
     def enter(self, opened: OpenRound) -> None:
         """A round was opened."""
         self._round = opened
-        self._estimates = json.loads(opened.estimates_json or b"[]")
         self._indices = _indices(json.loads(opened.plan_json or b"{}"), self._federation)
         self.changed()
 
@@ -86,13 +84,15 @@ class Overview:
         """Mean reward of a slot; None without slots."""
         return None if slots < 1 else float((visits * self._pays).sum()) / slots
 
-    def status(self, agents: list[AgentRow], totals: Totals, live: int) -> Table:
+    def status(
+        self, agents: list[AgentRow], totals: Totals, live: int, estimates: list[Table]
+    ) -> Table:
         """The federation in numbers."""
         return {
             **self._head(totals),
             "agents": sum(row.role == "agent" and row.revoked is None for row in agents),
             "live": live,
-            "arms": self._estimates,
+            "arms": estimates,
         }
 
     def _head(self, totals: Totals) -> Table:
@@ -119,9 +119,11 @@ class Overview:
         seen: Mapping[str, Seen],
         reports: int,
         now: float,
+        estimates: list[Table] | None,
     ) -> bytes:
-        """All that the page shows, as JSON."""
+        """All that the page shows, as JSON; estimates: None before there are any."""
         assert self._round is not None
+        known: Sequence[Table | None] = estimates or [None] * len(self._federation.arms)
         plays = found.visits.sum(0)
         total = int(plays.sum())
         arms = [
@@ -134,7 +136,7 @@ class Overview:
                 "share": int(plays[n]) / total if total else 0.0,
             }
             for n, (arm, estimate, index) in enumerate(
-                zip(self._federation.arms, self._estimates, self._indices, strict=True)
+                zip(self._federation.arms, known, self._indices, strict=True)
             )
         ]
         table = {

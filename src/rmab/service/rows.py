@@ -53,7 +53,6 @@ class OpenRound(NamedTuple):
     visit_factor: int | None
     merged: Merged  # what its plan was made from
     plan_json: bytes | None
-    estimates_json: bytes | None = None
 
 
 class RoundRow(NamedTuple):

@@ -82,7 +82,6 @@ _VERSION_1 = (
         reward DOUBLE PRECISION,
         agents BIGINT,
         visits BLOB,
-        estimates BLOB,
         plan BLOB,
         counts BLOB)""",
     "CREATE INDEX rounds_open ON rounds (number) WHERE closed IS NULL",

@@ -306,7 +306,7 @@ class Store:
                 raise RuntimeError(f"round {round.number} cannot open: another one is open")
             self.database.run(
                 "INSERT INTO rounds (number, opened, slot_limit, visit_factor, agents, visits, "
-                "estimates, plan, counts) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "plan, counts) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     round.number,
                     round.opened,
@@ -314,7 +314,6 @@ class Store:
                     round.visit_factor,
                     round.merged.agents,
                     packed(round.merged.visits),
-                    round.estimates_json,
                     round.plan_json,
                     packed(round.merged.counts),
                 ),
@@ -334,7 +333,7 @@ class Store:
         with self._atomic():
             changed = self.database.run(
                 "UPDATE rounds SET closed = ?, reason = ?, reports = ?, slots = ?, reward = ?, "
-                "agents = NULL, visits = NULL, estimates = NULL, plan = NULL, counts = NULL "
+                "agents = NULL, visits = NULL, plan = NULL, counts = NULL "
                 "WHERE number = ? AND closed IS NULL",
                 (closed, reason, reports, slots, reward, number),
             )
@@ -346,14 +345,14 @@ class Store:
     def current_round(self) -> OpenRound | None:
         """The open round; None before the first."""
         found = self.database.rows(
-            "SELECT number, opened, slot_limit, visit_factor, agents, visits, estimates, plan, "
+            "SELECT number, opened, slot_limit, visit_factor, agents, visits, plan, "
             "counts FROM rounds WHERE closed IS NULL"
         )
         if not found:
             return None
-        ((number, opened, limit, factor, agents, visits, estimates, plan, counts),) = found
+        ((number, opened, limit, factor, agents, visits, plan, counts),) = found
         merged = Merged(self._ledger.counts(counts), self._ledger.visits(visits), agents)
-        return OpenRound(number, opened, limit, factor, merged, plan, estimates)
+        return OpenRound(number, opened, limit, factor, merged, plan)
 
     def open_number(self) -> int:
         """The number of the open round, 0 before the first; asked for with every upload.
@@ -387,14 +386,17 @@ class Store:
     def awaited(self, number: int) -> tuple[set[str], Mapping[str, int]]:
         """For a server that goes on with round `number`: who is awaited, and who has reported.
 
-        Awaited are agents that reported in this round or the one before, unless revoked. Of those
-        that reported in this one, the length of the longest episode.
+        Awaited are agents that reported in this round or the one before, and those that were
+        sighted with this one, unless revoked. Of those that reported in this one, the length of
+        the longest episode.
         """
         with self._atomic():
             reports = self._ledger.reports(number)
-            gone = self.database.rows("SELECT name FROM agents WHERE revoked IS NOT NULL")
+            rows = self.database.rows("SELECT name, revoked, last_round FROM agents")
         reported = {agent: length for agent, round_, length in reports if round_ == number}
-        return {agent for agent, *_ in reports} - {name for (name,) in gone}, reported
+        fetched = {name for name, _, last_round in rows if last_round == number}
+        gone = {name for name, revoked, _ in rows if revoked is not None}
+        return (fetched | {agent for agent, *_ in reports}) - gone, reported
 
     def plan(self, number: int, lane: int) -> bytes | None:
         """The plan of one lane, where agents draw for themselves."""

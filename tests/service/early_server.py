@@ -1,0 +1,31 @@
+"""The server with a bug planted: it acknowledges before it commits. For test_crash alone.
+
+python tests/service/early_server.py server FEDERATION.toml ...
+"""
+
+import sys
+import time
+
+from rmab.cli import main
+from rmab.errors import ProtocolError
+from rmab.service.writer import Writer
+
+PAUSE = 0.03  # seconds between the acknowledgement and the commit
+
+
+def finish_early(self, batch):
+    """In place of `Writer._finish`."""
+    with self._store.transaction():
+        for entry in batch:
+            try:
+                entry.future.set_result(entry.job(self._store))
+            except ProtocolError as error:
+                entry.future.set_exception(error)
+        time.sleep(PAUSE)
+
+
+assert callable(Writer._finish)  # what is replaced must be what acknowledges
+Writer._finish = finish_early  # type: ignore[method-assign]  # the bug
+
+if __name__ == "__main__":
+    sys.exit(main())
