@@ -12,6 +12,7 @@ import httpx
 import pytest
 from tests.service.serving import ByHand, Flat, served, spectrum, until
 
+from rmab.federation.charter import Federation, KnownArm
 from rmab.federation.messages import most_bytes
 from rmab.service import federator as federator_module
 from rmab.service import uploads as uploads_module
@@ -605,3 +606,32 @@ def test_nothing_is_left_when_it_ends(tmp_path):
     waiting.join(5)
     assert not waiting.is_alive()
     until(lambda: threading.active_count() == before)
+
+
+# ------------------------------------------------------------------------------ large federations
+
+
+def test_an_upload_that_is_larger_than_a_head_may_be_is_taken(tmp_path):
+    arms = tuple(KnownArm(2, (0.0, 0.5)) for _ in range(140))
+    federation = Federation("wide", 2, arms, "fedtswi-gap")
+    with served(tmp_path, federation) as wide:
+        agent = wide.agent("radio")
+        assert agent.fetch() is not None
+        upload = agent.play()
+        assert len(agent.body(upload)) > 2**15
+        answers = [agent.send(upload).status_code for _ in range(3)]
+    assert answers == [201, 200, 200]
+
+
+def test_a_round_that_is_resumed_waits_for_who_fetched_it(tmp_path):
+    federation = spectrum(deadline=3600.0)
+    with served(tmp_path, federation) as before:
+        early, late = before.agent("early"), before.agent("late")
+        assert late.fetch() is not None
+        assert early.episode().status_code == 201
+    with served(tmp_path, federation) as after:
+        status = after.client().get("/v1/status").json()
+        assert (status["round"], status["live"]) == (1, 2)
+        late.client = after.client(late.token)
+        assert late.send(late.play()).status_code == 201
+        until(lambda: after.client().get("/v1/status").json()["round"] == 2)
