@@ -1,0 +1,220 @@
+"""TLS with a private CA: who is trusted, what is sent to whom, and who may look at what."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gc
+import socket
+import ssl
+import threading
+import warnings
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.service.processes import Machine, environment
+from tests.service.serving import served, spectrum
+
+import rmab
+from rmab.errors import UnreachableError
+from rmab.federation.charter import load_federation
+
+TLS = Path(__file__).parent / "tls"
+CA, CERT, KEY = TLS / "ca.pem", TLS / "server.pem", TLS / "server.key"  # for 127.0.0.1
+OPTIONS = ("--tls-cert", str(CERT), "--tls-key", str(KEY))
+
+
+# An agent that ends in the midst of a handshake leaves the socket to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True)
+def _collected():
+    """Here, not in a later test."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    """A federation whose first round is planned, so that no process here loads JAX."""
+    made = Machine(tmp_path_factory.mktemp("tls"), environment(tmp_path_factory))
+    federation = load_federation(made.folder / "spectrum.toml")
+    with served(made.folder, federation) as live:
+        made.tokens = {  # type: ignore[attr-defined]  # for the tests below
+            name: live.enroll(name, role)
+            for name, role in (("radio", "agent"), ("idle", "agent"), ("boss", "admin"))
+        }
+    (made.folder / "federation.db").rename(made.folder / "spectrum.db")
+    return made
+
+
+@pytest.fixture(scope="module")
+def trusted():
+    return ssl.create_default_context(cafile=CA)
+
+
+@pytest.fixture(scope="module")
+def server(machine, trusted):
+    """On loopback; an agent that never reports keeps the first round open."""
+    with machine.serve("--host", "127.0.0.1", *OPTIONS) as made:
+        with httpx.Client(base_url=made.url, verify=trusted) as idle:
+            token = machine.tokens["idle"]
+            answer = idle.get("/v1/round", headers={"Authorization": f"Bearer {token}"})
+            assert answer.status_code == 200
+        yield made
+
+
+def test_an_agent_that_trusts_the_ca_plays(machine, server, trusted, tmp_path):
+    assert server.url.startswith("https://127.0.0.1:")
+    token = machine.tokens["radio"]
+    with rmab.Agent(server.url, token=token, file=tmp_path / "radio", ca=CA) as agent:
+        for _ in range(3):
+            agent.observe([1] * len(agent.choose()))
+        assert agent.flush(20)
+    status = httpx.get(f"{server.url}/v1/status", verify=trusted).json()
+    assert status["slots"] == 3
+
+
+class Recorder:
+    """A server with our certificate that writes down whatever is said to it."""
+
+    def __init__(self, tls: bool) -> None:
+        self.heard = b""
+        self.greeted = threading.Event()  # somebody has connected
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if tls else None
+        if self._context is not None:
+            self._context.load_cert_chain(CERT, KEY)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket.settimeout(0.1)
+        self.port = self._socket.getsockname()[1]
+        self._goes_on = True
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while self._goes_on:
+            with contextlib.suppress(TimeoutError):
+                peer, _ = self._socket.accept()
+                self.greeted.set()
+                peer.settimeout(0.3)
+                with peer, contextlib.suppress(OSError):
+                    self._hear(peer)
+
+    def _hear(self, peer: socket.socket) -> None:
+        heard = peer
+        if self._context is not None:
+            heard = self._context.wrap_socket(peer, server_side=True)
+        with heard:
+            while part := heard.recv(65536):
+                self.heard += part
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._goes_on = False
+        self._thread.join()
+        self._socket.close()
+
+
+@pytest.mark.parametrize("tls", [True, False], ids=["of a CA it does not trust", "without TLS"])
+def test_a_server_that_is_not_trusted_hears_nothing_of_the_token(machine, tmp_path, tls):
+    token = machine.tokens["radio"]
+    with Recorder(tls) as other:
+        url = f"https://127.0.0.1:{other.port}"
+        with pytest.raises(UnreachableError, match="gave no round"):
+            rmab.Agent(url, token=token, file=tmp_path / "radio", patience=0.6)
+        assert other.greeted.is_set()
+    assert b"rmab_" not in other.heard
+    assert b"HTTP" not in other.heard
+
+
+def test_without_its_ca_the_server_is_refused(machine, server, tmp_path):
+    with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
+        rmab.Agent(server.url, token=machine.tokens["radio"], file=tmp_path / "a", patience=0.5)
+
+
+def test_a_name_that_is_not_the_certificates_is_refused(machine, server, tmp_path):
+    url = server.url.replace("127.0.0.1", "localhost")
+    with pytest.raises(UnreachableError, match=r"CERTIFICATE_VERIFY_FAILED.*localhost"):
+        rmab.Agent(url, token=machine.tokens["radio"], file=tmp_path / "a", ca=CA, patience=0.5)
+
+
+def test_plain_http_to_the_tls_port_fails_and_others_go_on(server, trusted):
+    with socket.create_connection(("127.0.0.1", server.port)):  # says nothing, and stays
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(server.url.replace("https", "http") + "/readyz")
+        assert httpx.get(f"{server.url}/readyz", verify=trusted).status_code == 200
+
+
+@pytest.mark.parametrize("version", ["TLSv1", "TLSv1_1", "TLSv1_2"])
+def test_old_versions_of_tls_are_refused_by_the_server(server, version):
+    peer = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    peer.check_hostname, peer.verify_mode = False, ssl.CERT_NONE
+    peer.set_ciphers("ALL:@SECLEVEL=0")  # else this side refuses
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the old versions
+        peer.minimum_version = ssl.TLSVersion.TLSv1
+        peer.maximum_version = getattr(ssl.TLSVersion, version)
+    with socket.create_connection(("127.0.0.1", server.port)) as plain:
+        if version == "TLSv1_2":
+            with peer.wrap_socket(plain) as connected:
+                assert connected.version() == "TLSv1.2"
+            return
+        with pytest.raises(ssl.SSLError) as refused:
+            peer.wrap_socket(plain)
+        assert refused.value.reason in (
+            "TLSV1_ALERT_PROTOCOL_VERSION",
+            "UNEXPECTED_EOF_WHILE_READING",  # the server hangs up
+            "NO_PROTOCOLS_AVAILABLE",  # this side was built without them
+        )
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_a_public_address_without_tls_is_refused_in_one_line(machine, host):
+    done = machine.rmab("server", "spectrum.toml", "--host", host, "--port", "0")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        f"rmab server: host {host} is not loopback and so needs --tls-cert and --tls-key\n"
+    )
+
+
+def test_a_public_server_shows_itself_to_admins_alone(tmp_path, trusted):
+    with served(tmp_path, spectrum(), host="0.0.0.0", tls_cert=CERT, tls_key=KEY) as live:
+        url = live.url.replace("0.0.0.0", "127.0.0.1")
+        agent, boss = live.enroll("radio"), live.enroll("boss", "admin")
+        basic = [base64.b64encode(f"any:{token}".encode()).decode() for token in (boss, agent)]
+        credentials = {
+            "": 401,
+            f"Bearer {agent}": 401,
+            f"Basic {basic[1]}": 401,
+            f"Bearer {boss}x": 401,
+            f"Bearer {boss}": 200,
+            f"Basic {basic[0]}": 200,
+        }
+        with httpx.Client(base_url=url, verify=trusted) as client:
+            for path in ("/", "/page.js", "/v1/status", "/v1/overview", "/metrics", "/v1/agents"):
+                for header, due in credentials.items():
+                    answer = client.get(path, headers={"Authorization": header})
+                    assert answer.status_code == due, (path, header.partition(" ")[0])
+                    assert ("WWW-Authenticate" in answer.headers) == (due == 401)
+            for path in ("/healthz", "/readyz", "/openapi.json"):
+                assert client.get(path).status_code == 200
+
+
+def test_admin_commands_over_tls(machine, server):
+    boss = machine.token_file("boss", machine.tokens["boss"])
+    radio = machine.token_file("radio", machine.tokens["radio"])
+    words = ("agents", server.url, "--ca", str(CA), "--json", "--token-file")
+    listed = machine.rmab(*words, boss)
+    assert listed.returncode == 0
+    assert '"radio"' in listed.stdout
+    refused = machine.rmab(*words, radio)
+    assert refused.returncode == 2
+    assert "an agent's is not enough" in refused.stderr
+    distrustful = machine.rmab("agents", server.url, "--token-file", boss)
+    assert distrustful.returncode == 1
+    assert "CERTIFICATE_VERIFY_FAILED" in distrustful.stderr
