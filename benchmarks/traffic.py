@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections import deque
@@ -231,22 +232,23 @@ class ServerProcess:
         self._command = [*command, "server", str(federation), "--database", database]
         self._command += ["--port", "0", "--json"]
         self._folder = folder
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self.url = ""
 
     @property
     def running(self) -> bool:
         """Whether it was started and has not ended."""
-        return self._process is not None and self._process.returncode is None
+        return self._process is not None and self._process.poll() is None
 
     async def start(self) -> None:
         """Start the process; it is not yet `ready`."""
         self.url = ""
         with (self._folder / "server.log").open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
+            # Not the loop's way to start one: it forks, which a process with JAX in it must not.
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
                 stderr=log,
                 env=self._environment(),
                 start_new_session=True,
@@ -266,9 +268,10 @@ class ServerProcess:
         """Wait until it answers, at `url`; False if it ended before that."""
         assert self._process is not None
         assert self._process.stdout is not None
-        line = await asyncio.wait_for(self._process.stdout.readline(), READY_SECONDS)
+        reading = asyncio.to_thread(self._process.stdout.readline)
+        line = await asyncio.wait_for(reading, READY_SECONDS)
         if not line:
-            await self._process.wait()
+            await self.ended()
             return False
         self.url = json.loads(line)["url"]
         return True
@@ -279,7 +282,7 @@ class ServerProcess:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to its whole session."""
-        if self._process is not None and self._process.returncode is None:
+        if self._process is not None and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
@@ -287,8 +290,10 @@ class ServerProcess:
         """Wait until it has ended; its exit status."""
         assert self._process is not None
         assert self._process.stdout is not None
-        await self._process.stdout.read()
-        return await self._process.wait()
+        if not self._process.stdout.closed:
+            with self._process.stdout as output:
+                await asyncio.to_thread(output.read)
+        return await asyncio.to_thread(self._process.wait)
 
     async def stop(self) -> int:
         """SIGTERM, and wait."""

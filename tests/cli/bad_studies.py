@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from tests.cli.commands import OTHER_ARM, Changes, toml
 
 HUGE = "9" * 400  # more than a float can hold

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cli.commands import Ran
 
 from rmab.cli import main
+from tests.cli.commands import Ran
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from tests.cli.commands import toml
 
 import rmab
 from rmab.planning.expansion import expand
+from tests.cli.commands import toml
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 """Bad input: exit 2, one line that says the value, the place and the rule."""
 
 import pytest
-from tests.cli.bad_studies import bad_studies
-from tests.cli.commands import OTHER_ARM, Ran, program, toml
 
 from rmab.studies.reproduce import FIGURES
+from tests.cli.bad_studies import bad_studies
+from tests.cli.commands import OTHER_ARM, Ran, program, toml
 
 
 @pytest.mark.parametrize(("text", "words"), list(bad_studies()))

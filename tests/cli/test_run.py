@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.commands import Ran, toml
 
 from rmab.cli import main
 from rmab.studies.study import KNOWN, LEARNERS
+from tests.cli.commands import Ran, toml
 
 EVERY_POLICY = [*LEARNERS, *KNOWN]
 # A learner is long to compile. The others run in the engine's tests; here are those of each shape:

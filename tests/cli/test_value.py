@@ -1,6 +1,7 @@
 """`rmab value`: every key, known values, tables, what is too large."""
 
 import pytest
+
 from tests.cli.commands import VALUES, toml
 
 

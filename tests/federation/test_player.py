@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.federation.test_messages import SHAPES, message_of
 
 from rmab.arms import InformationStates
 from rmab.errors import ModelError
@@ -15,6 +14,7 @@ from rmab.federation.charter import Shape
 from rmab.federation.plans import IndexPlan
 from rmab.federation.player import Player
 from rmab.planning.outlook import table_rows
+from tests.federation.test_messages import SHAPES, message_of
 
 
 def test_pairs_are_counted_by_the_slots_between_the_looks():

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from scipy import stats
-from tests.federation.lockstep import engine_decisions, served_decisions, true_states
 
 from rmab.arms import Arm, Arms, channels
 from rmab.federation.charter import Federation, KnownArm
 from rmab.federation.messages import Merged
 from rmab.federation.plans import IndexPlan
 from rmab.federation.serving import Planner
+from tests.federation.lockstep import engine_decisions, served_decisions, true_states
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
 LEVELS = [[0.7, 0.3, 0.0], [0.2, 0.5, 0.3], [0.0, 0.4, 0.6]]

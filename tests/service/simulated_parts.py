@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-from tests.service.serving import Planned
 
 from rmab.errors import StorageError
 from rmab.federation.charter import Federation, KnownArm
@@ -24,6 +23,7 @@ from rmab.service.federator import Federator
 from rmab.service.logs import Log
 from rmab.service.metrics import Metrics
 from rmab.service.store import Store
+from tests.service.serving import Planned
 
 URL = "http://127.0.0.1:1"
 FEDERATION = Federation(

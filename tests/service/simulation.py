@@ -20,6 +20,17 @@ from typing import Any
 
 import httpx
 import numpy as np
+
+from rmab.errors import FederationError, UnreachableError
+from rmab.federation.messages import parse_round
+from rmab.service import agent as agent_module
+from rmab.service import roster
+from rmab.service.admin import DatabaseAdmin
+from rmab.service.agent import Agent
+from rmab.service.app import make_app
+from rmab.service.exchange import Exchange
+from rmab.service.logs import Log
+from rmab.service.metrics import Metrics
 from tests.service.pretend_server import tally
 from tests.service.simulated_parts import (
     FEDERATION,
@@ -37,17 +48,6 @@ from tests.service.simulated_parts import (
     Wire,
     kept_by,
 )
-
-from rmab.errors import FederationError, UnreachableError
-from rmab.federation.messages import parse_round
-from rmab.service import agent as agent_module
-from rmab.service import roster
-from rmab.service.admin import DatabaseAdmin
-from rmab.service.agent import Agent
-from rmab.service.app import make_app
-from rmab.service.exchange import Exchange
-from rmab.service.logs import Log
-from rmab.service.metrics import Metrics
 
 
 class World:

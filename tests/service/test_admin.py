@@ -6,12 +6,12 @@ import socket
 from typing import Any
 
 import pytest
-from tests.service.serving import served, spectrum
-from tests.service.test_server import FILE
 
 from rmab.cli import main
 from rmab.errors import FederationError, UnreachableError
 from rmab.service.admin import Admin, DatabaseAdmin, HttpAdmin, check_name, is_url, read_token
+from tests.service.serving import served, spectrum
+from tests.service.test_server import FILE
 
 TOKEN = r"rmab_[0-9a-f]{16}_[A-Za-z0-9_-]{43}"
 SOME_TOKEN = "rmab_0123456789abcdef_" + 43 * "x"

@@ -10,6 +10,9 @@ import sys
 import time
 
 import pytest
+
+from rmab.cli import main
+from rmab.service.agent_file import AgentFile
 from tests.service.pretend_server import (
     SECRET,
     TOKEN,
@@ -18,9 +21,6 @@ from tests.service.pretend_server import (
     answers,
     server_is_away,
 )
-
-from rmab.cli import main
-from rmab.service.agent_file import AgentFile
 
 STUDY = """\
 plays = 2

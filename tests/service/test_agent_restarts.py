@@ -13,6 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from rmab.errors import StorageError
+from rmab.federation.messages import Record
+from rmab.service import agent as agent_module
+from rmab.service import exchange
+from rmab.service.agent import Agent
+from rmab.service.agent_file import AgentFile
 from tests.service.pretend_server import (
     TOKEN,
     URL,
@@ -27,13 +34,6 @@ from tests.service.pretend_server import (
     server_is_away,
     tally,
 )
-
-from rmab.errors import StorageError
-from rmab.federation.messages import Record
-from rmab.service import agent as agent_module
-from rmab.service import exchange
-from rmab.service.agent import Agent
-from rmab.service.agent_file import AgentFile
 
 
 @pytest.fixture(autouse=True)

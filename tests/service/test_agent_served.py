@@ -7,13 +7,13 @@ from itertools import count
 
 import numpy as np
 import pytest
-from tests.service.conftest import left_out
-from tests.service.pretend_server import tally
-from tests.service.serving import served, spectrum
 
 from rmab.errors import UnreachableError
 from rmab.service import exchange
 from rmab.service.agent import Agent
+from tests.service.conftest import left_out
+from tests.service.pretend_server import tally
+from tests.service.serving import served, spectrum
 
 Book = list[tuple[list[int], list[int]]]
 FEDERATION = spectrum(policy="fedtswi-gap", deadline=20.0)

@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.service.serving import ByHand, Flat, served, spectrum, until
 
 from rmab.federation.charter import Federation, KnownArm
 from rmab.federation.messages import most_bytes
@@ -22,6 +21,7 @@ from rmab.service.app import make_app
 from rmab.service.federator import Federator
 from rmab.service.logs import Log
 from rmab.service.metrics import Metrics
+from tests.service.serving import ByHand, Flat, served, spectrum, until
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import threading
 
 import httpx
 import pytest
-from tests.service.serving import Flat, spectrum, until
-from tests.service.test_server import RMAB
 
 from rmab.service.demo import AGENTS, Demo
+from tests.service.serving import Flat, spectrum, until
+from tests.service.test_server import RMAB
 
 
 @pytest.fixture

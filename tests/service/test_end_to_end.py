@@ -10,9 +10,6 @@ import subprocess
 import httpx
 import numpy as np
 import pytest
-from tests.federation.lockstep import engine_decisions, true_states
-from tests.service.processes import Machine, environment
-from tests.service.serving import until
 
 import rmab
 from rmab.arms import channels
@@ -20,6 +17,9 @@ from rmab.errors import FederationError
 from rmab.federation.charter import load_federation
 from rmab.service import exchange
 from rmab.service.credentials import parse_token
+from tests.federation.lockstep import engine_decisions, true_states
+from tests.service.processes import Machine, environment
+from tests.service.serving import until
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
 AGENTS, SLOTS = 3, 160

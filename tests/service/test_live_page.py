@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
+
+from rmab.errors import FederationError
+from rmab.service.page import ASSETS, asset
 from tests.service.scripted import (
     NOTHING_YET,
     PAPER,
@@ -20,9 +23,6 @@ from tests.service.scripted import (
     many,
     overview,
 )
-
-from rmab.errors import FederationError
-from rmab.service.page import ASSETS, asset
 
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}

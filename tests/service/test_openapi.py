@@ -13,7 +13,6 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from tests.service.serving import Flat, served, spectrum
 
 from rmab.federation.charter import Federation, KnownArm
 from rmab.service.access import Access
@@ -22,6 +21,7 @@ from rmab.service.federator import Federator
 from rmab.service.logs import Log
 from rmab.service.metrics import Metrics
 from rmab.service.openapi import document
+from tests.service.serving import Flat, served, spectrum
 
 CHECKS = [
     schemathesis.checks.not_a_server_error,

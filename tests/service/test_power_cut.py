@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from rmab.service.store import open_store
 from tests.service.conftest import left_out
 from tests.service.power import uploader
 from tests.service.power.disk import Disk, read_trace
-
-from rmab.service.store import open_store
 
 HERE = Path(__file__).parent
 CUTS = 200

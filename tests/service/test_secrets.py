@@ -11,13 +11,13 @@ import time
 
 import httpx
 import pytest
-from tests.service.processes import Machine, environment
-from tests.service.serving import ByHand, served, spectrum
 
 import rmab
 from rmab.federation.charter import load_federation
 from rmab.service import federator
 from rmab.service.logs import MOST_A_SECOND
+from tests.service.processes import Machine, environment
+from tests.service.serving import ByHand, served, spectrum
 
 STUDY = "plays = 1\npolicies = ['whittle']\n" + 4 * (
     "[[arm]]\np01 = 0.3\np11 = 0.6\nreward = 1.0\n"

@@ -16,14 +16,14 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.service.conftest import left_out
-from tests.service.serving import ByHand, Flat, served, spectrum, until
 
 from rmab.errors import FederationError
 from rmab.service import connections
 from rmab.service import server as server_module
 from rmab.service.admin import HttpAdmin
 from rmab.service.server import Server, Settings
+from tests.service.conftest import left_out
+from tests.service.serving import ByHand, Flat, served, spectrum, until
 
 RMAB = (sys.executable, "-c", "from rmab.cli import main; raise SystemExit(main())")
 FILE = """

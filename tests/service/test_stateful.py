@@ -31,8 +31,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.service.simulated_parts import FEDERATION, LONG, Letter, Peer, conflicting, from_a_backup
-from tests.service.simulation import World
 
 from rmab.errors import StorageError
 from rmab.service import agent as agent_module
@@ -40,6 +38,8 @@ from rmab.service import federator, leftovers, receiving
 from rmab.service.receiving import Received
 from rmab.service.store import OpenRound, open_store
 from rmab.service.writer import Writer
+from tests.service.simulated_parts import FEDERATION, LONG, Letter, Peer, conflicting, from_a_backup
+from tests.service.simulation import World
 
 NAMES = ("one", "two", "three")
 which = st.integers(0, 59)  # of several, by the remainder

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.service.counting import Counting
 
 from rmab.errors import FederationError, ProtocolError, StorageError
 from rmab.federation.charter import KnownArm
@@ -19,6 +18,7 @@ from rmab.service.credentials import make_token
 from rmab.service.database import connect
 from rmab.service.receiving import Received, authenticate, receive
 from rmab.service.store import Credential, OpenRound, Sighting, Store, default_database, open_store
+from tests.service.counting import Counting
 
 
 @pytest.fixture

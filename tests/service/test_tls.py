@@ -13,12 +13,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.service.processes import Machine, environment
-from tests.service.serving import served, spectrum
 
 import rmab
 from rmab.errors import UnreachableError
 from rmab.federation.charter import load_federation
+from tests.service.processes import Machine, environment
+from tests.service.serving import served, spectrum
 
 TLS = Path(__file__).parent / "tls"
 CA, CERT, KEY = TLS / "ca.pem", TLS / "server.pem", TLS / "server.key"  # for 127.0.0.1

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
-from tests.service.counting import Counting
 
 from rmab.errors import FederationError, ProtocolError, StorageError
 from rmab.federation.messages import Upload
@@ -22,6 +21,7 @@ from rmab.service.credentials import make_token
 from rmab.service.receiving import receive
 from rmab.service.store import open_store
 from rmab.service.writer import Overloaded, Writer
+from tests.service.counting import Counting
 
 ROOT = Path(__file__).parents[2]
 
