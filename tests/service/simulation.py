@@ -492,18 +492,20 @@ class World:
         self.server.refusing = False
 
     def close(self) -> None:
-        for peer in self.peers.values():
-            if peer.agent is not None:
-                self.kill_agent(peer, loses_file=False)
-        if self.server is not None:
-            self.crash_server()
-        left = asyncio.all_tasks(self.loop)
-        for task in left:
-            task.cancel()
-        if left:
-            self.loop.run_until_complete(asyncio.wait(left))
-        self.loop.close()
-        roster.REMEMBERED = self._remembered
+        try:
+            for peer in self.peers.values():
+                if peer.agent is not None:
+                    self.kill_agent(peer, loses_file=False)
+            if self.server is not None:
+                self.crash_server()
+            left = asyncio.all_tasks(self.loop)
+            for task in left:
+                task.cancel()
+            if left:
+                self.loop.run_until_complete(asyncio.wait(left))
+        finally:  # also where a planted fault shows itself as late as here
+            self.loop.close()
+            roster.REMEMBERED = self._remembered
 
 
 def _stepped_agent(world: World, peer: Peer) -> Agent:

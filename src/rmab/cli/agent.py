@@ -173,7 +173,7 @@ def _report(agent: Agent, *, as_json: bool) -> None:
     if as_json:
         table = {
             "slots": agent.slots,
-            "reward": mean,
+            "reward": None if mean is None else round(mean, 6),
             "uploads": agent.uploads,
             "round": agent.round,
         }
