@@ -14,8 +14,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tests.service.counting import Counting
-
 from rmab.federation.charter import Federation, KnownArm
 from rmab.federation.messages import Upload
 from rmab.service import database
@@ -23,6 +21,7 @@ from rmab.service.receiving import receive
 from rmab.service.rows import OpenRound
 from rmab.service.store import Store, open_store
 from rmab.service.writer import Writer
+from tests.service.counting import Counting
 
 AGENTS = 4
 LIVES = 3
