@@ -11,7 +11,6 @@ import ipaddress
 import ssl
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from rmab.errors import FederationError, UnreachableError
@@ -37,12 +36,7 @@ class Admin(Protocol):
 
     def __enter__(self) -> Admin: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 def is_url(text: str) -> bool:
@@ -83,12 +77,7 @@ class DatabaseAdmin:
     def __enter__(self) -> DatabaseAdmin:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._store.close()
 
     def enroll(self, name: str, role: str) -> str:
@@ -150,12 +139,7 @@ class HttpAdmin:
     def __enter__(self) -> HttpAdmin:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._client.close()
 
     def enroll(self, name: str, role: str) -> str:
