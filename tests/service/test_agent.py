@@ -387,10 +387,10 @@ def test_a_late_agents_counts_arrive_under_the_open_round(server, start):
     agent = start()
     playing = Playing(agent).slots(2)
     server.number = 9  # closed at its deadline
-    playing.slots(2)
+    playing.slots(1)  # one more could be of round 9, if that came in time
     assert agent.flush(20)
     assert_told(server, playing.looks)
-    assert [(u.round, u.length) for u in server.uploads][:1] == [(9, 0)]  # no report of round 9
+    assert [(u.round, u.length) for u in server.uploads] == [(9, 0)]  # no report of round 9
     assert agent.wait(20)
     playing.slots(3)
     assert agent.round == 9
