@@ -1,4 +1,4 @@
-"""A database of each kind for the tests, and a small federation with possible uploads.
+"""What the tests of the service have in common: databases, servers, agents.
 
 The PostgreSQL is a real one, started here from the system's binaries in a folder of its own, on a
 Unix socket. Where there is none, its tests are left out, unless RMAB_NO_SKIPS is set.
@@ -18,7 +18,13 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from rmab.federation.charter import Federation, KnownArm
+from rmab.service import agent as agent_module
+from rmab.service import exchange
+from rmab.service.agent import Agent
+from rmab.service.store import open_store
+from tests.service.authority import Authority
+from tests.service.pretend_server import TOKEN, URL, PretendServer, RealServer, server_is_away
+from tests.service.serving import served, spectrum
 
 _ORDINARY_USERS = ("postgres", "nobody")  # PostgreSQL refuses to run as root
 
@@ -32,6 +38,9 @@ def left_out(reason):
     if os.environ.get("RMAB_NO_SKIPS"):
         pytest.fail(f"left out: {reason}")
     pytest.skip(reason)
+
+
+# --------------------------------------------------------------------------------------- databases
 
 
 @pytest.fixture(scope="session")
@@ -132,5 +141,97 @@ def database_url(request, tmp_path):
 @pytest.fixture
 def federation():
     """Four channels, two plays, 32 gaps."""
-    arms = tuple(KnownArm(2, (0.0, reward)) for reward in (0.4, 0.9, 0.7, 0.6))
-    return Federation("spectrum", 2, arms, policy="fedtswi-gap")
+    return spectrum(policy="fedtswi-gap")
+
+
+@pytest.fixture
+def opened(database_url, federation):
+    """A claimed store on an empty database."""
+    opened = open_store(database_url, federation)
+    opened.claim()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """A claim that another process has is given up soon."""
+    monkeypatch.setattr("rmab.service.postgres.CLAIM_SECONDS", 0.1)
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory):
+    """Whom only those trust who are told to."""
+    try:
+        return Authority(tmp_path_factory.mktemp("authority"))
+    except FileNotFoundError:
+        return left_out("openssl not found")
+
+
+# --------------------------------------------------------------------------------- a running server
+
+
+@pytest.fixture
+def live(tmp_path):
+    """A server whose rounds close when all have reported."""
+    with served(tmp_path, spectrum()) as running:
+        yield running
+
+
+@pytest.fixture
+def pair(live):
+    """Two agents in round 1."""
+    agents = [live.agent("a"), live.agent("b")]
+    for agent in agents:
+        assert agent.fetch().round == 1
+    return agents
+
+
+# ------------------------------------------------------------------- agents of a pretended server
+
+
+@pytest.fixture
+def server():
+    """It keeps to the protocol until a test tells it not to."""
+    return PretendServer()
+
+
+@pytest.fixture
+def real(server):
+    """The same server at an address of its own."""
+    made = RealServer(server)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def quick_exchange(monkeypatch):
+    """Agents that try again at once, and wait only briefly when they are closed."""
+    monkeypatch.setattr(exchange, "FIRST_PAUSE", 0.002)
+    monkeypatch.setattr(exchange, "LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(exchange, "LEAST_BETWEEN", 0.01)
+    monkeypatch.setattr(agent_module, "BRIEFLY", 0.02)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Of an agent's file."""
+    return tmp_path / "agent.db"
+
+
+@pytest.fixture
+def start(server, path, quick_exchange):
+    """Starts agents of that server and file; closes them in the end."""
+    started = []
+
+    def make(**more):
+        options = {"token": TOKEN, "file": path, "patience": 20.0, "timeout": 5.0, **more}
+        options.setdefault("transport", server.transport())
+        agent = Agent(URL, **options)
+        started.append(agent)
+        return agent
+
+    yield make
+    server.always = server_is_away
+    for agent in started:
+        agent.close()

@@ -82,34 +82,48 @@ class Machine:
         path.write_text(token + "\n")
         return path.name
 
-    def serve(self, *options: str, port: int = 0) -> ServerProcess:
+    def serve(self, *options: str, port: int = 0, plain: bool = False) -> ServerProcess:
         """A running server."""
-        return ServerProcess(self, *options, port=port)
+        return ServerProcess(self, *options, port=port, plain=plain)
+
+    def events(self) -> list[dict[str, Any]]:
+        """The lines of the servers' log."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
 
 
 class ServerProcess:
-    """`rmab server`, ready; its log goes on in one file, whichever process writes it."""
+    """`rmab server`, ready; its log goes on in one file, whichever process writes it.
 
-    def __init__(self, machine: Machine, *options: str, port: int = 0) -> None:
+    said: the line with which it told that it is ready, JSON unless `plain`.
+    """
+
+    def __init__(self, machine: Machine, *options: str, port: int = 0, plain: bool = False) -> None:
         self._machine = machine
+        form = () if plain else ("--json",)
         with machine.log.open("a") as log:
             self.process = machine.start(
-                *("server", "spectrum.toml", "--json", "--port", str(port), *options),
+                *("server", "spectrum.toml", "--port", str(port), *form, *options),
                 stdout=subprocess.PIPE,
                 stderr=log,
             )
         assert self.process.stdout is not None
-        said = self.process.stdout.readline()
-        assert said, machine.log.read_text()
-        self.url = str(json.loads(said)["url"])
+        self.said = self.process.stdout.readline().strip()
+        assert self.said, machine.log.read_text()
+        found = self.said.rpartition(" at ")[2] if plain else json.loads(self.said)["url"]
+        self.url = str(found)
         self.port = httpx.URL(self.url).port or 0
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal; the exit code. What it printed after it was ready must be nothing."""
         self.process.send_signal(number)
+        try:
+            code = self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
         assert self.process.stdout is not None
         rest = self.process.stdout.read()
-        code = self.process.wait(30)
         self.process.stdout.close()
         assert rest == ""
         return code

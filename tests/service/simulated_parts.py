@@ -78,6 +78,17 @@ class WatchedFederator(Federator):
     def __init__(self, database: str, planner: Drawn) -> None:
         log = Log(io.StringIO(), "error")
         super().__init__(FEDERATION, database, planner=planner, log=log, metrics=Metrics())
+        in_planner = self._drafts._in_planner
+
+        async def counted(work: Any) -> Any:
+            self.plans += 1
+            try:
+                return await in_planner(work)
+            finally:
+                self.plans -= 1
+                self.moved.set()
+
+        self._drafts._in_planner = counted  # type: ignore[method-assign]  # that is the point
         self.drawn = planner
         self.jobs = self.plans = 0
         self.moved = asyncio.Event()
@@ -101,14 +112,6 @@ class WatchedFederator(Federator):
             return await super()._job(job)
         finally:
             self.jobs -= 1
-            self.moved.set()
-
-    async def _in_planner(self, work: Any) -> Any:
-        self.plans += 1
-        try:
-            return await super()._in_planner(work)
-        finally:
-            self.plans -= 1
             self.moved.set()
 
     @property
@@ -201,45 +204,6 @@ class Peer:
     enrolled: bool = False
     agent: Agent | None = None
     lives: list[str] = field(default_factory=list)  # incarnations whose looks the file may have
-
-
-Key = tuple[str, str]
-
-
-@dataclass
-class Kept:
-    """What the database has."""
-
-    round: int
-    merged: Merged
-    records: dict[Key, tuple[int, int, int, Any, Any]]  # sequence, round, slots, counts, visits
-    digests: dict[tuple[str, str, int], bytes]
-
-
-def kept_by(store: Store) -> Kept:
-    opened = store.current_round()
-    assert opened is not None
-    merged = store.merged()
-    store._ledger.write()
-    records = {
-        (name, incarnation): (
-            sequence,
-            round_,
-            slots,
-            store._ledger.counts(counts),
-            store._ledger.visits(visits),
-        )
-        for name, incarnation, sequence, round_, slots, counts, visits in store.database.rows(
-            "SELECT agent, incarnation, sequence, round, slots, counts, visits FROM incarnations"
-        )
-    }
-    digests = {
-        (name, incarnation, sequence): bytes(digest)
-        for name, incarnation, sequence, digest in store.database.rows(
-            "SELECT agent, incarnation, sequence, digest FROM uploads"
-        )
-    }
-    return Kept(opened.number, merged, records, digests)
 
 
 def conflicting(letter: Letter) -> Letter:

@@ -5,8 +5,8 @@ agents with their exchange and file. Replaced are time, which stands until it is
 which need no JAX, and the network: requests and answers are letters that lie about until somebody
 delivers, loses, repeats or delays them.
 
-`World` does what it is told and keeps the books: what every incarnation truly saw, what the server
-has acknowledged. `World.check` holds the database against them.
+`World` does what it is told and writes into the books what every incarnation truly saw and what the
+server has acknowledged. `World.look` holds the database against them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import httpx
 import numpy as np
 
 from rmab.errors import FederationError, UnreachableError
-from rmab.federation.messages import parse_round
 from rmab.service import agent as agent_module
 from rmab.service import roster
 from rmab.service.admin import DatabaseAdmin
@@ -31,7 +30,7 @@ from rmab.service.app import make_app
 from rmab.service.exchange import Exchange
 from rmab.service.logs import Log
 from rmab.service.metrics import Metrics
-from tests.service.pretend_server import tally
+from tests.service.books import Books, Kept, kept_by
 from tests.service.simulated_parts import (
     FEDERATION,
     LONG,
@@ -39,14 +38,11 @@ from tests.service.simulated_parts import (
     URL,
     Clock,
     Drawn,
-    Kept,
-    Key,
     Letter,
     Peer,
     SteppedExchange,
     WatchedFederator,
     Wire,
-    kept_by,
 )
 
 
@@ -67,15 +63,9 @@ class World:
         self.answered: list[Letter] = []  # on the way back
         self.past: list[Letter] = []  # uploads that were ever delivered
         self.peers: dict[str, Peer] = {}
-        self.owner: dict[str, str] = {}  # incarnation -> name
-        self.looks: dict[str, list[tuple[list[int], list[int]]]] = {}
-        self.acknowledged: dict[Key, int] = {}  # slots
-        self.new: set[tuple[str, str, int]] = set()  # keys answered with 201
-        self.rounds: dict[int, tuple[bytes, ...]] = {}  # messages, but for the agent's name
+        self.books = Books()
+        self.kept: Kept | None = None  # what the database had at the last look
         self.faults: list[BaseException] = []
-        self.kept: Kept | None = None
-        self.newest = 0
-        self._tallies: dict[tuple[str, int], Any] = {}
 
     # ------------------------------------------------------------------------------------- the loop
 
@@ -129,7 +119,7 @@ class World:
         server.refusing = True
         self.planner.broken = True
         self.planner.gate.set()
-        tasks = {*server._tasks, *self.at_server, *server._messages.values()}
+        tasks = {*server._tasks, *self.at_server}
         for task in tasks:
             task.cancel()
         if tasks:
@@ -138,7 +128,7 @@ class World:
             server._alarm.cancel()
         assert server._writer is not None
         server._writer.close()
-        server._executor.shutdown(wait=True, cancel_futures=True)
+        server._drafts.stop(patient=True)
         self._server_is_gone()
 
     def _server_is_gone(self) -> None:
@@ -256,19 +246,10 @@ class World:
             assert status in (401, 204, 503) or replaced, (status, "to no valid credential")
         if letter.path == "/v1/uploads" and status in (200, 201):
             assert not self.server.refusing, "acknowledged, and not committed"
-            upload = letter.upload
-            key = (letter.sender, upload.incarnation)
-            self.acknowledged[key] = max(self.acknowledged.get(key, 0), upload.slots)
-            if status == 201:
-                assert (*key, upload.sequence) not in self.new, "new, twice"
-                self.new.add((*key, upload.sequence))
-            assert json.loads(body)["sequence"] == upload.sequence
+            self.books.acknowledge(letter.sender, letter.upload, new=status == 201)
+            assert json.loads(body)["sequence"] == letter.upload.sequence
         if letter.path == "/v1/round" and status == 200:
-            message = parse_round(body)
-            assert message.agent == letter.sender
-            assert message.round == self.server.number >= self.newest
-            parts = tuple(body.split(f'"agent":"{letter.sender}"'.encode()))
-            assert self.rounds.setdefault(message.round, parts) == parts, "a round has changed"
+            self.books.told_of_round(letter.sender, self.server.number, body)
 
     def _is_valid(self, letter: Letter) -> bool:
         peer = self.peers[letter.sender]
@@ -287,18 +268,7 @@ class World:
         assert self.kept is not None
         if not self._is_valid(letter):
             return 401
-        upload = letter.upload
-        before = self.kept.records.get((letter.sender, upload.incarnation))
-        stored = self.kept.digests.get((letter.sender, upload.incarnation, upload.sequence))
-        if stored is not None:
-            return 200 if stored == upload.digest else 409
-        if before is not None and upload.sequence < before[0]:
-            return 409
-        if upload.round != self.kept.round:
-            return 410
-        if before is not None and (upload.round < before[1] or upload.slots < before[2]):
-            return 409
-        return 201
+        return self.kept.due(letter.sender, letter.upload)
 
     # --------------------------------------------------------------------------------------- agents
 
@@ -329,8 +299,7 @@ class World:
             self._forget_letters(peer)
             return
         incarnation = peer.agent._player.incarnation
-        self.owner[incarnation] = peer.name
-        self.looks[incarnation] = []
+        self.books.begin(peer.name, incarnation)
         peer.lives.append(incarnation)
         self.settle()
 
@@ -352,7 +321,7 @@ class World:
         for _ in range(slots):
             arms = agent.choose()
             states = [int(rng.integers(SHAPE.states[arm])) for arm in arms]
-            self.looks[agent._player.incarnation].append((arms, states))
+            self.books.saw(agent._player.incarnation, arms, states)
             agent.observe(states)
         self.settle()
 
@@ -398,45 +367,12 @@ class World:
     # --------------------------------------------------------------------------------------- checks
 
     def look(self) -> None:
-        """Read the database, as the server has it, and check it."""
+        """Read the database, as the server has it, and hold it against the books."""
         server = self.server
         if server is None or server.refusing:
             return
         self.kept = self.loop.run_until_complete(server._job(kept_by))
-        self.check()
-
-    def check(self) -> None:
-        kept, server = self.kept, self.server
-        assert kept is not None
-        assert server is not None
-        assert kept.round == server.number >= self.newest, "the round has fallen"
-        self.newest = kept.round
-        counts = visits = 0
-        for (name, incarnation), (_, _, slots, had, seen) in kept.records.items():
-            assert self.owner.get(incarnation) == name, "counts of nobody"
-            true_counts, true_visits = self._tally(incarnation, slots)
-            np.testing.assert_array_equal(had, true_counts)
-            np.testing.assert_array_equal(seen, true_visits)
-            counts, visits = counts + true_counts, visits + true_visits
-        np.testing.assert_array_equal(kept.merged.counts, counts)
-        np.testing.assert_array_equal(kept.merged.visits, visits)
-        for key, slots in self.acknowledged.items():
-            assert kept.records[key][2] >= slots, "acknowledged, and lost"
-        assert self.new <= kept.digests.keys(), "acknowledged, and lost"
-        for peer in self.peers.values():
-            if peer.agent is not None:
-                outbox = peer.agent._exchange.outbox
-                assert outbox.conflict is None
-                key = (peer.name, peer.agent._player.incarnation)
-                assert outbox.acknowledged <= self.acknowledged.get(key, 0)
-
-    def _tally(self, incarnation: str, slots: int) -> Any:
-        found = self._tallies.get((incarnation, slots))
-        if found is None:
-            looks = self.looks[incarnation]
-            assert slots <= len(looks), "more slots than there were"
-            found = self._tallies[incarnation, slots] = tally(looks[:slots], SHAPE)
-        return found
+        self.books.check(self.kept, server.number, self.peers.values())
 
     # -------------------------------------------------------------------------------------- the end
 
@@ -479,13 +415,7 @@ class World:
                 break
         self.look()
         assert self.kept is not None
-        for peer in self.peers.values():
-            assert peer.agent is not None
-            assert not peer.agent.unsent, "something did not arrive"
-            for incarnation in peer.lives:
-                seen = len(self.looks[incarnation])
-                record = self.kept.records.get((peer.name, incarnation))
-                assert (0 if record is None else record[2]) == seen, "something did not arrive"
+        self.books.check_complete(self.kept, self.peers.values())
 
     def server_recovers(self) -> None:
         assert self.server is not None

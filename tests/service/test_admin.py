@@ -10,8 +10,8 @@ import pytest
 from rmab.cli import main
 from rmab.errors import FederationError, UnreachableError
 from rmab.service.admin import Admin, DatabaseAdmin, HttpAdmin, check_name, is_url, read_token
+from tests.service.processes import SPECTRUM
 from tests.service.serving import served, spectrum
-from tests.service.test_server import FILE
 
 TOKEN = r"rmab_[0-9a-f]{16}_[A-Za-z0-9_-]{43}"
 SOME_TOKEN = "rmab_0123456789abcdef_" + 43 * "x"
@@ -19,7 +19,7 @@ SOME_TOKEN = "rmab_0123456789abcdef_" + 43 * "x"
 
 @pytest.fixture
 def live(tmp_path):
-    (tmp_path / "federation.toml").write_text(FILE)
+    (tmp_path / "federation.toml").write_text(SPECTRUM)
     with served(tmp_path, spectrum()) as running:
         yield running
 
@@ -174,7 +174,7 @@ def test_the_commands_on_a_server(tmp_path, live, capsys):
 
 def test_enrolling_before_the_first_start(tmp_path, capsys):
     file = tmp_path / "federation.toml"
-    file.write_text(FILE)
+    file.write_text(SPECTRUM)
     code, out, _ = run(capsys, "enroll", file, "radio")
     assert code == 0
     with served(tmp_path, spectrum()) as live:

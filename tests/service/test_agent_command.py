@@ -63,18 +63,6 @@ class Broken:
 
 
 @pytest.fixture
-def server():
-    return PretendServer()
-
-
-@pytest.fixture
-def real(server):
-    made = RealServer(server)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder to work in, with a token, a study and an environment."""
     monkeypatch.chdir(tmp_path)

@@ -15,7 +15,7 @@ import pytest
 
 from rmab.errors import FederationError, StorageError
 from rmab.federation.charter import Shape
-from rmab.service import agent_file
+from rmab.service import own_file
 from rmab.service.agent_file import AgentFile, Look, default_file
 from rmab.service.leftovers import pack, unpack
 
@@ -232,8 +232,9 @@ def test_a_disk_that_refuses_is_told_and_the_file_stays_good(path):
     file = AgentFile(path)
     file.begin(ONE)
     file.keep_slot(1, [0], [1])
-    (pages,) = file._slots.execute("PRAGMA page_count").fetchone()
-    for connection in (file._slots, file._keeper):
+    own = file._file
+    (pages,) = own._adder.execute("PRAGMA page_count").fetchone()
+    for connection in (own._adder, own._keeper):
         connection.execute(f"PRAGMA max_page_count = {pages}")  # full
     with pytest.raises(StorageError, match="not kept"):
         file.keep_message(b"x" * 100_000)
@@ -246,8 +247,8 @@ def test_a_disk_that_refuses_is_told_and_the_file_stays_good(path):
 
 
 def test_the_log_does_not_grow_without_bound(path, monkeypatch):
-    monkeypatch.setattr(agent_file, "TIDY_BYTES", 2**15)
-    monkeypatch.setattr(agent_file, "MOST_LOG", 2**16)
+    monkeypatch.setattr(own_file, "TIDY_BYTES", 2**15)
+    monkeypatch.setattr(own_file, "MOST_LOG", 2**16)
     file = AgentFile(path)
     file.begin(ONE)
     log = Path(f"{path}-wal")

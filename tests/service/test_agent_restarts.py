@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from rmab.errors import StorageError
 from rmab.federation.messages import Record
 from rmab.service import agent as agent_module
-from rmab.service import exchange
 from rmab.service.agent import Agent
 from rmab.service.agent_file import AgentFile
 from tests.service.pretend_server import (
@@ -25,7 +24,6 @@ from tests.service.pretend_server import (
     URL,
     Playing,
     PretendServer,
-    RealServer,
     answers,
     assert_file_empty,
     assert_told,
@@ -35,48 +33,7 @@ from tests.service.pretend_server import (
     tally,
 )
 
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    monkeypatch.setattr(exchange, "FIRST_PAUSE", 0.002)
-    monkeypatch.setattr(exchange, "LONGEST_PAUSE", 0.01)
-    monkeypatch.setattr(exchange, "LEAST_BETWEEN", 0.01)
-    monkeypatch.setattr(agent_module, "BRIEFLY", 0.02)
-
-
-@pytest.fixture
-def server():
-    return PretendServer()
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "agent.db"
-
-
-@pytest.fixture
-def start(server, path):
-    """Starts agents of that server and file; closes them in the end."""
-    started = []
-
-    def make(**more):
-        options = {"token": TOKEN, "file": path, "patience": 20.0, "timeout": 5.0, **more}
-        options.setdefault("transport", server.transport())
-        agent = Agent(URL, **options)
-        started.append(agent)
-        return agent
-
-    yield make
-    server.always = server_is_away
-    for agent in started:
-        agent.close()
-
-
-@pytest.fixture
-def real(server):
-    made = RealServer(server)
-    yield made
-    made.close()
+pytestmark = pytest.mark.usefixtures("quick_exchange")
 
 
 # ---------------------------------------------------------------------------------------- restarts

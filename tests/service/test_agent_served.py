@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from itertools import count
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from rmab.errors import UnreachableError
 from rmab.service import exchange
 from rmab.service.agent import Agent
-from tests.service.conftest import left_out
 from tests.service.pretend_server import tally
 from tests.service.serving import served, spectrum
 
@@ -100,38 +98,13 @@ def test_a_server_that_restarts_is_found_again_and_misses_nothing(tmp_path):
     assert len(set(rounds)) == 3
 
 
-def certificates(folder):
-    """A CA of one's own, and a certificate for 127.0.0.1 and one for another name by it."""
-
-    def openssl(*words):
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    try:
-        openssl(
-            *["req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2"],
-            *["-subj", "/CN=a CA of our own", "-addext", "basicConstraints=critical,CA:TRUE"],
-            *["-addext", "keyUsage=critical,keyCertSign"],
-        )
-    except FileNotFoundError:
-        left_out("openssl not found")
-    for name, subject in (("server", "IP:127.0.0.1"), ("other", "DNS:other.example")):
-        (folder / f"{name}.ext").write_text(f"subjectAltName={subject}\n")
-        openssl(*["req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", "/CN=s"])
-        openssl(
-            *["x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key"],
-            *["-out", f"{name}.pem", "-days", "2", "-extfile", f"{name}.ext", "-CAcreateserial"],
-        )
-
-
-def test_tls_with_a_private_ca(tmp_path):
-    certificates(tmp_path)
-    tls = {"tls_cert": tmp_path / "server.pem", "tls_key": tmp_path / "server.key"}
+def test_tls_with_a_private_ca(tmp_path, authority):
+    tls = {"tls_cert": authority.cert, "tls_key": authority.key}
     with served(tmp_path, FEDERATION, **tls) as made:
         assert made.url.startswith("https://")
         token = made.enroll("one")
         books: list[Book] = [[]]
-        with Agent(made.url, token=token, file=tmp_path / "one", ca=tmp_path / "ca.pem") as agent:
+        with Agent(made.url, token=token, file=tmp_path / "one", ca=authority.ca) as agent:
             play([agent], books, 10)
             assert agent.flush(20)
         assert_all_there(made, books)
@@ -139,9 +112,8 @@ def test_tls_with_a_private_ca(tmp_path):
             Agent(made.url, token=token, file=tmp_path / "two", patience=0.5)
 
 
-def test_a_certificate_for_another_name_is_not_trusted(tmp_path):
-    certificates(tmp_path)
-    tls = {"tls_cert": tmp_path / "other.pem", "tls_key": tmp_path / "other.key"}
+def test_a_certificate_for_another_name_is_not_trusted(tmp_path, authority):
+    tls = {"tls_cert": authority.other_cert, "tls_key": authority.other_key}
     with (
         served(tmp_path, FEDERATION, **tls) as made,
         pytest.raises(UnreachableError, match=r"CERTIFICATE_VERIFY_FAILED.*127"),
@@ -150,6 +122,6 @@ def test_a_certificate_for_another_name_is_not_trusted(tmp_path):
             made.url,
             token=made.enroll("one"),
             file=tmp_path / "one",
-            ca=tmp_path / "ca.pem",
+            ca=authority.ca,
             patience=0.5,
         )

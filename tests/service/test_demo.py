@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from rmab.service.demo import AGENTS, Demo
+from tests.service.processes import RMAB
 from tests.service.serving import Flat, spectrum, until
-from tests.service.test_server import RMAB
 
 
 @pytest.fixture

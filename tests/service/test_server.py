@@ -2,9 +2,9 @@
 
 import contextlib
 import json
+import os
 import re
 import resource
-import shutil
 import signal
 import socket
 import ssl
@@ -22,150 +22,96 @@ from rmab.service import connections
 from rmab.service import server as server_module
 from rmab.service.admin import HttpAdmin
 from rmab.service.server import Server, Settings
-from tests.service.conftest import left_out
+from tests.service.processes import Machine
 from tests.service.serving import ByHand, Flat, served, spectrum, until
-
-RMAB = (sys.executable, "-c", "from rmab.cli import main; raise SystemExit(main())")
-FILE = """
-name = "spectrum"
-plays = 2
-policy = "fedtswi"
-[[arm]]
-reward = 0.4
-[[arm]]
-reward = 0.9
-[[arm]]
-reward = 0.7
-[[arm]]
-reward = 0.6
-"""
-
 
 # ---------------------------------------------------------------------------------------- processes
 
 
 @pytest.fixture
-def prepared(tmp_path):
-    """A federation's file and its database, with a round planned, so that no process loads JAX."""
-    (tmp_path / "federation.toml").write_text(FILE)
-    with served(tmp_path, spectrum()) as live:
+def machine(tmp_path):
+    return Machine(tmp_path, dict(os.environ))
+
+
+@pytest.fixture
+def prepared(machine):
+    """Its database has a round planned, so that no process loads JAX."""
+    database = str(machine.folder / "spectrum.db")
+    with served(machine.folder, spectrum(), database=database) as live:
         token = live.enroll("a")
     return live, token
 
 
-@contextlib.contextmanager
-def process(folder, *options, expect=0):
-    """`rmab server` in a process of its own, ended by SIGTERM unless it has ended."""
-    started: Any = subprocess.Popen(
-        [*RMAB, "server", "federation.toml", "--port", "0", *options],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        started.line = started.stdout.readline().strip()
-        yield started
-    finally:
-        if started.poll() is None:
-            started.send_signal(signal.SIGTERM)
-        try:
-            rest, started.log = started.communicate(timeout=30)
-        except subprocess.TimeoutExpired:
-            started.kill()
-            started.communicate()
-            raise
-    assert rest == ""
-    assert started.returncode == expect, started.log
-
-
-def test_a_process_says_where_it_is_and_ends_in_order(tmp_path, prepared):
+def test_a_process_says_where_it_is_and_ends_in_order(machine, prepared):
     _, token = prepared
-    with process(tmp_path) as one:
-        name, url = one.line.rsplit(" at ")
-        assert name == "rmab server: federation spectrum"
-        assert httpx.get(f"{url}/readyz").json() == {"status": "ready", "round": 1}
-        again = subprocess.run(
-            [*RMAB, "server", "federation.toml", "--port", "0"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
+    with machine.serve(plain=True) as one:
+        assert one.said == f"rmab server: federation spectrum at {one.url}"
+        assert httpx.get(f"{one.url}/readyz").json() == {"status": "ready", "round": 1}
+        again = machine.rmab("server", "spectrum.toml", "--port", "0")
         assert again.returncode == 2
         assert "served by another process" in again.stderr
         assert len(again.stderr.splitlines()) == 1
-    assert [json.loads(line)["event"] for line in one.log.splitlines()] == [
-        "round open",
-        "ready",
-        "stopped",
-    ]
-    with process(tmp_path, "--json") as two:
-        ready = json.loads(two.line)
+    assert [event["event"] for event in machine.events()] == ["round open", "ready", "stopped"]
+    with machine.serve() as two:
+        ready = json.loads(two.said)
         assert set(ready) == {"url", "federation", "pid"}
-        assert ready["pid"] == two.pid
+        assert ready["pid"] == two.process.pid
         client = httpx.Client(headers={"Authorization": f"Bearer {token}"}, timeout=20)
         with client:
             # Somebody waits for a round as the server is told to end: it is let go.
             waiting = threading.Thread(
-                target=client.get, args=(f"{ready['url']}/v1/round?after=1&wait=30",)
+                target=client.get, args=(f"{two.url}/v1/round?after=1&wait=30",)
             )
             waiting.start()
-            until(lambda: "rmab_longpolls 1.0" in httpx.get(f"{ready['url']}/metrics").text)
+            until(lambda: "rmab_longpolls 1.0" in httpx.get(f"{two.url}/metrics").text)
             started = time.monotonic()
-            two.send_signal(signal.SIGINT)
-            two.wait(20)
+            assert two.end(signal.SIGINT) == 0
             waiting.join(5)
             assert time.monotonic() - started < 10
 
 
-def test_a_killed_process_goes_on_where_it_was(tmp_path, prepared):
+def test_a_killed_process_goes_on_where_it_was(machine, prepared):
     here, token = prepared
-    with process(tmp_path, "--json", "--verbose", expect=-signal.SIGKILL) as one:
-        here.url = json.loads(one.line)["url"]
+    with machine.serve("--verbose") as one:
+        here.url = one.url
         agent = ByHand(here, "a", token)
         other = ByHand(here, "b", here.enroll("b"))
         other.fetch()
         assert agent.episode().status_code == 201
-        one.kill()
-    assert '"route": "/v1/round"' in one.log
+        assert one.end(signal.SIGKILL) == -signal.SIGKILL
+    log = machine.log.read_text()
+    assert '"route": "/v1/round"' in log
     for secret in (agent.token, other.token):
-        assert secret not in one.log
-    with process(tmp_path, "--json") as two:
-        here.url = json.loads(two.line)["url"]
-        status = httpx.get(f"{here.url}/v1/status").json()
+        assert secret not in log
+    with machine.serve() as two:
+        status = httpx.get(f"{two.url}/v1/status").json()
         assert (status["uploads"], status["slots"]) == (1, 2)
         assert status["round"] in (1, 2)  # b is not known to take part: a's report closes round 1
     here.close_clients()
 
 
-def test_a_process_told_to_end_while_it_plans_ends(tmp_path):
-    (tmp_path / "federation.toml").write_text(FILE)
-    started = subprocess.Popen(
-        [*RMAB, "server", "federation.toml", "--port", "0"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    lock = tmp_path / "federation.db.lock"
+def test_a_process_told_to_end_while_it_plans_ends(machine):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    started = machine.start("server", "spectrum.toml", "--port", "0", **pipes)
+    lock = machine.folder / "spectrum.db.lock"
     until(lambda: lock.exists() and lock.read_text())  # it has the database, and plans round 1
     started.send_signal(signal.SIGTERM)
     out, err = started.communicate(timeout=60)
     assert (started.returncode, out, err) == (0, "", "")
 
 
-def test_a_server_that_resumes_does_not_load_jax(tmp_path, prepared):
+def test_a_server_that_resumes_does_not_load_jax(machine, prepared):
     code = (
         "import sys, threading\n"
         "from rmab.federation.charter import load_federation\n"
         "from rmab.service.server import Server, Settings, in_thread\n"
-        "federation = load_federation('federation.toml')\n"
-        "with in_thread(Server(Settings(federation, 'federation.db', port=0))):\n"
+        "federation = load_federation('spectrum.toml')\n"
+        "with in_thread(Server(Settings(federation, 'spectrum.db', port=0))):\n"
         "    pass\n"
         "print(sorted({'jax', 'scipy', 'matplotlib'} & sys.modules.keys()))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], cwd=machine.folder, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
 
@@ -196,8 +142,8 @@ def test_a_port_that_is_taken(tmp_path):
             Server(Settings(spectrum(), str(tmp_path / "x.db"), port=port))
 
 
-def test_default_ports(tmp_path, certificates):
-    with_tls: Any = dict(zip(("tls_cert", "tls_key"), certificates[1:3], strict=True))
+def test_default_ports(tmp_path, authority):
+    with_tls: Any = {"tls_cert": authority.cert, "tls_key": authority.key}
     for settings, port in (({}, 8080), (with_tls, 8443)):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -222,40 +168,8 @@ def test_a_failed_start_leaves_nothing(tmp_path):
 # ---------------------------------------------------------------------------------------------- TLS
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    """A private CA, and a certificate and key of it for 127.0.0.1."""
-    if shutil.which("openssl") is None:
-        left_out("openssl not found")
-    folder = tmp_path_factory.mktemp("tls")
-
-    def openssl(*words):
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl(
-        "req",
-        "-x509",
-        *new,
-        "-keyout",
-        "ca.key",
-        "-out",
-        "ca.pem",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=test CA",
-    )
-    openssl("req", *new, "-keyout", "key.pem", "-out", "request.pem", "-subj", "/CN=server")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost")
-    signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
-    openssl("x509", "-req", "-in", "request.pem", *signed, "-extfile", "names", "-out", "cert.pem")
-    openssl("ec", "-in", "key.pem", "-aes256", "-passout", "pass:secret", "-out", "locked.pem")
-    return [folder / name for name in ("ca.pem", "cert.pem", "key.pem", "locked.pem")]
-
-
-def test_tls_with_a_private_ca(tmp_path, certificates):
-    ca, cert, key, locked = certificates
+def test_tls_with_a_private_ca(tmp_path, authority):
+    ca, cert, key = authority.ca, authority.cert, authority.key
     with served(tmp_path, spectrum(), tls_cert=cert, tls_key=key) as live:
         assert live.url.startswith("https://127.0.0.1:")
         trusted = ssl.create_default_context(cafile=ca)
@@ -286,7 +200,11 @@ def test_tls_with_a_private_ca(tmp_path, certificates):
                 assert client.get("/readyz").status_code == 200
             assert silent.fileno() >= 0
     with pytest.raises(FederationError, match="must not be encrypted"):
-        Server(Settings(spectrum(), str(tmp_path / "x.db"), port=0, tls_cert=cert, tls_key=locked))
+        Server(
+            Settings(
+                spectrum(), str(tmp_path / "x.db"), port=0, tls_cert=cert, tls_key=authority.locked
+            )
+        )
 
 
 # ---------------------------------------------------------------------------------- hostile clients

@@ -24,11 +24,7 @@ from rmab.service.writer import Overloaded, Writer
 from tests.service.counting import Counting
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch):
-    monkeypatch.setattr("rmab.service.postgres.CLAIM_SECONDS", 0.1)
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 class Served:

@@ -9,43 +9,33 @@ returned from may be lost. The file is SQLite's, in three tables:
               and a snapshot of the player after `slots` slots, which may be more
     slots     the looks of each slot since: the arms played and the states they showed
 
-A slot is one row and one transaction in the write-ahead log: no more than a write into the
-system's memory, which outlives the process. What the machine loses with its power is what was not
-synced yet, a few thousand slots at most; such a loss is never counted wrongly, as the server
-refuses an upload that does not follow what it has.
+A slot is one row and one transaction in the write-ahead log, which outlives the process. What the
+machine loses with its power is what was not synced yet, a few thousand slots at most; such a loss
+is never counted wrongly, as the server refuses an upload that does not follow what it has.
 
-Two threads use the file, each through a connection of its own: the caller's writes slots, the
-exchange's writes the rest and moves the log into the database (`tidy`), which syncs to the disk
-and must not hold up a slot. Only one process may: a lock beside the file is held for life.
+Two threads use the file: the caller's writes slots, the exchange's the rest. Only one process may.
+Both are the care of rmab.service.own_file.
 """
 
 from __future__ import annotations
 
-import fcntl
-import logging
 import os
 import sqlite3
 import struct
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from rmab.errors import FederationError, StorageError
+from rmab.errors import StorageError
+from rmab.service.own_file import PAGE, OwnFile
 
 __all__ = ["AgentFile", "Life", "Look", "default_file"]
 
-log = logging.getLogger("rmab.agent")
 T = TypeVar("T")
 
-APPLICATION = 0x726D6162  # "rmab", in the header of the file
-VERSION = 1
-PAGE = 512  # a slot writes one page or two: small ones spare the disk
+VERSION = 1  # of the tables
 SLOT_BYTES = 2 * PAGE  # that a slot adds to the log, about
-TIDY_BYTES = 2**21  # of log after which it is moved into the database
-MOST_LOG = 2**23  # bytes of log beyond which slots wait for that
 
 _TABLES = """
 CREATE TABLE round (one INTEGER PRIMARY KEY CHECK (one = 1), message BLOB NOT NULL);
@@ -104,74 +94,19 @@ class AgentFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._writing = threading.Lock()
+        self._file = OwnFile(path, tables=_TABLES.split(";"), version=VERSION)
         self._life = 0  # of this process: the rows it writes
-        self._untidy = 0  # bytes of log, about, since it was moved
-        self._lock = _lock(path)
-        try:
-            try:
-                self._open()
-            except sqlite3.DatabaseError as error:
-                if _is_of_the_system(error):
-                    raise
-                _set_aside(path, str(error))
-                self._open()
-        except (sqlite3.Error, OSError) as error:
-            os.close(self._lock)
-            raise FederationError(f"{path}: cannot be used as the agent's file: {error}") from None
-        except FederationError:
-            os.close(self._lock)
-            raise
-
-    def _open(self) -> None:
-        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-        self.path.chmod(0o600)  # the log beside it gets the same
-        self._slots = _connect(self.path)
-        try:
-            self._keeper = _connect(self.path)
-            try:
-                self._prepare()
-            except BaseException:
-                self._keeper.close()
-                raise
-        except BaseException:
-            self._slots.close()
-            raise
-
-    def _prepare(self) -> None:
-        """Make the tables, or check that they are ours."""
-        keeper = self._keeper
-        (tables,) = keeper.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        (application,) = keeper.execute("PRAGMA application_id").fetchone()
-        (version,) = keeper.execute("PRAGMA user_version").fetchone()
-        if tables == 0 and application == 0:
-            with self._transaction():
-                for statement in _TABLES.split(";"):
-                    keeper.execute(statement)
-                keeper.execute(f"PRAGMA application_id = {APPLICATION}")
-                keeper.execute(f"PRAGMA user_version = {VERSION}")
-            return
-        if application != APPLICATION:
-            raise sqlite3.DatabaseError("it is another program's database")
-        if version > VERSION:
-            raise FederationError(
-                f"{self.path}: is of version {version}, and this rmab knows versions up to "
-                f"{VERSION}: use a newer rmab"
-            )
-        (verdict,) = keeper.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(verdict)
 
     # ------------------------------------------------------------------------ what was kept before
 
     def message(self) -> bytes | None:
         """The last round the server gave."""
-        row = self._keeper.execute("SELECT message FROM round").fetchone()
+        row = self._file.read("SELECT message FROM round").fetchone()
         return None if row is None else bytes(row[0])
 
     def lives(self) -> list[Life]:
         """The earlier incarnations that left something, oldest first."""
-        rows = self._keeper.execute(
+        rows = self._file.read(
             "SELECT life, incarnation, sequence, upload, told, slots, snapshot FROM lives "
             "WHERE life <> ? ORDER BY life",
             (self._life,),
@@ -184,7 +119,7 @@ class AgentFile:
     def _looks(self, life: int, after: int) -> tuple[Look, ...]:
         """The looks of the slots that follow one another from the snapshot on."""
         found = []
-        rows = self._keeper.execute(
+        rows = self._file.read(
             "SELECT slot, looks FROM slots WHERE life = ? AND slot > ? ORDER BY slot", (life, after)
         )
         for slot, packed in rows:
@@ -213,21 +148,20 @@ class AgentFile:
         """One slot of this process: its number, from 1, and what it showed."""
         looks = struct.pack(f"<{2 * len(arms)}I", *arms, *states)
         try:
-            with self._writing:
-                self._slots.execute(_INSERT, (self._life, slot, looks))
+            self._file.add(_INSERT, (self._life, slot, looks))
         except sqlite3.Error as error:
             raise StorageError(f"{self.path}: slot {slot} is not kept: {error}") from None
-        self._untidy += SLOT_BYTES
+        self._file.grew(SLOT_BYTES)
 
     def keep_message(self, message: bytes) -> None:
         """The round the server gave, instead of the one before."""
         self._write(lambda keeper: keeper.execute("REPLACE INTO round VALUES (1, ?)", (message,)))
-        self._untidy += len(message)
+        self._file.grew(len(message))
 
     def keep_snapshot(self, incarnation: str, slots: int, snapshot: bytes) -> None:
         """The player after so many slots, instead of those slots."""
         self._write(lambda keeper: _keep_snapshot(keeper, incarnation, slots, snapshot))
-        self._untidy += len(snapshot) + SLOT_BYTES
+        self._file.grew(len(snapshot) + SLOT_BYTES)
 
     def keep_upload(
         self, incarnation: str, sequence: int, upload: bytes, slots: int, snapshot: bytes | None
@@ -244,7 +178,7 @@ class AgentFile:
                 _keep_snapshot(keeper, incarnation, slots, snapshot)
 
         self._write(write)
-        self._untidy += len(upload) + len(snapshot or b"") + SLOT_BYTES
+        self._file.grew(len(upload) + len(snapshot or b"") + SLOT_BYTES)
 
     def acknowledge(self, incarnation: str, sequence: int) -> None:
         """The server has the upload of that number, and so all of an incarnation of the past."""
@@ -272,49 +206,22 @@ class AgentFile:
 
     def _write(self, write: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            with self._transaction():
-                return write(self._keeper)
+            with self._file.transaction() as keeper:
+                return write(keeper)
         except sqlite3.Error as error:
             raise StorageError(f"{self.path}: not kept: {error}") from None
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        # SQLite lets one connection write at a time; one that finds it taken would sleep, long.
-        with self._writing:
-            self._keeper.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._keeper.execute("COMMIT")
-            except BaseException:
-                if self._keeper.in_transaction:  # a full disk ends it by itself
-                    self._keeper.execute("ROLLBACK")
-                raise
-
     def tidy(self) -> None:
         """Move the log into the database where it has grown."""
-        if self._untidy < TIDY_BYTES:
-            return
-        self._untidy = 0
-        with suppress(sqlite3.Error):  # a full disk, say: the log stays, and is good
-            self._keeper.execute("PRAGMA wal_checkpoint(PASSIVE)")
-            # Slots written meanwhile keep the log from being begun anew.
-            if Path(f"{self.path}-wal").stat().st_size > MOST_LOG:
-                with self._writing:
-                    self._keeper.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._file.tidy()
 
     def set_aside(self, reason: str) -> None:
         """Begin anew: what is in the file cannot be used, though it is a database."""
-        self._slots.close()
-        self._keeper.close()
-        _set_aside(self.path, reason)
-        self._open()
+        self._file.set_aside(reason)
 
     def close(self) -> None:
-        """Close the file and let go of it; the log beside it is moved into it and removed."""
-        with suppress(sqlite3.Error):
-            self._slots.close()
-            self._keeper.close()
-        os.close(self._lock)
+        """Close the file and let go of it."""
+        self._file.close()
 
 
 def default_file(url: str, key_id: str) -> Path:
@@ -325,19 +232,6 @@ def default_file(url: str, key_id: str) -> Path:
     home = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
     name = hashlib.sha256(f"{url} {key_id}".encode()).hexdigest()[:16]
     return home / "rmab" / f"agent-{name}.db"
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute(f"PRAGMA page_size = {PAGE}")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA wal_autocheckpoint = 0")  # see `tidy`
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def _keep_snapshot(
@@ -360,46 +254,3 @@ def _forget(keeper: sqlite3.Connection, incarnation: str) -> None:
         (incarnation,),
     )
     keeper.execute("DELETE FROM lives WHERE incarnation = ?", (incarnation,))
-
-
-def _lock(path: Path) -> int:
-    """An open lock beside the file; FederationError if another agent holds it."""
-    beside = Path(f"{path}.lock")
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(beside, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise FederationError(
-            f"{path}: cannot be used as the agent's file: {error.strerror}"
-        ) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise FederationError(
-            f"{path}: another agent uses this file; each agent needs one of its own"
-        ) from None
-    return lock
-
-
-def _is_of_the_system(error: sqlite3.DatabaseError) -> bool:
-    """Whether the disk or the rights are at fault rather than what is in the file."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_NOTADB) & 0xFF
-    return code not in (
-        sqlite3.SQLITE_NOTADB,
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_ERROR,  # tables that are not as they should be
-    )
-
-
-def _set_aside(path: Path, reason: str) -> None:
-    log.warning(
-        "%s is no agent's file (%s): it is set aside as %s.broken, and what it had of unsent "
-        "counts is not sent",
-        path,
-        reason,
-        path.name,
-    )
-    for end in ("", "-wal", "-shm"):
-        with suppress(FileNotFoundError):
-            Path(f"{path}{end}").rename(f"{path}.broken{end}")

@@ -1,7 +1,8 @@
 """The heart of the server: one open round, the agents in it, the database behind it.
 
 All of it runs in one event loop. Three things leave it: jobs for the database, one after another in
-the writer's thread; plans, one after another in the planner's; and nothing else.
+the writer's thread; plans, one after another in the planner's (rmab.service.drafts); and nothing
+else.
 
     upload   parsed, then one job decides on it and keeps it; it is acknowledged when committed
     closing  when the coordinator says that the round is due, one task takes the merged counts,
@@ -10,27 +11,21 @@ the writer's thread; plans, one after another in the planner's; and nothing else
              that fails is tried again.
     restart  the open round is in the database with its plan and the counts it was made from. It
              goes on as it was; JAX is not loaded until a round must be planned.
-
-Round r + 1's plan is a function of the seed, the counts that were merged when r closed, r + 1 and
-the lane. Where agents draw for themselves, the plan of a lane is made when its agent first asks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from rmab.errors import ProtocolError, StorageError
 from rmab.federation.charter import Federation
 from rmab.federation.coordinator import Coordinator, first_limit
 from rmab.federation.messages import Merged, Upload
-from rmab.service.drafts import Planned, Planning, as_json, message_parts, visit_factor
-from rmab.service.estimates import Estimates
+from rmab.service.drafts import Drafts, Planning
 from rmab.service.logs import Log
 from rmab.service.metrics import Metrics
 from rmab.service.overview import Overview, Standings, agent_table
@@ -38,13 +33,12 @@ from rmab.service.receiving import Received, receive
 from rmab.service.returns import Returns
 from rmab.service.roster import Identity, Roster
 from rmab.service.rows import OpenRound
-from rmab.service.store import Store, open_store
+from rmab.service.store import Store, claimed_store
 from rmab.service.waiting import Waiting
 from rmab.service.writer import Writer
 
 __all__ = ["Federator"]
 
-SIGHTED_EVERY = 5.0  # seconds between writing down who was seen
 FIRST_BACKOFF, LAST_BACKOFF = 1.0, 60.0
 
 T = TypeVar("T")
@@ -65,19 +59,16 @@ class Federator:
     ) -> None:
         self.federation = federation
         self._database = database
-        self._planner = planner
         self._log = log
         self._metrics = metrics
         self._clock = clock
-        self._executor = ThreadPoolExecutor(1, "rmab-planner")
-        self._planning = False  # whether its thread is at work
-        self._making = threading.Lock()
-        self._estimates = Estimates(lambda merged: self._made_planner().estimates(merged))
+        self._drafts = Drafts(
+            federation, planner, run=self._job, background=self._background, metrics=metrics
+        )
         self._writer: Writer | None = None
         self._round: OpenRound | None = None
         self._coordinator = Coordinator(0, 0, federation.deadline)
         self._slots_before = 0  # agent slots told of before the open round
-        self._messages: dict[int, asyncio.Future[tuple[bytes, bytes]]] = {}
         self.waiting = Waiting()
         self.roster = Roster(self._job, log, clock)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -93,7 +84,7 @@ class Federator:
     @property
     def planning(self) -> bool:
         """Whether a thread is at work that cannot be stopped."""
-        return self._planning or self._estimates.busy
+        return self._drafts.busy
 
     # ------------------------------------------------------------------------- start and stop
 
@@ -101,7 +92,7 @@ class Federator:
         """Open the database, and go on with its round or open the first."""
         loop = self._loop = asyncio.get_running_loop()
         self._returns = Returns(loop)
-        store = await loop.run_in_executor(self._executor, self._open_store)
+        store = await self._drafts.in_thread(self._open_store)
         self._writer = Writer(store, self._committed)
         found, awaited, reports, slots = await self._job(self._resumed)
         if found is None:
@@ -113,20 +104,14 @@ class Federator:
             Coordinator(found.number, found.limit, self.federation.deadline, awaited, reports, now),
         )
         self._log("info", "round open", round=found.number, limit=found.limit)
-        self._background(self._write_sightings())
+        self._background(self.roster.keep_writing())
         self._consider()
 
     def _committed(self, jobs: int, _: float) -> None:
         self._metrics.commit_jobs.observe(jobs)
 
     def _open_store(self) -> Store:
-        store = open_store(self._database, self.federation)
-        try:
-            store.claim()
-        except BaseException:
-            store.close()
-            raise
-        return store
+        return claimed_store(self._database, self.federation)
 
     @staticmethod
     def _resumed(store: Store) -> tuple[OpenRound | None, set[str], Mapping[str, int], int]:
@@ -137,7 +122,7 @@ class Federator:
 
     async def _first_round(self) -> OpenRound:
         merged = await self._job(lambda store: store.merged())
-        opened = await self._planned(1, first_limit(self.federation.schedule), merged)
+        opened = await self._drafted(1, first_limit(self.federation.schedule), merged)
         await self._job(lambda store: store.open_round(opened))
         return opened
 
@@ -161,8 +146,7 @@ class Federator:
                 await self.roster.write()
             writer, self._writer = self._writer, None
             await asyncio.get_running_loop().run_in_executor(None, writer.close)
-        self._estimates.stop(patient=patient)
-        self._executor.shutdown(wait=patient, cancel_futures=True)
+        self._drafts.stop(patient=patient)
 
     async def _job(self, job: Callable[[Store], T]) -> T:
         """Run a job in the writer's thread; returns when what it wrote is committed."""
@@ -233,7 +217,7 @@ class Federator:
     async def message(self, agent: Identity) -> bytes:
         """The open round for an agent, which takes part in it from now on."""
         number = self.number
-        head, tail = await self._message_of(agent.lane)
+        head, tail = await self._drafts.message(agent.lane)
         if number == self._coordinator.number:
             self._coordinator.fetched(agent.name)
         self.roster.fetched[agent.name] = number
@@ -249,40 +233,11 @@ class Federator:
 
     # ---------------------------------------------------------------------------------- rounds
 
-    async def _message_of(self, lane: int) -> tuple[bytes, bytes]:
-        """The open round's message for a lane, before and after the agent's name."""
-        if self.federation.draws == "shared":
-            lane = 0
-        if lane not in self._messages:
-            work = self._background(self._written(lane))
-            self._messages[lane] = work
-            work.add_done_callback(lambda done: self._forget_failed(lane, done))
-        return await asyncio.shield(self._messages[lane])
-
-    def _forget_failed(self, lane: int, done: asyncio.Future[tuple[bytes, bytes]]) -> None:
-        failed = done.cancelled() or done.exception() is not None
-        if failed and self._messages.get(lane) is done:
-            del self._messages[lane]
-
-    async def _written(self, lane: int) -> tuple[bytes, bytes]:
-        opened = self._round
-        assert opened is not None
-        plan_json = opened.plan_json
-        if lane:
-            plan_json = await self._job(lambda store: store.plan(opened.number, lane))
-            if plan_json is None:
-                planned = await self._plan(opened.merged, opened.number, lane)
-                plan_json = as_json(planned.plan.to_table())
-                kept = plan_json
-                await self._job(lambda store: _save_plan(store, opened.number, lane, kept))
-        assert plan_json is not None
-        return message_parts(self.federation, opened, plan_json)
-
     def _enter(self, opened: OpenRound, coordinator: Coordinator) -> None:
         """Make a round that is in the database the open one, and tell all that wait."""
         self._round = opened
         self._coordinator = coordinator
-        self._messages = {}
+        self._drafts.enter(opened)
         self._closing = False
         if self._alarm is not None:
             self._alarm.cancel()
@@ -338,7 +293,7 @@ class Federator:
         # The limit is of what was reported until now; who reports while the plan is made is
         # awaited in the next round all the same.
         limit = self._coordinator.next(self.federation.schedule).limit
-        opened = await self._planned(number, limit, merged)
+        opened = await self._drafted(number, limit, merged)
         slots = totals.slots - self._slots_before
         reward = self._overview.reward(merged.visits - closing.merged.visits, slots)
         reports = len(self._coordinator.reports)
@@ -368,50 +323,15 @@ class Federator:
         self._enter(opened, coordinator)
         self._log("info", "round open", round=number, limit=opened.limit)
 
-    async def _planned(self, number: int, limit: int, merged: Merged) -> OpenRound:
-        planned = await self._plan(merged, number, 0)
-        # A policy with lengths of its own has no other rule.
-        own = planned.limit is not None
-        return OpenRound(
-            number=number,
-            opened=self._clock(),
-            limit=limit if planned.limit is None else planned.limit,
-            visit_factor=None if own else visit_factor(self.federation.schedule, self._live()),
-            merged=merged,
-            plan_json=as_json(planned.plan.to_table()),
-        )
-
-    async def _plan(self, merged: Merged, number: int, lane: int) -> Planned:
-        started = time.perf_counter()
-        planned = await self._in_planner(lambda planner: planner.plan(merged, number, lane))
-        self._metrics.plan_seconds.observe(time.perf_counter() - started)
-        return planned
-
-    async def _in_planner(self, work: Callable[[Planning], T]) -> T:
-        def run() -> T:
-            self._planning = True
-            try:
-                return work(self._made_planner())
-            finally:
-                self._planning = False
-
-        return await asyncio.get_running_loop().run_in_executor(self._executor, run)
-
-    def _made_planner(self) -> Planning:
-        """In the planner's thread or that of the estimates."""
-        with self._making:
-            if self._planner is None:
-                from rmab.federation.serving import Planner
-
-                self._planner = Planner(self.federation)
-            return self._planner
+    async def _drafted(self, number: int, limit: int, merged: Merged) -> OpenRound:
+        return await self._drafts.draft(number, limit, merged, live=self._live, clock=self._clock)
 
     # ---------------------------------------------------------------------------- what is shown
 
     async def status(self) -> dict[str, Any]:
         """The federation in numbers."""
         assert self._round is not None
-        estimates = await self._estimates.of(self._round)
+        estimates = await self._drafts.estimates.of(self._round)
         rows, totals = await self._job(lambda store: (store.agents(), store.totals()))
         return self._overview.status(rows, totals, len(self._live()), estimates)
 
@@ -424,7 +344,7 @@ class Federator:
         seen = {row.name: self.roster.seen(row.name) for row in found.agents}
         assert self._round is not None
         reports, now = len(self._coordinator.reports), self._clock()
-        estimates = await self._estimates.last(self._round)
+        estimates = await self._drafts.estimates.last(self._round)
         return self._overview.page(found, self._live(), seen, reports, now, estimates)
 
     def _live(self) -> set[str]:
@@ -435,10 +355,9 @@ class Federator:
         """Bring the gauges up to date, with what the database tells if it answers."""
         with contextlib.suppress(StorageError):
             rows = await self._job(lambda store: store.agents())
-            agents = [row for row in rows if row.role == "agent"]
-            revoked = sum(row.revoked is not None for row in agents)
-            self._metrics.agents.labels("enrolled").set(len(agents) - revoked)
-            self._metrics.agents.labels("revoked").set(revoked)
+            revoked = [row.revoked is not None for row in rows if row.role == "agent"]
+            self._metrics.agents.labels("enrolled").set(revoked.count(False))
+            self._metrics.agents.labels("revoked").set(revoked.count(True))
         self._metrics.agents.labels("live").set(len(self._live()))
         self._metrics.longpolls.set(self.waiting.count)
         if self._writer is not None:
@@ -478,16 +397,3 @@ class Federator:
         self.roster.forget(name)
         self.leave(name)
         self._overview.changed()
-
-    async def _write_sightings(self) -> None:
-        while True:
-            await asyncio.sleep(SIGHTED_EVERY)
-            with contextlib.suppress(StorageError):
-                await self.roster.write()
-
-
-def _save_plan(store: Store, number: int, lane: int, plan_json: bytes) -> None:
-    """Keep a lane's plan, if its round is still the open one."""
-    current = store.current_round()
-    if current is not None and current.number == number:
-        store.save_plan(number, lane, plan_json)

@@ -8,23 +8,25 @@ nothing depends on it.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
-from rmab.errors import FederationError, ProtocolError
+from rmab.errors import FederationError, ProtocolError, StorageError
 from rmab.service.credentials import make_token, matches
 from rmab.service.logs import Log
 from rmab.service.overview import Seen
 from rmab.service.rows import Credential, Sighting
 from rmab.service.store import Store
+from rmab.service.writer import Run
 
 __all__ = ["Identity", "Roster"]
 
-REMEMBERED = 1.0  # seconds
-
-Run = Callable[[Callable[[Store], Any]], Awaitable[Any]]  # runs a job of the writer
+REMEMBERED = 1.0  # seconds that a credential counts as good
+WRITTEN_EVERY = 5.0  # seconds between writing down who was seen
 
 
 class Identity(NamedTuple):
@@ -133,3 +135,11 @@ class Roster:
             for name in names
         ]
         await self._run(lambda store: store.sighted(sightings))
+
+    async def keep_writing(self) -> None:
+        """Write down what is not, again and again; what a database in trouble does not take is
+        lost."""
+        while True:
+            await asyncio.sleep(WRITTEN_EVERY)
+            with contextlib.suppress(StorageError):
+                await self.write()

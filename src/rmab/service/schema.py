@@ -24,7 +24,7 @@ from rmab.errors import FederationError
 from rmab.federation.charter import Federation
 from rmab.service.database import Database
 
-__all__ = ["MIGRATIONS", "prepare", "version_of"]
+__all__ = ["MIGRATIONS", "count_up", "counter", "prepare", "version_of"]
 
 Migration = Callable[[Database], None]
 
@@ -139,6 +139,20 @@ def version_of(database: Database) -> int:
             f"database {database.place} has tables that are no federation's; use an empty one"
         )
     return int(found)
+
+
+def counter(database: Database, name: str) -> str:
+    """What a counter in `meta` has come to."""
+    found = _meta(database, name)
+    assert found is not None, name
+    return found
+
+
+def count_up(database: Database, name: str) -> None:
+    """Add one to a counter in `meta`."""
+    database.run(
+        "UPDATE meta SET value = CAST(CAST(value AS BIGINT) + 1 AS TEXT) WHERE name = ?", (name,)
+    )
 
 
 def _migrate(

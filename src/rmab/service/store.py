@@ -3,8 +3,7 @@
 A `Store` is used by one thread. Inside `with store.transaction():` all of what is written becomes
 durable together, or none of it; a single call outside makes a transaction of its own.
 
-Credentials are remembered between transactions, by the store that has the claim; a counter in
-`meta` tells when another process has changed any. How uploads are kept is in rmab.service.ledger.
+How uploads are kept is in rmab.service.ledger, and how credentials are in rmab.service.register.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from rmab.federation.charter import Federation
 from rmab.federation.messages import Merged, Record, Upload
 from rmab.service.database import Database, connect
 from rmab.service.ledger import Ledger, packed
+from rmab.service.register import Register
 from rmab.service.rows import AgentRow, Credential, OpenRound, RewardRow, RoundRow, Sighting
-from rmab.service.schema import prepare
+from rmab.service.schema import count_up, counter, prepare
 from rmab.service.standing import Totals
 
 __all__ = [
@@ -32,12 +32,10 @@ __all__ = [
     "RoundRow",
     "Sighting",
     "Store",
+    "claimed_store",
     "default_database",
     "open_store",
 ]
-
-ROLES = ("agent", "admin")
-ADMIN_LANE = -1  # an admin plays nothing
 
 
 def default_database(federation_file: Path) -> str:
@@ -64,11 +62,23 @@ def open_store(url: str, federation: Federation, *, create: bool = True) -> Stor
     return Store(database, federation)
 
 
+def claimed_store(url: str, federation: Federation) -> Store:
+    """The store in a database, for the one server on it; FederationError if another is."""
+    store = open_store(url, federation)
+    try:
+        store.claim()
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
 class Store:
     """The durable state of one federation."""
 
     def __init__(self, database: Database, federation: Federation) -> None:
         self.database = database
+        self._register = Register(database)
         self._ledger = Ledger(database, federation.shape)
         self._pays = np.zeros(self._ledger.visits_shape)  # (S, N)
         for n, arm in enumerate(federation.arms):
@@ -80,18 +90,16 @@ class Store:
         self._forget()
 
     def _forget(self) -> None:
+        self._register.forget()
         self._ledger.forget()
-        self._credentials: dict[str, Credential] = {}
-        self._credentials_as_of = ""
-        self._credentials_checked = False
         self._open_number: int | None = None
 
     def claim(self) -> None:
         """Become the one server on this database, for life; FederationError if another is."""
         self.database.claim()
         with self._atomic():
-            self._count("claims")
-            self._claims = self._meta("claims")
+            count_up(self.database, "claims")
+            self._claims = counter(self.database, "claims")
         self._claimed = True
         self._forget()
 
@@ -106,12 +114,12 @@ class Store:
         """Commit at the end, or undo all when anything is raised."""
         if self._inside:
             raise RuntimeError("a transaction is open already")
-        self._inside = self._ledger.inside = True
+        self._mark(inside=True)
         try:
             self.database.begin()
             if self._session != self.database.sessions:
                 self._resume()
-            self._credentials_checked = False
+            self._register.begin()
             yield
             self._ledger.write()
             self.database.commit()
@@ -120,9 +128,12 @@ class Store:
             self.database.rollback()
             raise
         finally:
-            self._inside = self._ledger.inside = False
+            self._mark(inside=False)
         if not self._claimed:
             self._forget()
+
+    def _mark(self, *, inside: bool) -> None:
+        self._inside = self._register.inside = self._ledger.inside = inside
 
     def _resume(self) -> None:
         """On a new connection: nothing that is remembered may be older than the database.
@@ -131,7 +142,7 @@ class Store:
         one may have changed. It must not go on with them.
         """
         self._forget()
-        if self._claimed and self._meta("claims") != self._claims:
+        if self._claimed and counter(self.database, "claims") != self._claims:
             raise StorageError(
                 f"database {self.database.place} was served by another process since the "
                 "connection was lost; this server must be started again"
@@ -151,87 +162,17 @@ class Store:
 
     def enroll(self, name: str, role: str, key_id: str, secret_hash: bytes, now: float) -> int:
         """Give a name a credential; its lane. A name that was revoked keeps role and lane."""
-        if role not in ROLES:
-            raise FederationError(f"role must be agent or admin, got {role!r}")
         with self._atomic():
-            self._credentials_change()
-            found = self.database.rows(
-                "SELECT role, lane, revoked FROM agents WHERE name = ?", (name,)
-            )
-            if found:
-                ((had, lane, revoked),) = found
-                if revoked is None:
-                    raise FederationError(f"{name} is enrolled already; revoke it first")
-                if had != role:
-                    raise FederationError(f"{name} was enrolled as {had}; a name keeps its role")
-                self.database.run(
-                    "UPDATE agents SET enrolled = ?, revoked = NULL WHERE name = ?", (now, name)
-                )
-            else:
-                ((last,),) = self.database.rows("SELECT MAX(lane) FROM agents")
-                lane = (-1 if last is None else last) + 1 if role == "agent" else ADMIN_LANE
-                self.database.run(
-                    "INSERT INTO agents (name, role, lane, enrolled, refused) "
-                    "VALUES (?, ?, ?, ?, 0)",
-                    (name, role, lane, now),
-                )
-            self.database.run(
-                "INSERT INTO credentials (key_id, agent, secret_hash, created) VALUES (?, ?, ?, ?)",
-                (key_id, name, secret_hash, now),
-            )
-        return int(lane)
+            return self._register.enroll(name, role, key_id, secret_hash, now)
 
     def revoke(self, name: str, now: float) -> bool:
         """Take a name's credential back; False if it has none. What it gave stays."""
         with self._atomic():
-            self._credentials_change()
-            changed = self.database.run(
-                "UPDATE agents SET revoked = ? WHERE name = ? AND revoked IS NULL", (now, name)
-            )
-            self.database.run(
-                "UPDATE credentials SET revoked = ? WHERE agent = ? AND revoked IS NULL",
-                (now, name),
-            )
-        return changed > 0
-
-    def _credentials_change(self) -> None:
-        """Tell other processes, and keep them out until this transaction ends."""
-        self._count("credentials")
-        self._credentials_checked = False
-
-    def _count(self, name: str) -> None:
-        self.database.run(
-            "UPDATE meta SET value = CAST(CAST(value AS BIGINT) + 1 AS TEXT) WHERE name = ?",
-            (name,),
-        )
-
-    def _meta(self, name: str) -> str:
-        ((value,),) = self.database.rows("SELECT value FROM meta WHERE name = ?", (name,))
-        return str(value)
+            return self._register.revoke(name, now)
 
     def credential(self, key_id: str) -> Credential | None:
         """Whose token has this key id."""
-        if self._inside and not self._credentials_checked:
-            as_of = self._meta("credentials")
-            if as_of != self._credentials_as_of:
-                self._credentials.clear()
-                self._credentials_as_of = as_of
-            self._credentials_checked = True
-        known = self._credentials.get(key_id) if self._inside else None
-        if known is not None:
-            return known
-        found = self.database.rows(
-            "SELECT name, role, lane, secret_hash, credentials.revoked FROM credentials "
-            "JOIN agents ON agents.name = credentials.agent WHERE key_id = ?",
-            (key_id,),
-        )
-        if not found:
-            return None
-        ((name, role, lane, secret_hash, revoked),) = found
-        known = Credential(name, role, lane, secret_hash, revoked is not None)
-        if self._inside:
-            self._credentials[key_id] = known
-        return known
+        return self._register.credential(key_id)
 
     def agents(self) -> list[AgentRow]:
         """All that were ever enrolled, revoked ones too: admins, then agents by lane."""
@@ -268,12 +209,7 @@ class Store:
     def sighted(self, sightings: Iterable[Sighting]) -> None:
         """Keep when agents were seen other than by uploads, and what was refused of them."""
         with self._atomic():
-            for name, seen, fetched, refused in sightings:
-                self.database.run(
-                    "UPDATE agents SET last_seen = ?, last_round = COALESCE(?, last_round), "
-                    "refused = refused + ? WHERE name = ?",
-                    (seen, fetched, refused, name),
-                )
+            self._register.sighted(sightings)
 
     # --------------------------------------------------------------------------------- uploads
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -28,12 +28,13 @@ from typing import Any, Generic, TypeVar
 from rmab.errors import ProtocolError, StorageError
 from rmab.service.store import Store
 
-__all__ = ["MOST_TOGETHER", "MOST_WAITING", "Overloaded", "Writer"]
+__all__ = ["MOST_TOGETHER", "MOST_WAITING", "Overloaded", "Run", "Writer"]
 
 MOST_TOGETHER = 256  # jobs of one commit
 MOST_WAITING = 1024  # jobs in the queue
 
 T = TypeVar("T")
+Run = Callable[[Callable[[Store], Any]], Awaitable[Any]]  # runs a job, from an event loop
 
 
 class Overloaded(StorageError):  # noqa: N818 - a state of the queue, not a fault

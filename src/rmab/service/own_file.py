@@ -1,0 +1,211 @@
+"""An SQLite file of one process's own: locked for life, for its owner alone, with small writes that
+wait for nothing.
+
+Two threads use it, each through a connection of its own. One adds rows (`add`): each is a
+transaction in the write-ahead log, no more than a write into the system's memory, which outlives
+the process. The other reads and writes all else (`transaction`) and moves the log into the database
+(`tidy`), which syncs to the disk and must not hold up the first.
+
+A file that is damaged, or another program's, is set aside under another name, and a new one is
+begun; one that the disk or the system's rights keep from us is an error.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rmab.errors import FederationError
+
+__all__ = ["PAGE", "OwnFile"]
+
+log = logging.getLogger("rmab.agent")
+
+APPLICATION = 0x726D6162  # "rmab", in the header of the file
+PAGE = 512  # bytes; a row writes one page or two: small ones spare the disk
+TIDY_BYTES = 2**21  # of log after which it is moved into the database
+MOST_LOG = 2**23  # bytes of log beyond which rows wait for that
+
+Value = int | str | bytes | None
+
+
+class OwnFile:
+    """The file at `path`, locked, made with these tables where there is none.
+
+    tables: the statements that make them; version: of the tables, in the file's header. A newer
+    version than this, or a file that another process has, is a FederationError.
+    """
+
+    def __init__(self, path: Path, *, tables: Sequence[str], version: int) -> None:
+        self.path = path
+        self._tables, self._version = tables, version
+        self._writing = threading.Lock()
+        self._untidy = 0  # bytes of log, about, since it was moved
+        self._lock = _lock(path)
+        try:
+            try:
+                self._open()
+            except sqlite3.DatabaseError as error:
+                if _is_of_the_system(error):
+                    raise
+                _set_aside(path, str(error))
+                self._open()
+        except (sqlite3.Error, OSError) as error:
+            os.close(self._lock)
+            raise FederationError(f"{path}: cannot be used as the agent's file: {error}") from None
+        except FederationError:
+            os.close(self._lock)
+            raise
+
+    def _open(self) -> None:
+        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        self.path.chmod(0o600)  # the log beside it gets the same
+        self._adder = _connect(self.path)
+        try:
+            self._keeper = _connect(self.path)
+            try:
+                self._prepare()
+            except BaseException:
+                self._keeper.close()
+                raise
+        except BaseException:
+            self._adder.close()
+            raise
+
+    def _prepare(self) -> None:
+        """Make the tables, or check that they are ours."""
+        (tables,) = self.read("SELECT count(*) FROM sqlite_schema").fetchone()
+        (application,) = self.read("PRAGMA application_id").fetchone()
+        (version,) = self.read("PRAGMA user_version").fetchone()
+        if tables == 0 and application == 0:
+            with self.transaction() as keeper:
+                for statement in self._tables:
+                    keeper.execute(statement)
+                keeper.execute(f"PRAGMA application_id = {APPLICATION}")
+                keeper.execute(f"PRAGMA user_version = {self._version}")
+            return
+        if application != APPLICATION:
+            raise sqlite3.DatabaseError("it is another program's database")
+        if version > self._version:
+            raise FederationError(
+                f"{self.path}: is of version {version}, and this rmab knows versions up to "
+                f"{self._version}: use a newer rmab"
+            )
+        (verdict,) = self.read("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
+
+    def add(self, sql: str, values: Sequence[Value]) -> None:
+        """One statement that must not be held up, in a transaction of its own."""
+        with self._writing:
+            self._adder.execute(sql, values)
+
+    def read(self, sql: str, values: Sequence[Value] = ()) -> sqlite3.Cursor:
+        """What a query finds."""
+        return self._keeper.execute(sql, values)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Commit at the end, or undo all when anything is raised."""
+        # SQLite lets one connection write at a time; one that finds it taken would sleep, long.
+        with self._writing:
+            self._keeper.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._keeper
+                self._keeper.execute("COMMIT")
+            except BaseException:
+                if self._keeper.in_transaction:  # a full disk ends it by itself
+                    self._keeper.execute("ROLLBACK")
+                raise
+
+    def grew(self, size: int) -> None:
+        """So many bytes, about, were added to the log."""
+        self._untidy += size
+
+    def tidy(self) -> None:
+        """Move the log into the database where it has grown."""
+        if self._untidy < TIDY_BYTES:
+            return
+        self._untidy = 0
+        with suppress(sqlite3.Error):  # a full disk, say: the log stays, and is good
+            self._keeper.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            # Rows written meanwhile keep the log from being begun anew.
+            if Path(f"{self.path}-wal").stat().st_size > MOST_LOG:
+                with self._writing:
+                    self._keeper.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def set_aside(self, reason: str) -> None:
+        """Begin anew: what is in the file cannot be used, though it is a database."""
+        self._adder.close()
+        self._keeper.close()
+        _set_aside(self.path, reason)
+        self._open()
+
+    def close(self) -> None:
+        """Close the file and let go of it; the log beside it is moved into it and removed."""
+        with suppress(sqlite3.Error):
+            self._adder.close()
+            self._keeper.close()
+        os.close(self._lock)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute(f"PRAGMA page_size = {PAGE}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # see `tidy`
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _lock(path: Path) -> int:
+    """An open lock beside the file; FederationError if another agent holds it."""
+    beside = Path(f"{path}.lock")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(beside, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise FederationError(
+            f"{path}: cannot be used as the agent's file: {error.strerror}"
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise FederationError(
+            f"{path}: another agent uses this file; each agent needs one of its own"
+        ) from None
+    return lock
+
+
+def _is_of_the_system(error: sqlite3.DatabaseError) -> bool:
+    """Whether the disk or the rights are at fault rather than what is in the file."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_NOTADB) & 0xFF
+    return code not in (
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_ERROR,  # tables that are not as they should be
+    )
+
+
+def _set_aside(path: Path, reason: str) -> None:
+    log.warning(
+        "%s is no agent's file (%s): it is set aside as %s.broken, and what it had of unsent "
+        "counts is not sent",
+        path,
+        reason,
+        path.name,
+    )
+    for end in ("", "-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            Path(f"{path}{end}").rename(f"{path}.broken{end}")
