@@ -8,6 +8,7 @@ import gc
 import socket
 import ssl
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -18,28 +19,16 @@ import rmab
 from rmab.errors import UnreachableError
 from rmab.federation.charter import load_federation
 from tests.service.processes import Machine, environment
-from tests.service.serving import served, spectrum
+from tests.service.serving import served, spectrum, until
 
 TLS = Path(__file__).parent / "tls"
 CA, CERT, KEY = TLS / "ca.pem", TLS / "server.pem", TLS / "server.key"  # for 127.0.0.1
 OPTIONS = ("--tls-cert", str(CERT), "--tls-key", str(KEY))
 
 
-# An agent that ends in the midst of a handshake leaves the socket to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture(autouse=True)
-def _collected():
-    """Here, not in a later test."""
-    yield
-    gc.collect()
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory):
+def planned(tmp_path_factory, **more):
     """A federation whose first round is planned, so that no process here loads JAX."""
-    made = Machine(tmp_path_factory.mktemp("tls"), environment(tmp_path_factory))
+    made = Machine(tmp_path_factory.mktemp("tls"), environment(tmp_path_factory) | more)
     federation = load_federation(made.folder / "spectrum.toml")
     with served(made.folder, federation) as live:
         made.tokens = {  # type: ignore[attr-defined]  # for the tests below
@@ -48,6 +37,11 @@ def machine(tmp_path_factory):
         }
     (made.folder / "federation.db").rename(made.folder / "spectrum.db")
     return made
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    return planned(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +123,24 @@ def test_a_server_that_is_not_trusted_hears_nothing_of_the_token(machine, tmp_pa
         assert other.greeted.is_set()
     assert b"rmab_" not in other.heard
     assert b"HTTP" not in other.heard
+
+
+def test_an_agent_that_ends_in_the_midst_of_a_handshake_leaves_no_connection(machine, tmp_path):
+    gc.disable()  # it would close what was left
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"https://127.0.0.1:{silent.getsockname()[1]}"
+            with pytest.raises(UnreachableError, match="gave no round"):
+                rmab.Agent(url, token=machine.tokens["radio"], file=tmp_path / "a", patience=0.5)
+            silent.settimeout(5)
+            peer, _ = silent.accept()
+            with peer:
+                peer.settimeout(5)
+                with contextlib.suppress(ConnectionResetError):
+                    while peer.recv(65536):
+                        pass
+    finally:
+        gc.enable()
 
 
 def test_without_its_ca_the_server_is_refused(machine, server, tmp_path):
@@ -218,3 +230,96 @@ def test_admin_commands_over_tls(machine, server):
     distrustful = machine.rmab("agents", server.url, "--token-file", boss)
     assert distrustful.returncode == 1
     assert "CERTIFICATE_VERIFY_FAILED" in distrustful.stderr
+
+
+# ------------------------------------------------------------------------------------------ the end
+
+
+@pytest.fixture
+def strict(tmp_path_factory):
+    """Whose servers take a connection that is left open for an error, and so do not end."""
+    return planned(tmp_path_factory, PYTHONWARNINGS="error::ResourceWarning")
+
+
+def joined(port, trusted):
+    """A connection whose handshake is done. That the peer ends it without a goodbye is an error."""
+    plain = socket.socket()
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # what is not read soon piles up
+    plain.settimeout(20)
+    plain.connect(("127.0.0.1", port))
+    name = "127.0.0.1"
+    return trusted.wrap_socket(plain, server_hostname=name, suppress_ragged_eofs=False)
+
+
+def hello(trusted):
+    """The first bytes of a handshake."""
+    said = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        trusted.wrap_bio(ssl.MemoryBIO(), said, server_hostname="127.0.0.1").do_handshake()
+    return said.read()
+
+
+def test_a_server_ends_in_the_midst_of_handshakes(strict, trusted):
+    first = hello(trusted)
+    with strict.serve(*OPTIONS) as made, contextlib.ExitStack() as stack:
+        for size in (0, 50, len(first)):
+            peer = stack.enter_context(socket.create_connection(("127.0.0.1", made.port)))
+            peer.sendall(first[:size])
+        # Others came later and have been answered, so those were accepted.
+        assert httpx.get(f"{made.url}/readyz", verify=trusted).status_code == 200
+        assert made.end() == 0
+    assert [event["event"] for event in strict.events()] == ["round open", "ready", "stopped"]
+
+
+def test_a_server_that_ends_says_goodbye_and_waits_for_none(strict, trusted):
+    request = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with strict.serve(*OPTIONS) as made, joined(made.port, trusted) as idle:
+        idle.sendall(request)
+        assert idle.recv(4096).startswith(b"HTTP/1.1 200")
+        assert made.end() == 0
+        while idle.recv(4096):
+            pass
+    assert [event["event"] for event in strict.events()] == ["round open", "ready", "stopped"]
+
+
+def test_agents_over_tls_do_not_hold_up_the_end(strict, tmp_path):
+    with strict.serve(*OPTIONS) as made:
+        playing, waiting = (
+            rmab.Agent(made.url, token=strict.tokens[name], file=tmp_path / name, ca=CA)
+            for name in ("idle", "radio")
+        )
+        with playing, waiting:
+            while not waiting.over:
+                waiting.observe([1] * len(waiting.choose()))
+            assert waiting.flush(20)
+            assert made.end() == 0
+    assert {event["level"] for event in strict.events()} == {"info"}
+
+
+def test_answers_on_their_way_arrive_although_the_server_ends(tmp_path, trusted):
+    request = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with served(tmp_path, spectrum(), tls_cert=CERT, tls_key=KEY) as live:
+        page = live.client().get("/openapi.json").content
+        live.close_clients()
+        state = live.server._http.server_state
+
+        def unsent():
+            return sum(one.carrier.get_write_buffer_size() for one in list(state.connections))
+
+        def stuck():
+            seen = unsent()
+            time.sleep(0.02)  # what is only just being written goes out
+            return 0 < seen == unsent()
+
+        with joined(live.port, trusted) as peer:
+            asked = 0  # here; there was one request before
+            while not stuck():
+                asked += 4
+                peer.sendall(4 * request)
+                until(lambda: state.total_requests > asked)  # noqa: B023 - called here
+            live.server.stop()
+            until(lambda: any(one.transport.is_closing() for one in list(state.connections)))
+            heard = bytearray()
+            while part := peer.recv(65536):
+                heard += part
+        assert heard.count(page) == asked

@@ -2,6 +2,7 @@
 
 uvicorn gives a connection as long as it likes to send a request. Here each phase has its time:
 
+    handshake of TLS, from connecting to its end: HANDSHAKE_SECONDS
     head      from the first byte (or from connecting) to the end of the headers: HEAD_SECONDS
     body      from there to the end of the body: BODY_SECONDS, or it is answered 408
     answer    what was written must go out: the peer takes something within STALL_SECONDS
@@ -10,6 +11,13 @@ uvicorn gives a connection as long as it likes to send a request. Here each phas
 and its size: MOST_HEAD bytes of head, MOST_FIELDS fields, MOST_AHEAD requests sent ahead of their
 answers. At most `most` connections are open at once; for one more, one without a request is closed,
 so that idle ones cannot keep others out.
+
+A server that ends must know all of its connections, for none may be left open when uvloop's loop is
+closed: it warns of each, and where warnings are errors that one stays open and the loop waits for
+it without end. uvloop's own TLS server shows a connection only after its handshake. `Secured` is
+therefore known from the start. TLS also has each side say goodbye, and uvloop waits half a minute
+for the other's; a peer that keeps an idle connection does not look there, so `shutdown` says
+goodbye and does not wait.
 
 Times are kept as one deadline for each connection, and `Watch` looks at them all once a second:
 that costs a request nothing but two assignments.
@@ -20,17 +28,20 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import ssl
 from http import HTTPStatus
 from typing import Any
 
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
+from uvloop.loop import SSLProtocol  # type: ignore[attr-defined]  # its stubs leave it out
 
 from rmab.service.metrics import Metrics
 
-__all__ = ["BODY_SECONDS", "HEAD_SECONDS", "STALL_SECONDS", "Connection", "Watch"]
+__all__ = ["BODY_SECONDS", "HEAD_SECONDS", "STALL_SECONDS", "Connection", "Secured", "Watch"]
 
+HANDSHAKE_SECONDS = 10.0
 HEAD_SECONDS = 10.0
 BODY_SECONDS = 10.0
 STALL_SECONDS = 30.0
@@ -53,6 +64,7 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *args: Any, most: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.most = most
+        self.carrier: asyncio.Transport | None = None  # with TLS, what is below it
         self.deadline = math.inf
         self.unsent = 0  # bytes that waited at the last look
         self.unsent_since = math.inf
@@ -65,6 +77,10 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
+        secured = transport.get_extra_info("uvloop.sslproto")
+        if isinstance(secured, Secured):
+            self.carrier = secured.carrier
+            secured.arriving.discard(secured.carrier)
         self.deadline = self.loop.time() + HEAD_SECONDS
         if len(self.connections) > self.most:
             others = (c for c in self.connections if isinstance(c, Connection) and c is not self)
@@ -87,6 +103,19 @@ class Connection(HttpToolsProtocol):
         """Whether no request is being answered."""
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is None or cycle.response_complete
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of answers that the peer has not taken yet."""
+        below = 0 if self.carrier is None else self.carrier.get_write_buffer_size()
+        return below + int(self.transport.get_write_buffer_size())
+
+    def shutdown(self) -> None:
+        """Close once what is in flight is answered; called when the server ends."""
+        all_said = self.idle and self.waiting == 0
+        super().shutdown()
+        if all_said:
+            self.transport.abort()  # at the loop's next turn, after TLS's goodbye has been sent
 
     def data_received(self, data: bytes) -> None:
         if self.deadline == math.inf and self._in_head:
@@ -156,7 +185,7 @@ class Connection(HttpToolsProtocol):
 
     def watch(self, now: float) -> bool:
         """Close if the peer has used up its time; called once a second or so. Whether it had."""
-        waiting = self.transport.get_write_buffer_size()
+        waiting = self.waiting
         if waiting == 0 or waiting < self.unsent:
             self.unsent_since = math.inf
         elif self.unsent_since == math.inf:
@@ -174,6 +203,35 @@ class Connection(HttpToolsProtocol):
         else:
             return False
         return True
+
+
+class Secured(SSLProtocol):  # type: ignore[misc]  # Any, for want of a stub
+    """The TLS of one connection. `carrier` is below it, and in `arriving` during the handshake."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        context: ssl.SSLContext,
+        arriving: set[asyncio.Transport],
+    ) -> None:
+        super().__init__(
+            connection.loop,
+            connection,
+            context,
+            None,  # nobody waits for the handshake
+            server_side=True,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS,
+        )
+        self.arriving = arriving
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self.carrier = transport
+        self.arriving.add(transport)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.arriving.discard(self.carrier)
+        super().connection_lost(exc)
 
 
 class Watch:

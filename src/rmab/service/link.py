@@ -65,7 +65,9 @@ class Link:
         try:
             async with (
                 asyncio.timeout(SLOWEST * self._timeout + longer),
-                self.client.stream(method, path, timeout=limits, **more) as response,
+                self.client.stream(
+                    method, path, timeout=limits, extensions={"trace": _Handshake()}, **more
+                ) as response,
             ):
                 body = bytearray()
                 async for part in response.aiter_bytes():
@@ -76,6 +78,20 @@ class Link:
         except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
             raise NotReachedError(f"the server is not reached: {reason}") from None
+
+
+class _Handshake:
+    """Told of a request's steps; closes a connection whose TLS does not come about.
+
+    httpcore does so where the handshake fails, but not where the request is cancelled meanwhile:
+    such a connection would stay open, at both ends, until the garbage collector finds it.
+    """
+
+    async def __call__(self, step: str, info: dict[str, Any]) -> None:
+        if step == "connection.connect_tcp.complete":
+            self._stream = info["return_value"]
+        elif step == "connection.start_tls.failed":
+            await self._stream.aclose()
 
 
 def make_client(

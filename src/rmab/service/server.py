@@ -28,7 +28,7 @@ import uvloop
 from rmab.errors import FederationError
 from rmab.federation.charter import Federation
 from rmab.service.app import make_app
-from rmab.service.connections import Connection, Watch
+from rmab.service.connections import Connection, Secured, Watch
 from rmab.service.drafts import Planning
 from rmab.service.federator import Federator
 from rmab.service.logs import Log, quieten
@@ -38,7 +38,6 @@ __all__ = ["Server", "Settings", "in_thread", "serve"]
 
 PORT, TLS_PORT = 8080, 8443
 KEEP_ALIVE_SECONDS = 75  # longer than a client keeps a connection that it does not use
-HANDSHAKE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 15
 WATCH_SECONDS = 1.0  # between two looks at all connections
 BACKLOG, ACCEPTORS = 2048, 16
@@ -184,32 +183,39 @@ class _Http(uvicorn.Server):
         self._tls = tls
         self._most = most
         self._ready = ready
+        self._arriving: set[asyncio.Transport] = set()  # whose TLS does not stand yet
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
-        def connect() -> asyncio.Protocol:
-            return Connection(self.config, self.server_state, {}, most=self._most)
+        def connect() -> asyncio.BaseProtocol:
+            made = Connection(self.config, self.server_state, {}, most=self._most)
+            return made if self._tls is None else Secured(made, self._tls, self._arriving)
 
-        handshake = None if self._tls is None else HANDSHAKE_SECONDS
         loop = asyncio.get_running_loop()
         # libuv accepts one connection of a socket each time round the loop, and under load a round
         # takes long: several handles on the same socket keep newcomers from waiting for seconds.
         self.servers = [
-            await loop.create_server(
-                connect,
-                sock=sock.dup(),
-                ssl=self._tls,
-                backlog=BACKLOG,
-                ssl_handshake_timeout=handshake,
-            )
+            await loop.create_server(connect, sock=sock.dup(), backlog=BACKLOG)
             for sock in sockets or ()
             for _ in range(ACCEPTORS)
         ]
         self.started = True
         self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let requests in flight end, within their time; then no connection is open."""
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(0)  # who has just been accepted is known from here on
+        for carrier in self._arriving:
+            carrier.abort()
+        await super().shutdown(sockets)
+        for left in tuple(self.server_state.connections):
+            left.transport.abort()
+        await asyncio.sleep(0)  # aborted at the loop's next turn
 
 
 def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
