@@ -7,7 +7,7 @@ rows that are Dirichlet(a) before, the posterior is
     p(P) ~ prod P(s, s')^(a(s') - 1 + n_1(s, s')) prod_g (P^g)(s, s')^n_g(s, s') prod pi(s')^m(s').
 
 The first factor alone is a Dirichlet for each row. The others tie the rows together, and long gaps
-tell little but pi.
+tell little but pi. Looks at multiples of k slots alone tell P^k, of which there may be many roots.
 
 1. Climb to the summit: the largest density of log odds, with its information (`matrix_summit`).
 2. Begin near it. Where looks one slot apart tell most, from a Dirichlet for each row, else at
@@ -16,34 +16,31 @@ tell little but pi.
 
    in `law` coordinates (`matrix_charts`), y independent gammas with weights alpha(s, s') = P(s, s')
    sum_t (a(t) + n_1(s, t)). A beginning that is far too low is taken nearer to the summit.
-3. Walk from there by Metropolis steps of many kinds (`matrix_walk`). Likelihoods are taken relative
-   to the summit, so that single precision does with millions of looks.
+3. Walk from there by Metropolis steps of many kinds (`matrix_walk`), first among the roots of P^k
+   (`matrix_roots`) where nine of ten looks are multiples of some k > 1 slots apart. Likelihoods are
+   taken relative to the summit, so that single precision does with millions of looks.
 
 Where looks one slot apart are all there is, step 2 is the posterior and there is no walk. Else the
-number of steps depends on the prior, on S and on how much of what is known comes from such looks.
+number of steps depends on the prior, on S, on how much of what is known comes from such looks, and
+on k.
 
 How good the draws are. 4,096 matrices from the prior for each case, 31 draws for each, ranks of the
-entries, of pi and of four functions of P by chi-square tests: 70 cases each for S = 3 and 4, with 0
-to 10^6 looks, and how often the truth lies outside all draws, against what is due.
+entries, of pi and of four functions of P by chi-square tests, S = 3 and 4, 0 to 10^6 looks; and how
+often the truth lies outside all draws, against what is due.
 
     pairs of looks                                    a               outside       least p-value
-    played often, gaps 1 to 12, most of 10 and more,  1               .94 to 1.04   2e-4 of 1,240
+    played often, gaps 1 to 12, most of 10 and more,  1, 5 and 20     .94 to 1.03   3e-4 of 1,560
     10 and more alone, settled alone
-    the same                                          5 and 20        .97 to 1.05   3e-3 of 320
-    often, gaps 1 to 12, mostly 10 and more           .1 and .2       .97 to 1.13   8e-4 of 800
-    settled alone, S = 4                              .2              .99 to 1.06   5e-4 of 144
-    settled alone, S = 3                              .2              1.06 to 1.14  6e-8 of 96
-    even gaps alone, up to 200 looks                  1               .96 to 1.02   5e-3 of 120
-    even gaps alone, 2,000 looks                      1               1.3, 1.6      0
+    often, gaps 1 to 12, most of 10 and more,         .1 and .2       .91 to 1.10   2e-3 of 1,040
+    settled alone
+    even gaps alone, and with 1 % or .1 % odd ones,   1 and 5         .97 to 1.06   9e-4 of 760
+    or half of all settled
+    multiples of 3 alone, of 4 alone                  1               .97 to 1.05   2e-3 of 304
+    even gaps alone                                   .2              1.2 to 2.6    0
 
-The 1.13 is of mostly long gaps, S = 3 and 10^6 looks; else it is 1.06 at most. Four cases of S = 8
-with 1,024 matrices each have .98 to 1.05.
-
-So two corners are left. With rows close to certain of which little but pi is known, the posterior
-is heaped at the corners of a polytope, and for S = 3 draws are a tenth too narrow. With even gaps
-alone and many looks there are up to 2^(S - 1) summits, roots of one P^2. `flip` goes between some
-of them; draws are far too narrow from 2,000 looks on (4 and 7 times at 10^5). Entries under 1e-30
-are not told apart, which matters for a under .1.
+So one corner is left: rows close to certain, seen at even gaps alone. Roots of P^2 then lie at the
+edges, where steps among roots lead outside. Entries under 1e-30 are not told apart, which matters
+for a under .1. S > 4 has been tried less.
 """
 
 from __future__ import annotations
@@ -57,6 +54,7 @@ from rmab.learning.matrix_summit import (
     Weights,
     applied,
     arrange,
+    as_powers,
     cholesky,
     climb,
     concentration,
@@ -69,6 +67,7 @@ __all__ = ["draw_matrices", "mean_matrices"]
 
 STEPS = 100  # of a walk, for each state, with prior weights of 1 or more
 SHORTEST = 0.25  # share of them for an arm that is known from looks one slot apart
+ROOTS = 4, 12  # such walks among roots of P^k, for k < 4 and from there on
 NEARER = 5  # beginnings tried, each half as far from the summit as the one before
 SETTLE = 30  # rounds to the stationary law of a beginning
 REACH = 60.0  # largest |z|
@@ -82,17 +81,26 @@ def draw_matrices(counts: Array, prior: Weights, draws: Draws) -> Array:
     """
     n_states, lead = counts.shape[1], counts.shape[3:]
     looks = arrange(counts, prior)
-    summit, information, tilted = climb(looks)
-    stationary = law_and_trees(summit)[0]
+    top = climb(looks, arrange(as_powers(counts, looks.order), prior))
+    stationary = law_and_trees(top.moves)[0]
     direct = looks.direct.sum(1)
+    told = jnp.maximum(concentration(top.information, top.moves), direct)
     ground = Ground(
-        gain=_Heights(looks, summit, stationary).gain,
-        summit=summit,
+        gain=_Heights(looks, top.moves, stationary).gain,
+        summit=top.moves,
         law=stationary,
-        spread=jnp.swapaxes(inverse_of(cholesky(tilted, direct, summit)), 0, 1),
+        spread=_spread(top.tilted, direct, top.moves),
         direct=direct,
-        told=jnp.maximum(concentration(information, summit), direct),
+        told=told,
         prior=jnp.asarray(prior).reshape(1, n_states, 1),
+        order=looks.order,
+        power_spread=lax.cond(
+            (looks.order > 1).any(),
+            lambda: _spread(
+                top.power_information, concentration(top.power_information, top.power), top.power
+            ),
+            lambda: jnp.zeros_like(top.power_information),
+        ),
     )
     others = looks.apart.sum((0, 1, 2)) + looks.settled.sum(0)
     told_elsewhere = 1 - (direct / ground.told).min(0)
@@ -100,7 +108,9 @@ def draw_matrices(counts: Array, prior: Weights, draws: Draws) -> Array:
     longest = STEPS * n_states * jnp.clip(ground.prior.min(), 0.05, 1) ** -0.75
     lengths = jnp.round(longest * jnp.clip(2 * told_elsewhere, SHORTEST, 1)).astype(jnp.int32)
     lengths = jnp.where(others > 0, lengths, 0)
-    moves = walk(ground, place_at(ground, start), lengths, draws, lead)
+    among = jnp.where(looks.order < 4, *ROOTS) * (looks.order > 1)
+    roots = jnp.round(among * longest).astype(jnp.int32)
+    moves = walk(ground, place_at(ground, start), roots, lengths, draws, lead)
     return moves.reshape(n_states, n_states, *lead)
 
 
@@ -110,7 +120,14 @@ def mean_matrices(counts: Array, prior: Weights) -> Array:
     counts, prior: as for draw_matrices. With looks in neighbouring slots only it is the posterior
     mean, (prior + counts) / their sum.
     """
-    return climb(arrange(counts, prior))[0].reshape(counts.shape[1:])
+    looks = arrange(counts, prior)
+    powers = arrange(as_powers(counts, looks.order), prior)
+    return climb(looks, powers).moves.reshape(counts.shape[1:])
+
+
+def _spread(information: Array, own: Array, moves: Array) -> Array:
+    """L^-T, (S S, S S, items), L L^T = information + the row numbers' own."""
+    return jnp.swapaxes(inverse_of(cholesky(information, own, moves)), 0, 1)
 
 
 def _beginning(

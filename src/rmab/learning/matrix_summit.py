@@ -18,6 +18,10 @@ Information. With D_g the derivative of A_g by log weights and N_g(s) the pairs 
 
 It is taken at gaps 2, 3, 4, 6, 8, 12, ..., between which the pairs at other gaps are shared out:
 a few products instead of one for each gap. That costs accuracy of the steps, not of the summit.
+
+Where nearly all looks are multiples of k > 1 slots apart they tell P^k, and P is one of its roots
+(`matrix_roots`), some of which are no matrices of probabilities. Then P^k is climbed to first, as
+if it were the matrix and k slots were one. Climbs to P begin at its roots, and the highest counts.
 """
 
 from __future__ import annotations
@@ -40,12 +44,15 @@ from rmab.learning.matrix_charts import (
     turned,
     with_law,
 )
+from rmab.learning.matrix_roots import root_of
 
 __all__ = [
     "Looks",
+    "Summit",
     "Weights",
     "applied",
     "arrange",
+    "as_powers",
     "cholesky",
     "climb",
     "concentration",
@@ -55,6 +62,8 @@ __all__ = [
 Weights = Array | npt.NDArray[np.float32]
 
 CLIMB, FARTHEST = 6, 1.5  # steps to the summit, and the longest in any coordinate
+FEW, MANY = 0.1, 30.0  # share of looks at other gaps, and looks at all, to tell P^k alone
+ROOTS, INSIDE = 8, 0.05  # climbs from roots of P^k, and S times the least entry of a beginning
 
 
 class Looks(NamedTuple):
@@ -62,13 +71,29 @@ class Looks(NamedTuple):
 
     direct: (S, S, items) one slot apart, with the prior; apart: (C - 2, S, S, items) from two slots
     on; settled: (S, items) by the second state; octaves: (R, S, items), pairs from each state,
-    shared out between gaps 2, 3, 4, 6, 8, 12, ...
+    shared out between gaps 2, 3, 4, 6, 8, 12, ...; order: (items,), k where nearly all looks are
+    multiples of k slots apart, else 1.
     """
 
     direct: Array
     apart: Array
     settled: Array
     octaves: Array
+    order: Array
+
+
+class Summit(NamedTuple):
+    """The largest density at moves (S, S, items), and what is known there, (S S, S S, items).
+
+    information, tilted: in `rows` and in `law` coordinates; power: (S, S, items), the summit of
+    P^order, and power_information in `rows` coordinates, where order > 1.
+    """
+
+    moves: Array
+    information: Array
+    tilted: Array
+    power: Array
+    power_information: Array
 
 
 def arrange(counts: Array, prior: Weights) -> Looks:
@@ -81,19 +106,39 @@ def arrange(counts: Array, prior: Weights) -> Looks:
     place = np.interp(np.log(np.arange(2, n_kinds)), np.log(marks), np.arange(len(marks)))
     share = np.maximum(0, 1 - abs(place - np.arange(len(marks))[:, None])).astype(np.float32)
     direct = jnp.asarray(prior).reshape(1, n_states, 1) + flat[0]
-    return Looks(direct, apart, flat[-1].sum(0), jnp.tensordot(share, apart.sum(2), 1))
+    octaves = jnp.tensordot(share, apart.sum(2), 1)
+    return Looks(direct, apart, flat[-1].sum(0), octaves, _order(flat[:-1].sum((1, 2))))
 
 
-def climb(looks: Looks) -> tuple[Array, Array, Array]:
-    """The summit, (S, S, items), and the information there in `rows` and in `law` coordinates.
+def as_powers(counts: Array, order: Array) -> Array:
+    """Counts (C, S, S, n, trials) with gaps order, 2 order, ... in the place of 1, 2, ..."""
+    last = counts.shape[0] - 1
+    wanted = jnp.arange(1, last + 1)[:, None, None] * order.reshape(counts.shape[3:])
+    index = (jnp.minimum(wanted, last) - 1)[:, None, None]
+    taken = jnp.take_along_axis(counts[:-1], index, 0)
+    return jnp.concatenate([jnp.where(wanted[:, None, None] > last, 0, taken), counts[-1:]])
 
-    Fisher scoring; where a step gained little, by shorter ones. The last step is of length 0.
+
+def _order(looks: Array) -> Array:
+    """The largest k of which nearly all gaps are multiples, (items,); looks: (C - 1, items)."""
+    gaps = np.arange(1, looks.shape[0] + 1)
+    multiple = (gaps % gaps[:, None] == 0).astype(np.float32)
+    within, whole = jnp.tensordot(multiple, looks, 1), looks.sum(0)
+    told = (whole - within <= FEW * whole) & (whole >= MANY)
+    return jnp.where(told, gaps[:, None], 1).max(0)
+
+
+def climb(looks: Looks, powers: Looks) -> Summit:
+    """The summit; powers: the looks at multiples of order, as looks at P^order.
+
+    Fisher scoring; where a step gained little, by shorter ones. Where looks tell P^k alone, that
+    is climbed to, then P from many of its roots, and the highest summit is taken.
     """
-    items = looks.direct.shape[-1]
-    nearness = 1 / np.arange(2, looks.apart.shape[0] + 2, dtype=np.float32)
-    start = looks.direct + jnp.tensordot(nearness, looks.apart, 1)
+    n_states, _, items = looks.direct.shape
+    again = looks.order > 1
+    last = jnp.where(again.any(), ROOTS + 2, 1)
 
-    def step(k: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
+    def step(looks: Looks, goes: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
         moves, pace, before, *_ = state
         stationary = law_and_trees(moves)[0]
         tilts = tilt_slopes(moves, stationary)
@@ -108,14 +153,67 @@ def climb(looks: Looks) -> tuple[Array, Array, Array]:
         pace = jnp.where(steep > before / 2, 0.6 * pace, jnp.minimum(1, 1.5 * pace))
         z = applied(jnp.swapaxes(inverse, 0, 1), white)
         z = z * jnp.minimum(pace, FARTHEST / jnp.maximum(abs(z).max(0), LEAST))
-        moved = with_law(moves, stationary, jnp.where(k < CLIMB, z, 0).reshape(moves.shape))
-        moved = jnp.where(jnp.isfinite(moved).all((0, 1)), moved, moves)
+        moved = with_law(moves, stationary, z.reshape(moves.shape))
+        moved = jnp.where(goes & jnp.isfinite(moved).all((0, 1)), moved, moves)
         return moved, pace, steep, information, tilted
 
-    none = jnp.zeros((looks.direct.shape[0] ** 2,) * 2 + (items,))
-    begin = (start / start.sum(1, keepdims=True), jnp.ones(items), jnp.full(items, jnp.inf))
-    moves, _, _, information, tilted = lax.fori_loop(0, CLIMB + 1, step, (*begin, none, none))
-    return moves, information, tilted
+    def ascent(k: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
+        """First to the summit of P^order, then of P from roots of that, at last no step at all."""
+        best, top, power, told, *shapes = state
+        ended = (k == last) | ((k > 0) & ~again)
+        first = again & (k == 0)
+        used = Looks(*(jnp.where(first, *both) for both in zip(powers, looks, strict=True)))
+        begin = jnp.where(k == 1, _start(looks), _root(power, looks.order, k))
+        begin = jnp.where(ended, best, jnp.where(k == 0, _start(used), begin))
+        fresh = (begin, jnp.ones(items), jnp.full(items, jnp.inf), *shapes)
+        moves, _, _, *shapes = lax.fori_loop(
+            0, jnp.where(k == last, 1, CLIMB), lambda _, state: step(used, ~ended, state), fresh
+        )
+        now = jnp.where(first, -jnp.inf, _height(used, moves))
+        higher = jnp.where(ended, k == last, (now > top) | (k == 0))
+        best, top = jnp.where(higher, moves, best), jnp.where(higher, now, top)
+        power, told = jnp.where(first, moves, power), jnp.where(first, shapes[0], told)
+        return best, top, power, told, *shapes
+
+    none = jnp.zeros((n_states**2,) * 2 + (items,))
+    even = jnp.full((n_states, n_states, items), 1 / n_states)
+    begin = (even, jnp.full(items, -jnp.inf), even, none, none, none)
+    found = lax.fori_loop(0, last + 1, ascent, begin)
+    return Summit(found[0], *found[4:], *found[2:4])
+
+
+def _height(looks: Looks, moves: Array) -> Array:
+    """The log density of log odds, (items,), at `moves` (S, S, items)."""
+
+    def add(state: tuple[Array, Array], count: Array) -> tuple[tuple[Array, Array], None]:
+        power = product(state[0], moves)
+        logs = count * jnp.log(jnp.maximum(power, LEAST))
+        return (power, state[1] + logs.sum((0, 1))), None
+
+    logs = jnp.log(jnp.maximum(moves, LEAST))
+    start = (looks.direct * logs).sum((0, 1))
+    start = start + (looks.settled * jnp.log(law_and_trees(moves)[0])).sum(0)
+    whole: Array = lax.scan(add, (moves, start), looks.apart)[0][1]
+    return whole
+
+
+def _start(looks: Looks) -> Array:
+    """Where to climb from, (S, S, items): moves as counted, later ones with less weight."""
+    nearness = 1 / np.arange(2, looks.apart.shape[0] + 2, dtype=np.float32)
+    start = looks.direct + jnp.tensordot(nearness, looks.apart, 1)
+    return start / start.sum(1, keepdims=True)
+
+
+def _root(power: Array, order: Array, k: Array) -> Array:
+    """A root of P^order, taken inside where it has entries under 0; k: which of them."""
+    n_states, _, items = power.shape
+    signs = 1.0 - 2 * ((k >> jnp.arange(n_states - 1)) & 1)[:, None]
+    signs = jnp.broadcast_to(signs, (n_states - 1, items)).astype(jnp.float32)
+    turns = jnp.broadcast_to((k ^ (k >> 1)) % order, signs.shape)
+    root = root_of(power, law_and_trees(power)[0], order, signs, turns)
+    root = jnp.where(jnp.isfinite(root).all((0, 1)), root, power)
+    root = jnp.maximum(root, INSIDE / n_states)
+    return root / root.sum(1, keepdims=True)
 
 
 def _slope(looks: Looks, moves: Array, stationary: Array) -> Array:
