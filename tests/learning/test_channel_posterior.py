@@ -90,6 +90,9 @@ CASES = {
     "a curve": some_counts((LATE, 0, 0, 700), (LATE, 1, 1, 300)),
     "a curve that bends": some_counts((7, 0, 0, 70), (7, 1, 0, 60), (7, 0, 1, 15), (7, 1, 1, 17)),
     "slow": some_counts((1, 0, 0, 60), (5, 1, 1, 40), (3, 0, 1, 2), (20, 1, 0, 3)),
+    "strongly alternating, seen by state": some_counts(
+        (2, 1, 0, 18), (2, 1, 1, 156), (3, 0, 0, 3), (3, 0, 1, 24), (4, 1, 0, 29), (4, 1, 1, 141)
+    ),
     "alternating": some_counts((1, 0, 1, 30), (1, 1, 0, 28), (3, 0, 1, 20), (4, 0, 0, 20)),
     "all gaps": some_counts(
         *((g, s, t, 3 + (s == t) * 20 // g) for g in range(1, 34) for s in (0, 1) for t in (0, 1))
@@ -211,6 +214,31 @@ def test_near_deterministic_and_near_independent_channels_are_calibrated(prior, 
         p01, p11 = rng.beta(prior[0], prior[1], size=(2, WIDTH))
         drawn = sampler(prior)(simulated(p01, p11, looks, pattern, rng), seed=looks)
         assert min(ranks_fit(drawn, p01, p11)) > 1e-4, pattern
+
+
+def waiting_by_state(p01, p11, looks, waits, rng):
+    """Counts (G + 1, 2, 2, WIDTH) of one path each, with gaps drawn by the state last seen."""
+    chances, trial = g_step(p01, p11), np.arange(WIDTH)
+    counts = np.zeros(chances.shape)
+    state = rng.integers(0, 2, WIDTH)
+    for _ in range(looks):
+        gap = np.where(state == 0, *(rng.choice(wait, WIDTH) for wait in waits)) - 1
+        after = (rng.uniform(size=WIDTH) < chances[gap, state, 1, trial]).astype(int)
+        np.add.at(counts, (gap, state, after, trial), 1)
+        state = after
+    return counts
+
+
+@pytest.mark.parametrize(
+    "waits", [([1], [2]), ([2], [1]), ([1, 3], [2, 4]), ([1], [6, 8])], ids=["12", "21", "odd", "8"]
+)
+def test_gaps_that_depend_on_the_state_last_seen_leave_draws_calibrated(waits):
+    """P^2(1, 1) is the same for p11 and p01 - p11: posteriors then have two modes where m < 0."""
+    rng = np.random.default_rng(3)
+    for looks in (10, 40, 300):
+        p01, p11 = rng.uniform(size=(2, WIDTH))
+        drawn = sampler((1.0, 1.0))(waiting_by_state(p01, p11, looks, waits, rng), seed=looks)
+        assert min(ranks_fit(drawn, p01, p11)) > 1e-4, looks
 
 
 @pytest.mark.parametrize("slots", [20, 300])

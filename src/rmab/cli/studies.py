@@ -85,7 +85,8 @@ def add_commands(command: Commands) -> None:
         "value",
         _value,
         "exact values with known dynamics: optimum, upper bound, each policy",
-        "  rmab value study.toml --json",
+        "  rmab value study.toml --json\n\n"
+        "A value that is out of reach is null; a line on standard error says why.",
     )
 
     index = command(

@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 REFERENCE = "whittle"
-ELEMENTS = 8192  # arms x agents x trials that keep a slot inside a core's cache
+ELEMENTS = 16384  # arms x agents x trials that nearly keep a slot inside a core's cache
 DEVICE_ELEMENTS = 1 << 24  # the same for an accelerator, which wants many
 KNOWN_TOLERANCE, MOST_KNOWN_AGES = 1e-6, 512
 LEARNT_TOLERANCE, MOST_LEARNT_AGES = 1e-2, 64  # tables filled anew in every episode

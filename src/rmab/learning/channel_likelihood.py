@@ -32,12 +32,18 @@ __all__ = ["Looks", "log_likelihood", "score", "survey"]
 
 SHORT, LUMPS = 8, (11, 12, 19, 20)  # gaps up to SHORT are kept apart, longer ones shared out
 BLOCK = 8  # gaps that are left out together where no trial has any
-STARTS = [(x, y) for x in (-3.5, -1.5, 0.0, 1.5, 3.5) for y in (-2.5, -0.5, 1.0, 2.5, 4.5, 7.0)]
+GRID = (-3.5, -1.5, 0.0, 1.5, 3.5)
+STARTS = (  # x and y by chart
+    np.array([(x, y) for x in GRID for y in (-2.5, -0.5, 1.0, 2.5, 4.5, 7.0)]).T,
+    np.array([(x, y) for x in GRID for y in (-4.5, -2.5, -0.5, 1.0)]).T,
+    np.array([(x, y) for x in GRID for y in (-2.5, -0.5, 1.0, 3.0)]).T,
+)
 SAFE = 1 + 1e-6  # 1, and more than rounding may take off a sum that is positive
 TINY = 1e-9  # less than a sum that is not 0
 
 Floats = npt.NDArray[np.float32]
-_Sums = tuple[Array, Array, Array, Array, Array]
+_Sums = tuple[Array, ...]
+_State = tuple[Array, Array, _Sums]
 
 
 class Looks(NamedTuple):
@@ -52,7 +58,7 @@ class Looks(NamedTuple):
         rises, falls              pairs that cross, or have settled in 1 and in 0
 
     Never negative: seen0, seen1, pairs one slot apart that begin in 0 and 1; late, pairs that have
-    settled; ones, all that end in 1, of total. With long gaps shared out: lumps, (LUMPS, 2, 2, n,
+    settled; total, all. With long gaps shared out: lumps, (LUMPS, 2, 2, n,
     trials), and lumped rises, falls and late; moved, how many pairs that concerns.
     """
 
@@ -68,7 +74,6 @@ class Looks(NamedTuple):
     seen0: Array
     seen1: Array
     late: Array
-    ones: Array
     total: Array
     lumped_rises: Array
     lumped_falls: Array
@@ -78,7 +83,7 @@ class Looks(NamedTuple):
 
 
 def survey(counts: Array, prior: tuple[float, float]) -> tuple[Looks, Array, Array]:
-    """Sums of the counts, and the best of STARTS in both halves, x and y, (2, n, trials) each.
+    """Sums of the counts, and the best of STARTS in each chart, x and y, (3, n, trials) each.
 
     The sums and the heights of the posterior at STARTS are linear in the counts: one product.
     """
@@ -87,16 +92,19 @@ def survey(counts: Array, prior: tuple[float, float]) -> tuple[Looks, Array, Arr
     product = (jnp.asarray(rows) @ counts.reshape(4 * kinds, -1) + jnp.asarray(before)).reshape(
         -1, *shape
     )
-    points, lumps = 2 * len(STARTS), 4 * len(LUMPS)
+    points, lumps = sum(len(x) for x, _ in STARTS), 4 * len(LUMPS)
     lumped = product[-points - lumps : -points].reshape(len(LUMPS), 2, 2, *shape)
     looks = Looks(counts, *(*product[: -points - lumps], lumped))
-    heights = product[-points:].reshape(2, len(STARTS), *shape)
-    best = (heights == heights.max(1, keepdims=True)).astype(jnp.float32)  # faster than argmax
-    number = best.sum(1)
-    x, y = (
-        (best * np.array(places, np.float32)[:, None, None]).sum(1) / number
-        for places in zip(*STARTS, strict=True)
-    )
+    best = []
+    for (x, y), heights in zip(
+        STARTS,
+        jnp.split(product[-points:], np.cumsum([len(x) for x, _ in STARTS])[:-1]),
+        strict=True,
+    ):
+        highest = (heights == heights.max(0)).astype(jnp.float32)  # faster than argmax
+        places = np.array([x, y], np.float32)[:, :, None, None]
+        best.append((highest * places).sum(1) / highest.sum(0))
+    x, y = jnp.stack(best, 1)
     return looks, x, y
 
 
@@ -118,7 +126,7 @@ def _rows(kinds: int, prior: tuple[float, float]) -> tuple[Floats, Floats]:
             (t == 0) & (last | (s == 1)),
         ]
     ).reshape(-1, 4 * kinds)
-    counted = np.stack([first & (s == 0), first & (s == 1), last, t == 1, t >= 0])
+    counted = np.stack([first & (s == 0), first & (s == 1), last, t >= 0])
     counted = counted.reshape(-1, 4 * kinds)
     shares = _shares(kinds)[:, place]  # (LUMPS + 1, kinds, 2, 2)
     lumped = np.stack(
@@ -162,27 +170,38 @@ def _shares(kinds: int) -> npt.NDArray[np.float64]:
 
 
 def _heights(kinds: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """At STARTS in both halves: the logs of all probabilities, (points, 4 kinds), and of the
+    """At STARTS, chart by chart: the logs of all probabilities, (points, 4 kinds), and of the
     Jacobian, (points,)."""
-    x, y = np.array(STARTS).T
-    share, one = 1 / (1 + np.exp(-x)), 1 / (1 + np.exp(-y))
-    other = 1 - one
-    p01 = np.concatenate([share * other, other + share * one])
-    p11 = np.concatenate([one + share * other, share * one])
+
+    def sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return np.asarray(1 / (1 + np.exp(-x)))
+
+    (x, y), (u, v), (s, t) = STARTS
+    down = np.exp(-abs(s)) * sigmoid(t)  # -m
+    memory = np.concatenate([sigmoid(y), -sigmoid(-v), -down])
+    steep = (1 - sigmoid(v) * sigmoid(-u)) / (2 - sigmoid(v))  # p01 / (p01 + p10)
+    b0 = np.concatenate([sigmoid(x), steep, sigmoid(s)])
+    p01 = b0 * (1 - memory)
+    p11 = p01 + memory
     step = np.stack([1 - p01, p01, 1 - p11, p11], -1).reshape(-1, 2, 2)
     powers = [step]
     for _ in range(kinds - 2):
         powers.append(powers[-1] @ step)
-    b0 = p01 / (1 - p11 + p01)
     powers.append(np.stack([1 - b0, b0, 1 - b0, b0], -1).reshape(-1, 2, 2))
     logs = np.log(np.maximum(np.stack(powers, 1), 1e-30)).reshape(len(p01), -1)
-    wide = np.log(share * (1 - share) * one * other)
-    return logs, np.concatenate([wide + np.log(other), wide + np.log(one)])
+    spread = np.concatenate(
+        [
+            sigmoid(x) * sigmoid(-x) * sigmoid(y) * sigmoid(-y) ** 2,
+            sigmoid(u) * sigmoid(-u) * sigmoid(v) ** 2 * sigmoid(-v),
+            sigmoid(s) * sigmoid(-s) * sigmoid(-t) * down * (1 + down),
+        ]
+    )
+    return logs, np.log(spread)
 
 
 def log_likelihood(looks: Looks, channel: Channel) -> Array:
     """(..., n, trials). Counts are large and differences small: one rounding for each factor."""
-    p01, p00, p11, p10, memory, _, _ = channel
+    p01, p00, p11, p10, memory = channel
     odds, inverse = p01 / p10, p10 / p01
     total = (
         looks.ups * jnp.log(p01)
@@ -216,47 +235,62 @@ def log_likelihood(looks: Looks, channel: Channel) -> Array:
 def score(looks: Looks, channel: Channel, *, lumped: bool) -> tuple[Array, ...]:
     """The gradient of the log-likelihood along b0 and m, and the expected information: b0 b0,
     b0 m, m m."""
-    p01, p00, p11, p10, memory, log_memory, _ = channel
+    p01, p00, p11, p10, memory = channel
     moves = p01 + p10
     b0, q0 = p01 / moves, p10 / moves
     odds, inverse = p01 / p10, p10 / p01
 
     def sums(pairs: tuple[Array, ...], out: tuple[Array, ...], apart: Array, bend: Array) -> _Sums:
         """Of pairs that stay in 0, stay in 1, cross, begin in 0, begin in 1; b0's share of staying
-        over its chance; a_g; d a_g / dm."""
+        over its chance; a_g; -d a_g / dm. In the order of the result, what b0 and q0 divide last:
+        """
         stay0, stay1, cross, seen0, seen1 = pairs
         lost0, lost1, sure0, sure1 = stay0 * out[0], stay1 * out[1], seen0 * out[0], seen1 * out[1]
+        inside = 1 / apart
         return (
-            apart * (lost1 / b0 - lost0 / q0),
-            bend * (cross / apart - odds * lost0 - inverse * lost1),
+            apart * (lost1 * odds_b - lost0 * odds_q),
+            bend * (odds * lost0 + inverse * lost1 - cross * inside),
             apart * (sure0 + sure1),
-            bend * (sure0 / q0 - sure1 / b0),
-            bend * bend / apart * (odds * sure0 + inverse * sure1),
+            bend * (sure1 * odds_b - sure0 * odds_q),
+            bend * bend * inside * (odds * sure0 + inverse * sure1),
         )
 
+    odds_b, odds_q = 1 / b0, 1 / q0
     pairs = looks.stays0, looks.stays1, looks.crosses, looks.seen0, looks.seen1
-    first = sums(pairs, (q0 / p00, b0 / p11), moves, -jnp.ones_like(p01))
-    counts, rises, falls, late = looks.counts[1:-1], looks.rises, looks.falls, looks.late
-    gaps = np.arange(2, looks.counts.shape[0])
+    first = sums(pairs, (q0 / p00, b0 / p11), moves, jnp.ones_like(p01))
+
+    def add(gap: int | Array, counts: Array, state: _State) -> _State:
+        """The pairs so many slots apart; state: m^(g-1), a_g / a_1 and the sums so far."""
+        before, apart, total = state
+        (stay0, rise), (fall, stay1) = counts
+        pairs = stay0, stay1, rise + fall, stay0 + rise, fall + stay1
+        power = before * memory
+        out = 1 / (SAFE + odds * power), 1 / (SAFE + inverse * power)
+        more = sums(pairs, out, moves * apart + TINY, gap * before)
+        return before, apart, tuple(a + b for a, b in zip(total, more, strict=True))
+
+    def later(state: _State) -> _State:
+        before, apart, total = state
+        return before * memory, 1 + memory * apart, total
+
+    state: _State = jnp.ones_like(memory), jnp.ones_like(memory), first
     if lumped:
-        counts = jnp.concatenate([counts[: SHORT - 1], looks.lumps])
-        gaps = np.array([*range(2, SHORT + 1), *LUMPS])
+        now = 1
+        for gap, counts in zip(
+            (*range(2, SHORT + 1), *LUMPS), (*looks.counts[1:SHORT], *looks.lumps), strict=True
+        ):
+            for _ in range(gap - now):
+                state = later(state)
+            state, now = add(gap, counts, state), gap
         rises, falls, late = looks.lumped_rises, looks.lumped_falls, looks.lumped_late
-    counts = counts[:, :, :, None]  # by gap, s, s', half, arm, trial
-    gap = jnp.asarray(gaps.reshape(-1, *(1,) * p01.ndim), jnp.float32)
-    alternates = (gap % 2 == 1) & (memory < 0)
-    size = jnp.exp(gap * log_memory)
-    power = jnp.where(alternates, -size, size)
-    apart = jnp.where(alternates, 1 + size, -jnp.expm1(gap * log_memory))
-    pairs = (
-        counts[:, 0, 0],
-        counts[:, 1, 1],
-        counts[:, 0, 1] + counts[:, 1, 0],
-        counts[:, 0, 0] + counts[:, 0, 1],
-        counts[:, 1, 0] + counts[:, 1, 1],
-    )
-    out = 1 / (SAFE + odds * power), 1 / (SAFE + inverse * power)
-    rest = sums(pairs, out, apart + TINY, -gap * power / memory)
-    by_b0, by_m, bb, bm, mm = (a + b.sum(0) for a, b in zip(first, rest, strict=True))
+    else:
+        state = lax.fori_loop(
+            2,
+            looks.counts.shape[0],
+            lambda gap, state: add(gap, looks.counts[gap - 1], later(state)),
+            state,
+        )
+        rises, falls, late = looks.rises, looks.falls, looks.late
+    by_b0, by_m, bb, bm, mm = state[2]
     by_b0 = by_b0 + rises / b0 - falls / q0
     return by_b0, by_m, (bb + late) / (b0 * q0), bm, mm

@@ -24,6 +24,7 @@ from jax import Array, lax
 from jax.nn import softmax
 
 Mask = Array | npt.NDArray[np.bool_]
+Numbers = Array | npt.NDArray[np.int_]
 
 __all__ = [
     "CHANNELS",
@@ -32,6 +33,7 @@ __all__ = [
     "Draws",
     "Key",
     "Mask",
+    "Numbers",
     "seed_words",
     "stream",
     "threefry",

@@ -211,26 +211,32 @@ def _lower(scaling: Scaling, where: str) -> Claim:
     """Errors are added, as the two are of the same trials: whatever their correlation."""
     symbol, at = scaling.law.symbol, scaling.at
     plain, gap = (scaling.regret[name] for name in (PLAIN, GAP))
-    sure = plain.mean - gap.mean > SURE * (plain.se + gap.se)
+    margin, error = plain.mean - gap.mean, SURE * (plain.se + gap.se)
+    sure, worse = margin > error, -margin > error
     judged = at >= (at[-1] / 10**JUDGED if symbol == "T" else at[0])
     shares = ", ".join(
-        f"{scaling.share.mean[i]:.3f} ± {scaling.share.se[i]:.3f} at {symbol} = {at[i]:,.0f}"
+        f"{_told(scaling.share.mean[i], scaling.share.se[i], '.3f')} at {symbol} = {at[i]:,.0f}"
         for i in _named(at)
     )
     doubt = ""
     if not sure.all():
         listed = at[~sure]
         doubt = (
-            f" Not lower by four standard errors at {len(listed)} of the {len(at)} {symbol} drawn, "
-            f"between {listed.min():,.0f} and {listed.max():,.0f}."
+            f" Not lower by four standard errors at {len(listed)} of the {len(at)} {symbol} drawn "
+            f"from {at[0]:,.0f} on, between {listed.min():,.0f} and {listed.max():,.0f}."
         )
     return Claim(
         f"Learning from every look lowers the regret at every {symbol} from "
         f"{at[judged][0]:,.0f} to {at[-1]:,.0f}{where}.",
         f"{NAMES[GAP]}'s regret as a share of {NAMES[PLAIN]}'s: {shares}; "
         f"{_episodes(scaling.results)}.{doubt}",
-        bool(sure[judged].all()),
+        False if worse[judged].any() else bool(sure[judged].all()) or None,
     )
+
+
+def _told(mean: float, se: float, form: str) -> str:
+    """A mean and its error, if it has one: a single trial has none."""
+    return f"{mean:{form}}" if np.isnan(se) else f"{mean:{form}} ± {se:{form.strip('+')}}"
 
 
 def _episodes(results: Sequence[Results]) -> str:
@@ -246,15 +252,16 @@ def _growth(scaling: Scaling, name: str, where: str) -> Claim:
     window = scaling.windows[-1]
     found, bound = scaling.fitted(regret, window), scaling.fitted(_promised(scaling), window)
     start = int(np.searchsorted(at, window[0]))
-    values = [f"{regret.mean[i]:.2f} ± {regret.se[i]:.2f}" for i in (start, -1)]
+    values = [_told(regret.mean[i], regret.se[i], ".2f") for i in (start, -1)]
     measured = (
         f"{values[0]} per agent at {law.symbol} = {at[start]:,.0f}, {values[1]} at {at[-1]:,.0f}"
     )
     if law.symbol == "M":
         measured += f" (of all agents {regret.mean[start]:.0f}, {at[-1] * regret.mean[-1]:.0f})"
     powers = ", ".join(
-        f"as {law.symbol}^{each.slope:.3f} with an error of at most {each.slope_se:.3f} from "
-        f"{law.symbol} = {each.start:,.0f} to {each.end:,.0f}"
+        f"as {law.symbol}^{each.slope:.3f}"
+        + ("" if np.isnan(each.slope_se) else f" with an error of at most {each.slope_se:.3f}")
+        + f" from {law.symbol} = {each.start:,.0f} to {each.end:,.0f}"
         for each in scaling.fits(name)
     )
     held = None
@@ -284,7 +291,7 @@ def _lasting(scaling: Scaling, where: str) -> Claim:
     late, late_se = gap.final - plain.final, float(np.hypot(gap.final_se, plain.final_se))
     return Claim(
         f"The gain lasts: {NAMES[GAP]} still earns more in the last tenth of the slots{where}.",
-        f"{late:+.5f} ± {late_se:.5f} per slot; FedTSWI earns {plain.final:.5f}, FedTSWI-gap "
+        f"{_told(late, late_se, '+.5f')} per slot; FedTSWI earns {plain.final:.5f}, FedTSWI-gap "
         f"{gap.final:.5f}, Whittle with known dynamics {known.final:.5f}.",
         _held(late, SURE * late_se),
     )
@@ -303,7 +310,7 @@ def _shrinking(scaling: Scaling, where: str) -> Claim:
         saved.append((scale * gain, scale * gain_se))
         of = 100 * gain / results[KNOWN].mean
         parts.append(
-            f"{saved[-1][0]:.2f} ± {saved[-1][1]:.2f} ({of:.2f} % of Whittle's reward) at "
+            f"{_told(*saved[-1], '.2f')} ({of:.2f} % of Whittle's reward) at "
             f"{law.symbol} = {scaling.at[i]:,.0f}"
         )
     (few, few_se), (many, many_se) = saved
