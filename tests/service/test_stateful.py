@@ -465,4 +465,4 @@ FAULTS = [
 def test_faults_are_found(monkeypatch, fault):
     fault(monkeypatch)
     with pytest.raises(AssertionError):
-        run(Federated, 300, phases=[Phase.generate], report_multiple_bugs=False)
+        run(Federated, 1500, phases=[Phase.generate], report_multiple_bugs=False)
