@@ -64,10 +64,10 @@ class LookaheadPlans(Plans):
         plan: Any,
         looks: Looks,
         state: Array,
-        reward: Array,  # noqa: ARG002 - as in Plans; it is in the plan
+        reward: Array,  # noqa: ARG002 - Plans.choose has it; here the plan does
         wraps: Array,
         plays: Array,
-        noise: Callable[[], Array],  # noqa: ARG002 - as in Plans
+        noise: Callable[[], Array],  # noqa: ARG002 - Plans.choose has it; nothing is random here
     ) -> Array:
         """The arms played, a mask (N, M, R)."""
         depth = self.policy.depth

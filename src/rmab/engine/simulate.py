@@ -96,7 +96,7 @@ def _compiled(
     setting: Setting, policy: Policy, n_trials: int, shapes: tuple[int, ...] | None
 ) -> Simulate:
     def kind(shape: tuple[int, ...], dtype: Any) -> Any:
-        return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]  # JAX has none
+        return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]  # untyped in JAX
 
     n_arms = setting.n_arms
     guide: Any = None

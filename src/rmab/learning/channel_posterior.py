@@ -109,7 +109,7 @@ def draw_channels(counts: Array, prior: tuple[float, float], draws: Draws) -> tu
     kind = jnp.where(wide, broad, near)
     numbers = kind, wide, radius, angle, depth, jnp.log(luck)
     # XLA would otherwise draw them anew for each of the arrays that follow.
-    numbers = lax.optimization_barrier(numbers)  # type: ignore[no-untyped-call]  # JAX has none
+    numbers = lax.optimization_barrier(numbers)  # type: ignore[no-untyped-call]  # untyped in JAX
     kind, wide, radius, angle, depth, luck = numbers
     found = _evaluated(ground, share, (kind, wide), (radius, angle, depth))
     now = tuple(x[0] for x in found)
@@ -198,7 +198,7 @@ def _evaluated(
     y = jnp.where(by_rows, means[1] + spreads[1] * far * across, y)
     x, y = (jnp.clip(v, -EDGE, EDGE) for v in (x, y))
     # XLA would otherwise compute them anew for each of the arrays that follow.
-    x, y = lax.optimization_barrier((x, y))  # type: ignore[no-untyped-call]  # JAX has none
+    x, y = lax.optimization_barrier((x, y))  # type: ignore[no-untyped-call]  # untyped in JAX
     channel = channel_at(kind, *[(x, y)] * 4)
     density = _density(ground, share, channel)
     weight = log_likelihood(looks, channel) - density
