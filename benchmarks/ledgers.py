@@ -20,9 +20,10 @@ from benchmarks.traffic import Answer, Wire, round_request, upload_head
 from rmab.federation.charter import Federation
 from rmab.federation.messages import Upload, parse_round
 from rmab.federation.player import Player
+from rmab.service.rows import OpenRound
 from rmab.service.store import Store
 
-__all__ = ["Broken", "Found", "Life", "check_database"]
+__all__ = ["Broken", "Found", "Life", "check_database", "same_round"]
 
 REPEATED = 0.05  # how often an old upload is sent again
 MOST_SLOTS = 3  # between two uploads
@@ -272,3 +273,14 @@ def _check_sums(store: Store, last: Sequence[tuple[str, Upload]], uploads: int) 
             f"agents, slots and uploads must be {due}, got "
             f"{(merged.agents, totals.slots, totals.uploads)}"
         )
+
+
+def same_round(one: OpenRound, other: OpenRound) -> bool:
+    """Whether two rounds are equal in all they have."""
+    merged = other.merged
+    return (
+        one._replace(merged=merged) == other
+        and one.merged.agents == merged.agents
+        and np.array_equal(one.merged.counts, merged.counts)
+        and np.array_equal(one.merged.visits, merged.visits)
+    )

@@ -1,6 +1,6 @@
 """What all tests share: examples that repeat, and programs that compile fast.
 
-Hypothesis draws the same examples in every run, so a failure repeats.
+Hypothesis draws the same examples in every run, so a failure repeats, however slow the machine.
 
 Compiling is most of the time of the default suite, so it compiles with less effort than XLA makes
 by default; the programs and their random numbers are the same. Commands that tests start inherit
@@ -11,11 +11,13 @@ XLA_FLAGS, even to nothing, decides instead.
 import os
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 LESS_EFFORT = "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"
 
-settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile(
+    "ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("ci")
 
 

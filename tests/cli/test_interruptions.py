@@ -19,7 +19,7 @@ from rmab.studies import reproduce
 from rmab.studies.results import Results
 from tests.cli.commands import PROGRAM, Ran, toml
 
-PATIENCE = 120.0  # seconds without a sign of life from a command
+PATIENCE = 600.0  # seconds without a sign of life from a command
 PROMPTLY = 60.0  # seconds to end after Ctrl-C, report written; it takes some three
 
 

@@ -4,6 +4,7 @@ The PostgreSQL is a real one, started here from the system's binaries in a folde
 Unix socket. Where there is none, its tests are left out, unless RMAB_NO_SKIPS is set.
 """
 
+import gc
 import os
 import pwd
 import shutil
@@ -38,6 +39,13 @@ def left_out(reason):
     if os.environ.get("RMAB_NO_SKIPS"):
         pytest.fail(f"left out: {reason}")
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _left_open():
+    """What a module leaves open is told of it, not of the test that is on when garbage is found."""
+    yield
+    gc.collect()
 
 
 # --------------------------------------------------------------------------------------- databases
@@ -86,7 +94,7 @@ def postgres_server():
     finally:
         if server is not None:
             server.send_signal(signal.SIGINT)  # ends sessions and shuts down
-            server.wait(30)
+            server.wait(120)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -107,7 +115,7 @@ def _ordinary_user():
 
 
 def _wait_until_ready(server, address, log):
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while True:
         try:
             psycopg.connect(address).close()

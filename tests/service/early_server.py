@@ -10,7 +10,7 @@ from rmab.cli import main
 from rmab.errors import ProtocolError
 from rmab.service.writer import Writer
 
-PAUSE = 0.03  # seconds between the acknowledgement and the commit
+PAUSE = 0.2  # seconds between the acknowledgement and the commit: time enough for a kill
 
 
 def finish_early(self, batch):

@@ -19,7 +19,7 @@ name = "spectrum"
 plays = 2
 policy = "fedtswi"
 schedule = "linear"
-deadline = 60
+deadline = 3600
 seed = 7
 [[arm]]
 reward = 0.4
@@ -66,7 +66,7 @@ class Machine:
             env=self.environment,
             text=True,
             capture_output=True,
-            timeout=120,
+            timeout=300,
         )
 
     def enroll(self, name: str, *more: str) -> str:
@@ -117,7 +117,7 @@ class ServerProcess:
         """Send a signal; the exit code. What it printed after it was ready must be nothing."""
         self.process.send_signal(number)
         try:
-            code = self.process.wait(30)
+            code = self.process.wait(120)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -163,7 +163,7 @@ class Served:
                     self.reply(200, *asset(path))
                 elif path == "v1/overview":
                     served.asked += 1
-                    served.goes_on.wait(20)
+                    served.goes_on.wait(300)
                     answer = served.answer
                     body = answer if isinstance(answer, str) else json.dumps(answer)
                     self.reply(served.status, body.encode(), "application/json")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
+import pytest
 
+from rmab.errors import UnreachableError
 from rmab.federation.charter import Federation, KnownArm
 from rmab.federation.messages import Merged, Upload, parse_round
 from rmab.federation.plans import IndexPlan
@@ -22,6 +25,8 @@ from rmab.federation.player import Player
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.logs import Log
 from rmab.service.server import Server, Settings, in_thread
+
+PATIENCE = 60.0  # seconds; a machine may be slow, and only what fails takes so long
 
 
 class Planned(NamedTuple):
@@ -42,7 +47,7 @@ class Flat:
         self.gate.set()
 
     def plan(self, merged: Merged, number: int, lane: int = 0) -> Planned:
-        assert self.gate.wait(20)
+        assert self.gate.wait(PATIENCE)
         if self.fail:
             self.fail -= 1
             raise RuntimeError("no plan today")
@@ -85,7 +90,7 @@ class Served:
 
     def client(self, token: str | None = None) -> httpx.Client:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        made = httpx.Client(base_url=self.url, headers=headers, timeout=20, verify=False)
+        made = httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE, verify=False)
         self._clients.append(made)
         return made
 
@@ -159,9 +164,25 @@ class ByHand:
         return self.send(self.play())
 
 
-def until(condition: Any, seconds: float = 15) -> None:
+def until(condition: Any, seconds: float = PATIENCE) -> None:
     """Wait for something that is about to happen."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.01)
+
+
+def gives_up(
+    start: Callable[[float], Any], words: str, seen: Callable[[], Any] = lambda: True
+) -> None:
+    """An agent's first start, given seconds of patience, must fail, and tell why in these words.
+
+    seen: what must have happened, too. Where it took longer than the agent had patience, the start
+    is tried again with more.
+    """
+    for patience in (0.3, 3.0, 30.0):
+        with pytest.raises(UnreachableError) as told:
+            start(patience)
+        if re.search(words, str(told.value)) and seen():
+            return
+    raise AssertionError(f"{words!r} was to be told, got: {told.value}")

@@ -238,7 +238,7 @@ def test_asked_to_end_it_sends_the_rest_and_says_how_it_went(server, real, folde
         time.sleep(0.01)
         assert process.poll() is None
     process.send_signal(sent)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == code, err
     assert json.loads(out)["slots"] == server.slots_in_all
     assert server.left == 1

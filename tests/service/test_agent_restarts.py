@@ -32,6 +32,7 @@ from tests.service.pretend_server import (
     server_is_away,
     tally,
 )
+from tests.service.serving import until
 
 pytestmark = pytest.mark.usefixtures("quick_exchange")
 
@@ -389,6 +390,7 @@ def test_a_process_that_is_killed_loses_nothing_and_nothing_counts_twice(
         )
         assert process.stdout is not None
         process.stdout.readline()
+        until(lambda: book.read_bytes().count(b'"ok"') > 25)  # noqa: B023 - called here
         time.sleep(float(rng.uniform(0.01, 0.25)))
         process.send_signal(signal.SIGKILL)
         process.wait()

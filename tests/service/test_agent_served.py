@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import ExitStack
 from itertools import count
 
 import numpy as np
 import pytest
 
-from rmab.errors import UnreachableError
 from rmab.service import exchange
+from rmab.service import server as server_module
 from rmab.service.agent import Agent
 from tests.service.pretend_server import tally
-from tests.service.serving import served, spectrum
+from tests.service.serving import PATIENCE, gives_up, served, spectrum
 
 Book = list[tuple[list[int], list[int]]]
-FEDERATION = spectrum(policy="fedtswi-gap", deadline=20.0)
+FEDERATION = spectrum(policy="fedtswi-gap", deadline=600.0)
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +31,7 @@ def play(agents, books, slots, seed=0):
     for _ in range(slots):
         for agent, book in zip(agents, books, strict=True):
             if agent.over:
-                assert agent.wait(20)
+                assert agent.wait(PATIENCE)
             arms = agent.choose()
             states = rng.integers(2, size=len(arms)).tolist()
             agent.observe(states)
@@ -67,7 +69,7 @@ def test_agents_play_round_after_round_together(tmp_path):
             assert len({agent.round for agent in agents}) == 1
             assert agents[0].round >= 9  # episodes of 2, 3, 4, ... slots
             for agent in agents:
-                assert agent.flush(20)
+                assert agent.flush(PATIENCE)
         finally:
             for agent in agents:
                 agent.close()
@@ -89,13 +91,31 @@ def test_a_server_that_restarts_is_found_again_and_misses_nothing(tmp_path):
                 books[0].append((arms, [0] * len(arms)))
             with served(tmp_path, FEDERATION, port=port) as made:
                 play([agent], books, 10, next(seeds))
-                assert agent.flush(20)
+                assert agent.flush(PATIENCE)
                 assert_all_there(made, books)
                 rounds.append(agent.round)
     finally:
         agent.close()
     assert rounds == sorted(rounds)
     assert len(set(rounds)) == 3
+
+
+def test_agents_whose_connections_make_room_for_others_miss_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 4)
+    books: list[Book] = [[], []]
+    with served(tmp_path, FEDERATION) as made, ExitStack() as stack:
+        agents = [
+            stack.enter_context(Agent(made.url, token=made.enroll(name), file=tmp_path / name))
+            for name in ("one", "two")
+        ]
+        for seed in range(10):
+            for _ in range(8):  # strangers who ask for nothing
+                stranger = socket.create_connection(("127.0.0.1", made.port))
+                stack.enter_context(stranger)
+            play(agents, books, 4, seed)
+        for agent in agents:
+            assert agent.flush(PATIENCE)
+        assert_all_there(made, books)
 
 
 def test_tls_with_a_private_ca(tmp_path, authority):
@@ -106,22 +126,19 @@ def test_tls_with_a_private_ca(tmp_path, authority):
         books: list[Book] = [[]]
         with Agent(made.url, token=token, file=tmp_path / "one", ca=authority.ca) as agent:
             play([agent], books, 10)
-            assert agent.flush(20)
+            assert agent.flush(PATIENCE)
         assert_all_there(made, books)
-        with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
-            Agent(made.url, token=token, file=tmp_path / "two", patience=0.5)
+        gives_up(
+            lambda patience: Agent(made.url, token=token, file=tmp_path / "two", patience=patience),
+            "CERTIFICATE_VERIFY_FAILED",
+        )
 
 
 def test_a_certificate_for_another_name_is_not_trusted(tmp_path, authority):
     tls = {"tls_cert": authority.other_cert, "tls_key": authority.other_key}
-    with (
-        served(tmp_path, FEDERATION, **tls) as made,
-        pytest.raises(UnreachableError, match=r"CERTIFICATE_VERIFY_FAILED.*127"),
-    ):
-        Agent(
-            made.url,
-            token=made.enroll("one"),
-            file=tmp_path / "one",
-            ca=authority.ca,
-            patience=0.5,
+    with served(tmp_path, FEDERATION, **tls) as made:
+        who = {"token": made.enroll("one"), "file": tmp_path / "one", "ca": authority.ca}
+        gives_up(
+            lambda patience: Agent(made.url, patience=patience, **who),
+            r"CERTIFICATE_VERIFY_FAILED.*127",
         )

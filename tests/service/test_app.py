@@ -10,7 +10,7 @@ import pytest
 
 from rmab.federation.charter import Federation, KnownArm
 from rmab.federation.messages import most_bytes
-from tests.service.serving import ByHand, Flat, served, spectrum, until
+from tests.service.serving import PATIENCE, ByHand, Flat, served, spectrum, until
 
 
 def test_rounds_follow_one_another(live, pair):
@@ -161,7 +161,7 @@ def test_an_agent_that_leaves_does_not_wait(live, pair):
         waiting = pool.submit(a.fetch, after=1, wait=20)
         until(lambda: live.server.federator.waiting.count == 1)
         live.client(a.token).post("/v1/leave")
-        assert waiting.result(5) is None
+        assert waiting.result(PATIENCE) is None
 
 
 def test_who_hung_up_does_not_take_part(live, pair):

@@ -3,11 +3,13 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
+
 from rmab.service import federator as federator_module
 from rmab.service import uploads as uploads_module
 from rmab.service import waiting
 from rmab.service.federator import Federator
-from tests.service.serving import ByHand, Flat, served, spectrum, until
+from tests.service.serving import PATIENCE, ByHand, Flat, served, spectrum, until
 
 # ----------------------------------------------------------------------------------------- restarts
 
@@ -105,16 +107,17 @@ def test_a_round_that_is_resumed_waits_for_who_fetched_it(tmp_path):
 
 def test_nothing_is_left_when_it_ends(tmp_path):
     before = threading.active_count()
-    with served(tmp_path, spectrum()) as live:
-        a = live.agent("a")
-        a.episode()
-        assert a.fetch(after=1, wait=10).round == 2
-        waiting = threading.Thread(target=a.fetch, kwargs={"after": 2, "wait": 30})
-        waiting.start()
-        until(lambda: live.server.federator.waiting.count == 1)
-    waiting.join(5)
-    assert not waiting.is_alive()
-    until(lambda: threading.active_count() == before)
+    # A client of its own, as the server's are closed with it, though one may still be read from.
+    with ThreadPoolExecutor() as pool, httpx.Client(timeout=PATIENCE) as own:
+        with served(tmp_path, spectrum()) as live:
+            a = live.agent("a")
+            a.episode()
+            assert a.fetch(after=1, wait=10).round == 2
+            address, header = f"{live.url}/v1/round?after=2&wait=30", dict(a.client.headers)
+            asked = pool.submit(own.get, address, headers=header)
+            until(lambda: live.server.federator.waiting.count == 1)
+        assert asked.result(PATIENCE).status_code == 204
+    until(lambda: threading.active_count() <= before)  # others may have ended
 
 
 # ------------------------------------------------------------------------------------------- faults
@@ -199,6 +202,6 @@ def test_one_agent_cannot_take_all_the_waiting(live, pair, monkeypatch):
         other = pool.submit(b.fetch, after=1, wait=20)
         until(lambda: live.server.federator.waiting.count == 3)
         live.client(a.token).post("/v1/leave")
-        assert [one.result(5).status_code for one in held] == [204, 204]
+        assert [one.result(PATIENCE).status_code for one in held] == [204, 204]
         live.client(b.token).post("/v1/leave")
-        assert other.result(5) is None
+        assert other.result(PATIENCE) is None

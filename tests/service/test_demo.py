@@ -12,7 +12,7 @@ import pytest
 
 from rmab.service.demo import AGENTS, Demo
 from tests.service.processes import RMAB
-from tests.service.serving import Flat, spectrum, until
+from tests.service.serving import PATIENCE, Flat, spectrum, until
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def test_the_demo_plays_and_leaves_nothing(folder):
         assert demo.reference == pytest.approx(0.98520, abs=5e-6)
         assert list(folder.iterdir())
         steps = list(demo.play(30))
-        assert httpx.get(f"{demo.url}/").status_code == 200
-        shown = httpx.get(f"{demo.url}/v1/overview").json()
+        assert httpx.get(f"{demo.url}/", timeout=PATIENCE).status_code == 200
+        shown = httpx.get(f"{demo.url}/v1/overview", timeout=PATIENCE).json()
     assert [step.slot for step in steps] == list(range(1, 31))
     assert steps[-1].round == 7  # after episodes of 2, 3, ..., 7 slots 27 have passed
     assert shown["round"] == 7
@@ -42,7 +42,7 @@ def test_the_demo_plays_and_leaves_nothing(folder):
     paid = sum(row["slots"] * row["reward"] for row in shown["rewards"])
     assert paid == pytest.approx(AGENTS * 27 * steps[26].reward)
     assert list(folder.iterdir()) == []
-    until(lambda: threading.active_count() == before)
+    until(lambda: threading.active_count() <= before)  # others may have ended
     with pytest.raises(httpx.ConnectError):
         httpx.get(demo.url)
 
@@ -60,12 +60,12 @@ def test_the_command_ends_on_an_interrupt(folder):
         page = started.stdout.readline()
         url = page.removeprefix("the page: ").strip()
         assert "reward" in started.stdout.readline()
-        assert httpx.get(url).status_code == 200
+        assert httpx.get(url, timeout=PATIENCE).status_code == 200
         # With known dynamics on the page, and the paper's learner at work.
-        shown = httpx.get(f"{url}v1/overview").json()
+        shown = httpx.get(f"{url}v1/overview", timeout=PATIENCE).json()
         assert shown["reference"] == pytest.approx(0.98520, abs=5e-6)
         started.send_signal(signal.SIGINT)
-        out, err = started.communicate(timeout=60)
+        out, err = started.communicate(timeout=300)
     finally:
         if started.poll() is None:
             started.kill()

@@ -19,7 +19,7 @@ from rmab.service import exchange
 from rmab.service.credentials import parse_token
 from tests.federation.lockstep import engine_decisions, true_states
 from tests.service.processes import Machine, environment
-from tests.service.serving import until
+from tests.service.serving import PATIENCE, until
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
 AGENTS, SLOTS = 3, 160
@@ -85,7 +85,7 @@ def played(machine, tmp_path_factory):
             for slot in range(SLOTS):
                 for m, agent in enumerate(agents):
                     if agent.over:
-                        assert agent.wait(60)
+                        assert agent.wait(300)
                     arms = agent.choose()
                     decisions[slot, m, arms] = True
                     agent.observe(states[slot, m, arms].tolist())
@@ -95,7 +95,7 @@ def played(machine, tmp_path_factory):
                 if slot == KILLED:
                     restart(signal.SIGKILL)
             for agent in agents:
-                assert agent.flush(30)
+                assert agent.flush(PATIENCE)
             last = status(server)
         finally:
             for agent in agents:
@@ -107,7 +107,7 @@ def played(machine, tmp_path_factory):
 
 
 def status(server):
-    return httpx.get(f"{server.url}/v1/status", timeout=30).json()
+    return httpx.get(f"{server.url}/v1/status", timeout=PATIENCE).json()
 
 
 def test_agents_decide_as_the_engine_does_slot_by_slot_through_restarts(played, monkeypatch):
@@ -195,11 +195,11 @@ def test_a_revoked_agent_is_refused_at_once_and_plays_on(played, tmp_path):
     token = machine.enroll("leaver")
     header = {"Authorization": f"Bearer {token}"}
     with (
-        httpx.Client(base_url=server.url, headers=header, timeout=30) as client,
+        httpx.Client(base_url=server.url, headers=header, timeout=PATIENCE) as client,
         rmab.Agent(server.url, token=token, file=tmp_path / "a.db") as agent,
     ):
         agent.observe([1] * len(agent.choose()))
-        assert agent.flush(30)
+        assert agent.flush(PATIENCE)
         assert client.get("/v1/round").status_code == 200
         machine.rmab("revoke", "spectrum.toml", "leaver")  # on the database, by another process
         assert client.get("/v1/round").status_code == 401
@@ -213,13 +213,14 @@ def test_a_revoked_agent_is_refused_at_once_and_plays_on(played, tmp_path):
         assert agent.unsent
         assert status(server)["slots"] == before["slots"]  # what it gave stays, no more comes
     with pytest.raises(FederationError, match="refuses the credential"):
-        rmab.Agent(server.url, token=token, file=tmp_path / "b.db", patience=10)
+        rmab.Agent(server.url, token=token, file=tmp_path / "b.db", patience=PATIENCE)
 
 
 def test_an_agents_token_does_no_admins_work(played):
     machine, server = played["machine"], played["server"]
     token = machine.enroll("ambitious")
-    with httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {token}"}) as client:
+    header = {"Authorization": f"Bearer {token}"}
+    with httpx.Client(base_url=server.url, headers=header, timeout=PATIENCE) as client:
         assert client.get("/v1/agents").status_code == 401
         assert client.post("/v1/agents", json={"name": "friend"}).status_code == 401
         assert client.delete("/v1/agents/radio-0").status_code == 401
@@ -231,7 +232,7 @@ def test_an_agents_token_does_no_admins_work(played):
     boss = machine.token_file("boss", machine.enroll("boss", "--admin"))
     done = machine.rmab("enroll", server.url, "friend", "--token-file", boss)
     assert done.returncode == 0
-    with httpx.Client(base_url=server.url) as client:
+    with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
         friend = {"Authorization": f"Bearer {done.stdout.strip()}"}
         assert client.get("/v1/round", headers=friend).status_code == 200
         boss_header = {"Authorization": f"Bearer {(machine.folder / boss).read_text().strip()}"}
@@ -266,11 +267,12 @@ def test_the_demo_leaves_nothing(tmp_path, machine, interrupted):
     assert process.stderr is not None
     lines = iter(process.stderr.readline, "")
     url = next(line for line in lines if line.startswith("the page: ")).split()[2]
-    assert "<html" in httpx.get(url).text
+    assert "<html" in httpx.get(url, timeout=PATIENCE).text
     if interrupted:
-        until(lambda: httpx.get(f"{url}v1/status").json()["slots"] > 0)
+        shown = f"{url}v1/status"
+        until(lambda: httpx.get(shown, timeout=PATIENCE).json()["slots"] > 0)
         process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == (130 if interrupted else 0), err
     assert "Traceback" not in err
     table = json.loads(out)

@@ -21,7 +21,7 @@ from rmab.service.federator import Federator
 from rmab.service.logs import Log
 from rmab.service.metrics import Metrics
 from rmab.service.openapi import document
-from tests.service.serving import Flat, served, spectrum
+from tests.service.serving import PATIENCE, Flat, served, spectrum
 
 CHECKS = [
     schemathesis.checks.not_a_server_error,
@@ -131,7 +131,9 @@ def test_the_server_does_what_its_document_says(live):
         headers = {"Authorization": f"Bearer {tokens[role]}"}
 
         def ask(case, headers=headers):
-            case.call_and_validate(base_url=running.url, headers=headers, checks=CHECKS, timeout=10)
+            case.call_and_validate(
+                base_url=running.url, headers=headers, checks=CHECKS, timeout=PATIENCE
+            )
 
         takes = operation.definition.raw.keys() & {"parameters", "requestBody"}
         try_all(operation, 60 if takes else 3, ask)
@@ -154,7 +156,7 @@ def test_nobody_gets_in_without_a_credential(live):
 
         def ask(case, wrong=wrong):
             for headers in ({}, {"Authorization": f"Bearer {wrong}"}):
-                answer = case.call(base_url=running.url, headers=headers, timeout=10)
+                answer = case.call(base_url=running.url, headers=headers, timeout=PATIENCE)
                 assert answer.status_code == 401
 
         try_all(operation, 5, ask)

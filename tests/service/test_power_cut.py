@@ -52,7 +52,7 @@ def traced(tracing, folder, bug=""):
             "RMAB_TRACE_FILE": str(folder / "trace"),
         },
         check=True,
-        timeout=100,
+        timeout=300,
     )
     return read_trace(folder / "trace")
 

@@ -17,7 +17,7 @@ from rmab.federation.charter import load_federation
 from rmab.service import federator
 from rmab.service.logs import MOST_A_SECOND
 from tests.service.processes import Machine, environment
-from tests.service.serving import ByHand, served, spectrum
+from tests.service.serving import PATIENCE, ByHand, served, spectrum
 
 STUDY = "plays = 1\npolicies = ['whittle']\n" + 4 * (
     "[[arm]]\np01 = 0.3\np11 = 0.6\nreward = 1.0\n"
@@ -55,7 +55,7 @@ def story(tmp_path_factory):
     bodies = []
 
     with machine.serve("--verbose") as server:
-        with httpx.Client(base_url=server.url, timeout=30) as client:
+        with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
 
             def ask(method, path, token, scheme="Bearer", **more):
                 value = token

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -23,7 +24,7 @@ from rmab.service import server as server_module
 from rmab.service.admin import HttpAdmin
 from rmab.service.server import Server, Settings
 from tests.service.processes import Machine
-from tests.service.serving import ByHand, Flat, served, spectrum, until
+from tests.service.serving import PATIENCE, ByHand, Flat, served, spectrum, until
 
 # ---------------------------------------------------------------------------------------- processes
 
@@ -39,14 +40,16 @@ def prepared(machine):
     database = str(machine.folder / "spectrum.db")
     with served(machine.folder, spectrum(), database=database) as live:
         token = live.enroll("a")
-    return live, token
+    yield live, token
+    live.close_clients()
 
 
 def test_a_process_says_where_it_is_and_ends_in_order(machine, prepared):
     _, token = prepared
     with machine.serve(plain=True) as one:
         assert one.said == f"rmab server: federation spectrum at {one.url}"
-        assert httpx.get(f"{one.url}/readyz").json() == {"status": "ready", "round": 1}
+        answer = httpx.get(f"{one.url}/readyz", timeout=PATIENCE)
+        assert answer.json() == {"status": "ready", "round": 1}
         again = machine.rmab("server", "spectrum.toml", "--port", "0")
         assert again.returncode == 2
         assert "served by another process" in again.stderr
@@ -56,18 +59,15 @@ def test_a_process_says_where_it_is_and_ends_in_order(machine, prepared):
         ready = json.loads(two.said)
         assert set(ready) == {"url", "federation", "pid"}
         assert ready["pid"] == two.process.pid
-        client = httpx.Client(headers={"Authorization": f"Bearer {token}"}, timeout=20)
-        with client:
-            # Somebody waits for a round as the server is told to end: it is let go.
-            waiting = threading.Thread(
-                target=client.get, args=(f"{two.url}/v1/round?after=1&wait=30",)
-            )
-            waiting.start()
-            until(lambda: "rmab_longpolls 1.0" in httpx.get(f"{two.url}/metrics").text)
-            started = time.monotonic()
+        client = httpx.Client(headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE)
+        with client, ThreadPoolExecutor() as pool:
+            # Somebody waits for a round as the server is told to end: it is let go, with an answer.
+            waiting = pool.submit(client.get, f"{two.url}/v1/round?after=1&wait=30")
+            metrics = f"{two.url}/metrics"
+            until(lambda: "rmab_longpolls 1.0" in httpx.get(metrics, timeout=PATIENCE).text)
             assert two.end(signal.SIGINT) == 0
-            waiting.join(5)
-            assert time.monotonic() - started < 10
+            assert waiting.result(PATIENCE).status_code == 204
+            assert waiting.result().elapsed.total_seconds() < 30
 
 
 def test_a_killed_process_goes_on_where_it_was(machine, prepared):
@@ -84,10 +84,9 @@ def test_a_killed_process_goes_on_where_it_was(machine, prepared):
     for secret in (agent.token, other.token):
         assert secret not in log
     with machine.serve() as two:
-        status = httpx.get(f"{two.url}/v1/status").json()
+        status = httpx.get(f"{two.url}/v1/status", timeout=PATIENCE).json()
         assert (status["uploads"], status["slots"]) == (1, 2)
         assert status["round"] in (1, 2)  # b is not known to take part: a's report closes round 1
-    here.close_clients()
 
 
 def test_a_process_told_to_end_while_it_plans_ends(machine):
@@ -96,7 +95,7 @@ def test_a_process_told_to_end_while_it_plans_ends(machine):
     lock = machine.folder / "spectrum.db.lock"
     until(lambda: lock.exists() and lock.read_text())  # it has the database, and plans round 1
     started.send_signal(signal.SIGTERM)
-    out, err = started.communicate(timeout=60)
+    out, err = started.communicate(timeout=300)
     assert (started.returncode, out, err) == (0, "", "")
 
 
@@ -160,7 +159,7 @@ def test_a_failed_start_leaves_nothing(tmp_path):
     before = threading.active_count()
     with pytest.raises(RuntimeError, match="no plan today"), served(tmp_path, federation, planner):
         pass
-    until(lambda: threading.active_count() == before)
+    until(lambda: threading.active_count() <= before)  # others may have ended
     with served(tmp_path, federation) as live:  # the database is free
         assert live.client().get("/readyz").status_code == 200
 
@@ -173,14 +172,14 @@ def test_tls_with_a_private_ca(tmp_path, authority):
     with served(tmp_path, spectrum(), tls_cert=cert, tls_key=key) as live:
         assert live.url.startswith("https://127.0.0.1:")
         trusted = ssl.create_default_context(cafile=ca)
-        with httpx.Client(base_url=live.url, verify=trusted) as client:
+        with httpx.Client(base_url=live.url, verify=trusted, timeout=PATIENCE) as client:
             assert client.get("/readyz").status_code == 200
             port = client.base_url.port
         with HttpAdmin(live.url, live.enroll("boss", "admin"), str(ca)) as admin:
             assert [row["name"] for row in admin.agents()] == ["boss"]
         with (
             pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"),
-            httpx.Client(base_url=live.url) as client,
+            httpx.Client(base_url=live.url, timeout=PATIENCE) as client,
         ):
             client.get("/readyz")
         old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -196,7 +195,7 @@ def test_tls_with_a_private_ca(tmp_path, authority):
         with socket.create_connection(("127.0.0.1", port)) as silent:
             with pytest.raises(httpx.HTTPError):
                 httpx.get(live.url.replace("https", "http"))
-            with httpx.Client(base_url=live.url, verify=trusted) as client:
+            with httpx.Client(base_url=live.url, verify=trusted, timeout=PATIENCE) as client:
                 assert client.get("/readyz").status_code == 200
             assert silent.fileno() >= 0
     with pytest.raises(FederationError, match="must not be encrypted"):
@@ -213,8 +212,8 @@ def test_tls_with_a_private_ca(tmp_path, authority):
 @pytest.fixture
 def hasty(tmp_path, monkeypatch):
     """A server whose patience is short, and an agent in it."""
-    for name, seconds in (("HEAD_SECONDS", 0.5), ("BODY_SECONDS", 0.5), ("STALL_SECONDS", 0.5)):
-        monkeypatch.setattr(connections, name, seconds)
+    for name in ("HEAD_SECONDS", "BODY_SECONDS", "STALL_SECONDS"):
+        monkeypatch.setattr(connections, name, 2.0)  # enough for the good, on a slow machine too
     monkeypatch.setattr(server_module, "WATCH_SECONDS", 0.05)
     with served(tmp_path, spectrum()) as live:
         yield live
@@ -231,7 +230,7 @@ def good(hasty):
 
 
 def connect(live):
-    return socket.create_connection(("127.0.0.1", live.port), timeout=10)
+    return socket.create_connection(("127.0.0.1", live.port), timeout=PATIENCE)
 
 
 def answer(peer):
@@ -258,31 +257,30 @@ def test_who_never_finishes_a_head_is_dropped(hasty):
 
         def drip():
             with contextlib.suppress(OSError):
-                for _ in range(200):
+                for _ in range(90):  # below the bound on fields
                     slow.sendall(b"X-Slow: 1\r\n")
                     drops.sendall(b"\r\n")
-                    time.sleep(0.02)
+                    time.sleep(0.05)
             closed.append(True)
 
         dripping = threading.Thread(target=drip)
         dripping.start()
         for peer in (silent, slow, drops):
             assert answer(peer) == b""
-        dripping.join(5)
+        dripping.join(PATIENCE)
         assert closed
     assert "rmab_dropped_connections_total 3.0" in hasty.client().get("/metrics").text
 
 
 def test_who_never_finishes_a_body_is_told_so(hasty, good):
-    with connect(hasty) as peer:
+    with connect(hasty) as peer, connect(hasty) as chunked:
         peer.sendall(upload_head(good, 300) + b"{")
-        text = answer(peer)
-    assert text.startswith(b"HTTP/1.1 408 ")
-    assert b'"error": "timeout"' in text
-    with connect(hasty) as chunked:
         head = upload_head(good, 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
         chunked.sendall(head + b"1\r\n{\r\n")
-        assert answer(chunked).startswith(b"HTTP/1.1 408 ")
+        for one in (peer, chunked):
+            text = answer(one)
+            assert text.startswith(b"HTTP/1.1 408 ")
+            assert b'"error": "timeout"' in text
 
 
 def test_who_goes_away_in_the_midst_of_an_upload(hasty, good):
@@ -336,7 +334,7 @@ def test_requests_sent_ahead_are_answered_in_order_up_to_a_bound(hasty, good):
         with contextlib.suppress(ConnectionError):
             peer.sendall(waits + one * 5000)
         assert b"HTTP/1.1 429 " in answer(peer)
-    until(lambda: hasty.server.federator.waiting.count == 0, 25)
+    until(lambda: hasty.server.federator.waiting.count == 0)
 
 
 def test_who_does_not_read_is_dropped(hasty):
@@ -366,6 +364,9 @@ def test_idle_connections_make_room(tmp_path, monkeypatch):
         agent.fetch()
         for _ in range(60):
             stack.enter_context(connect(live))
+        # Any idle connection may have been closed, the agent's too. A new one comes after all the
+        # others, so it stays.
+        agent.client = live.client(agent.token)
         assert agent.send(agent.play()).status_code == 201
         client = live.client()
 
@@ -407,5 +408,5 @@ def test_many_agents_wait_at_once(tmp_path):
             second.fetch()
             assert second.send(second.play()).status_code == 201
         for thread in threads:
-            thread.join(20)
+            thread.join(PATIENCE)
         assert answers == [2] * 40

@@ -10,7 +10,9 @@ uvicorn gives a connection as long as it likes to send a request. Here each phas
 
 and its size: MOST_HEAD bytes of head, MOST_FIELDS fields, MOST_AHEAD requests sent ahead of their
 answers. At most `most` connections are open at once; for one more, one without a request is closed,
-so that idle ones cannot keep others out.
+so that idle ones cannot keep others out. Which one is left to chance: with a rule, strangers could
+aim at those of others. A request that is on its way just then is lost, as it may be on any
+connection that is kept; an agent sends it again.
 
 A server that ends must know all of its connections, for none may be left open when uvloop's loop is
 closed: it warns of each, and where warnings are errors that one stays open and the loop waits for

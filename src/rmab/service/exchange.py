@@ -109,6 +109,7 @@ class Exchange:
         self._closed_rounds = 0  # told of in a row
         self._wake = asyncio.Event()
         self._stop = asyncio.Event()
+        self._given_up: set[asyncio.Future[None]] = set()  # requests that end yet
 
     # ----------------------------------------------------------------- from the agent's own thread
 
@@ -159,6 +160,8 @@ class Exchange:
             await asyncio.wait({work})
             self._keep_offers()
             await self._leave()
+            if self._given_up:  # whose connections may not be closed yet
+                await asyncio.wait(self._given_up)
 
     async def _work(self) -> None:
         while not self._stop.is_set():
@@ -228,9 +231,11 @@ class Exchange:
             await fetch
             return True
         finally:
+            self._given_up.add(fetch)
             fetch.cancel()
             stirred.cancel()
             await asyncio.wait({fetch, stirred})
+            self._given_up.discard(fetch)
 
     async def _pause(self, asked: float | None) -> None:
         """Wait before the next attempt; what is handed over meanwhile is kept at once."""

@@ -87,10 +87,13 @@ class _Handshake:
     such a connection would stay open, at both ends, until the garbage collector finds it.
     """
 
+    def __init__(self) -> None:
+        self._stream: Any = None
+
     async def __call__(self, step: str, info: dict[str, Any]) -> None:
         if step == "connection.connect_tcp.complete":
             self._stream = info["return_value"]
-        elif step == "connection.start_tls.failed":
+        elif step == "connection.start_tls.failed" and self._stream is not None:
             await self._stream.aclose()
 
 

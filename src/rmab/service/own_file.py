@@ -1,4 +1,4 @@
-"""An SQLite file of one process's own: locked for life, for its owner alone, with small writes that
+"""An SQLite file of one agent's own: locked for life, for its owner alone, with small writes that
 wait for nothing.
 
 Two threads use it, each through a connection of its own. One adds rows (`add`): each is a
