@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rmab.arms import Arms, channels
-from rmab.engine.montecarlo import batch_size, default_threads, table_ages
+from rmab.engine.montecarlo import default_threads, even_width, table_ages
 from rmab.engine.simulate import Setting, Simulate, simulator
 from rmab.engine.world import truth
 from rmab.federation.policies import named
@@ -107,7 +107,7 @@ def yardstick(numbers: int) -> float:
 def measure(case: Case) -> Row:
     """Best of ROUNDS of the engine and of the yardstick."""
     setting = Setting.of(case.arms, case.agents, HORIZON, max_age=table_ages(case.arms))
-    width = min(case.trials // 2, batch_size(setting))
+    width = even_width(setting, case.trials, default_threads())
     begun = time.perf_counter()
     program = simulator(setting, named(case.policy, HORIZON), width)
     compiled = time.perf_counter() - begun

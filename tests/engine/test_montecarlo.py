@@ -13,7 +13,7 @@ import rmab
 from rmab.arms import Kind, stationary_belief
 from rmab.engine import montecarlo
 from rmab.engine.moments import BLOCK
-from rmab.engine.montecarlo import REFERENCE, Trials, batch_size, final_slots
+from rmab.engine.montecarlo import REFERENCE, Trials, batch_size, even_width, final_slots
 from rmab.engine.plans import _look_up
 from rmab.engine.setting import Joint, Outcome, Setting
 from rmab.engine.simulate import simulator
@@ -264,6 +264,18 @@ def test_batches_fit_the_cache_and_long_horizons_are_not_kept_in_bulk():
         assert size % BLOCK == 0
         assert size == BLOCK or 4 * horizon * size <= montecarlo.SERIES_BYTES
     assert batch_size(setting(1, 2, 10**6)) == BLOCK
+
+
+@pytest.mark.parametrize("n_trials", [1, 33, 1000, 1024, 2048, 10_000])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_have_as_much_to_do(n_trials, threads):
+    paper = Setting(4, (Kind(2, always=False, alike=True),) * 4, 1000)
+    width = even_width(paper, n_trials, threads)
+    assert width % BLOCK == 0
+    assert width <= batch_size(paper)
+    batches = -(-n_trials // width)
+    busiest = -(-batches // threads) * width
+    assert busiest - n_trials / threads < batches * BLOCK
 
 
 def test_the_last_tenth_has_at_least_a_slot():

@@ -2,7 +2,8 @@
 
 import pytest
 
-from rmab.federation.policies import POLICIES, named
+from rmab.errors import ModelError
+from rmab.federation.policies import POLICIES, Policy, named
 from rmab.studies.study import KNOWN, LEARNERS, OPTIONS
 
 
@@ -37,3 +38,13 @@ def test_the_same_policy_is_the_same_object():
     assert named("feducb-wi", 100, {"clip": False}) is named("feducb-wi", 100, {"clip": False})
     assert named("fedtswi", 100, {"prior": [1, 2]}) is named("fedtswi", 100, {"prior": (1, 2)})
     assert named("fedtswi", 100) is not named("fedtswi", 200)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("depth", 2.0), ("depth", -1), ("gaps", -1), ("gaps", 2.5), ("max_age", 0)]
+)
+def test_numbers_of_ones_own_policy_are_checked(key, value):
+    with pytest.raises(
+        ModelError, match=f"policy mine: {key} must be a whole number .* got {value}"
+    ):
+        Policy("mine", None, **{key: value})

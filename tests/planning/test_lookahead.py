@@ -354,8 +354,11 @@ def test_a_depth_that_would_take_too_long_is_refused():
         check_depth(PAPER.kinds, 2, 4)
     many = some_channels(64, 0)
     check_depth(many.kinds, 16, 2)
-    with pytest.raises(ModelError, match=r"depth must be at most 2 .* 65,536 outcomes .* got 3"):
+    with pytest.raises(ModelError, match=r"depth must be at most 2 .* more than 64 ways; got 3"):
         lookahead_value(many, 16, 3)
+    # A number of outcomes with more digits than Python prints.
+    with pytest.raises(ModelError, match=r"of 15000 played arms, .* got 3"):
+        check_depth(PAPER.kinds * 3750, 15_000, 3)
 
 
 def test_whittle_is_beaten_on_average():

@@ -93,10 +93,18 @@ def final_slots(horizon: int) -> int:
 
 
 def batch_size(setting: Setting) -> int:
-    """Trials to run at once: a power of two of at least BLOCK."""
+    """The most trials to run at once: a power of two of at least BLOCK."""
     wide = ELEMENTS if jax.default_backend() == "cpu" else DEVICE_ELEMENTS
     size = min(wide // (setting.n_arms * setting.n_agents), SERIES_BYTES // (4 * setting.horizon))
     return max(BLOCK, 1 << (max(1, size).bit_length() - 1))
+
+
+def even_width(setting: Setting, n_trials: int, threads: int) -> int:
+    """The same for a number of trials that threads share; on a CPU all get as many batches."""
+    batches = -(-n_trials // batch_size(setting))
+    if jax.default_backend() == "cpu":
+        batches += -batches % threads
+    return -(-n_trials // (batches * BLOCK)) * BLOCK
 
 
 def default_threads() -> int:
@@ -124,12 +132,12 @@ def simulate(
 ) -> Simulated:
     """Run all trials of all policies; Ctrl-C ends early with the trials done so far."""
     setting = trials.setting
-    width = trials.batch or min(batch_size(setting), -(-trials.n_trials // BLOCK) * BLOCK)
+    threads = trials.threads or default_threads()
+    width = trials.batch or even_width(setting, trials.n_trials, threads)
     if width % BLOCK:
         raise ValueError(f"batch must be a multiple of {BLOCK}, got {width}")
     reference = named(REFERENCE, setting.horizon)
     everyone = {**policies, "": reference}
-    threads = trials.threads or default_threads()
     world = truth(trials.arms)
     guides = {policy: _guide(trials, policy, optimum) for policy in everyone.values()}
 

@@ -36,7 +36,16 @@ from typing import Any, NamedTuple
 from rmab.arms import Kind
 from rmab.errors import FederationError, ModelError, StudyError
 from rmab.federation.rounds import DRAWS, SCHEDULES
-from rmab.federation.settings import LEARNERS, check_options, is_number, one_of, read_toml, shown
+from rmab.federation.settings import (
+    GAPS,
+    LEARNERS,
+    OPTIONS,
+    check_options,
+    is_number,
+    one_of,
+    read_toml,
+    shown,
+)
 from rmab.planning.lookahead import DEPTH, check_depth
 
 __all__ = [
@@ -49,7 +58,6 @@ __all__ = [
     "load_federation",
 ]
 
-GAPS = 32  # G of the policies that learn from every look, unless told otherwise
 NAME_RULE = "1 to 64 letters, digits, dots, hyphens or underscores, the first a letter or digit"
 MOST_ARMS, MOST_STATES, MOST_COUNTS = 4096, 64, 2**20
 _REWARDS = (1e-30, 1e30)  # sizes that single precision keeps
@@ -171,7 +179,7 @@ class Federation:
     @property
     def gaps(self) -> int:
         """G: of policies that learn from every look their own, else 1."""
-        return int(self.options.get("gaps", GAPS)) if self.policy.endswith("-gap") else 1
+        return int(self.options.get("gaps", GAPS)) if "gaps" in OPTIONS[self.policy] else 1
 
     @property
     def shape(self) -> Shape:

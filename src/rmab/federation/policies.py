@@ -22,7 +22,9 @@ import numpy as np
 from jax import Array
 
 from rmab.arms import Arms, FloatArray, Moves
-from rmab.learning.learners import GAPS, Evidence, Prior, survivors, thompson, ucb
+from rmab.errors import ModelError
+from rmab.federation.settings import GAPS
+from rmab.learning.learners import Evidence, Prior, survivors, thompson, ucb
 from rmab.learning.randomness import Draws
 from rmab.planning.general import fixed_best_scores, fixed_scores, myopic_table, whittle_table
 from rmab.planning.lookahead import DEPTH
@@ -73,6 +75,15 @@ class Policy:
     randomised: bool = True
     gaps: int = 0
     max_age: int = 64
+
+    def __post_init__(self) -> None:
+        for key, least in (("depth", 0), ("gaps", 0), ("max_age", 1)):
+            value = getattr(self, key)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ModelError(
+                    f"policy {self.name}: {key} must be a whole number from {least} on, "
+                    f"got {value!r}"
+                )
 
 
 def _fed1_ucb(name: str, horizon: int, *, sigma: float = 0.5) -> Policy:

@@ -18,6 +18,7 @@ from rmab.errors import StudyError
 from rmab.planning.lookahead import DEPTHS
 
 __all__ = [
+    "GAPS",
     "KNOWN",
     "LEARNERS",
     "OPTIONS",
@@ -43,6 +44,7 @@ KNOWN = ("whittle", "myopic", "lookahead", "optimal", "fixed", "fixed-best", "ra
 
 _PRIORS = (1e-6, 1e6)
 _MOST_SIGMA = 1e6
+GAPS = 32  # G of the policies that learn from every look, unless told otherwise
 _GAPS = (8, 128)  # fewer cannot tell hidden arms' two matrices apart; more compile for minutes
 
 

@@ -52,11 +52,10 @@ from rmab.learning.matrix_posterior import draw_matrices, mean_matrices
 from rmab.learning.paths import fill_in
 from rmab.learning.randomness import Draws
 
-__all__ = ["GAPS", "WAITS", "Evidence", "Prior", "count_kinds", "survivors", "thompson", "ucb"]
+__all__ = ["WAITS", "Evidence", "Prior", "count_kinds", "survivors", "thompson", "ucb"]
 
 Prior = float | tuple[float, float]  # Dirichlet(a, ..., a), or for two states Beta(a, b)
 WAITS = 8  # c is counted below this for arms seen only when played that do not move alike
-GAPS = 32  # G, where all pairs of looks are used; at least WAITS - 1
 
 
 class Evidence(NamedTuple):

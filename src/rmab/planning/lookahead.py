@@ -102,11 +102,11 @@ def check_depth(kinds: Sequence[Kind], plays: int, depth: int) -> None:
     """Refuse a depth at which these arms would take too long."""
     if depth not in DEPTHS:
         raise ModelError(f"depth must be one of {', '.join(map(str, DEPTHS))}, got {depth}")
-    outcomes = _count_outcomes(kinds, plays)
-    if depth > 2 and outcomes > MOST_OUTCOMES:
+    if depth > 2 and _count_outcomes(kinds, plays) > MOST_OUTCOMES:
         raise ModelError(
-            f"depth must be at most 2 for these arms, as {plays} plays may have {outcomes:,} "
-            f"outcomes and more than {MOST_OUTCOMES} are not looked through; got {depth}"
+            f"depth must be at most 2 for these arms: what a slot shows of {plays} played arms, "
+            f"and of those that are always seen, may turn out in more than {MOST_OUTCOMES} ways; "
+            f"got {depth}"
         )
 
 
