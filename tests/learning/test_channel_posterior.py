@@ -93,6 +93,13 @@ CASES = {
     "strongly alternating, seen by state": some_counts(
         (2, 1, 0, 18), (2, 1, 1, 156), (3, 0, 0, 3), (3, 0, 1, 24), (4, 1, 0, 29), (4, 1, 1, 141)
     ),
+    "two modes where m < 0": some_counts((1, 0, 0, 1), (1, 0, 1, 5), (2, 1, 0, 4), (2, 1, 1, 30)),
+    "two far modes where m < 0": some_counts(
+        (1, 0, 0, 150), (1, 0, 1, 1350), (2, 1, 0, 360), (2, 1, 1, 1140)
+    ),
+    "the same, states exchanged": some_counts(
+        (1, 1, 1, 150), (1, 1, 0, 1350), (2, 0, 1, 360), (2, 0, 0, 1140)
+    ),
     "alternating": some_counts((1, 0, 1, 30), (1, 1, 0, 28), (3, 0, 1, 20), (4, 0, 0, 20)),
     "all gaps": some_counts(
         *((g, s, t, 3 + (s == t) * 20 // g) for g in range(1, 34) for s in (0, 1) for t in (0, 1))
@@ -210,7 +217,7 @@ def test_draws_are_calibrated_at_every_number_of_looks(looks):
 @pytest.mark.parametrize("looks", [3, 100, 3000, 1_000_000])
 def test_near_deterministic_and_near_independent_channels_are_calibrated(prior, looks):
     rng = np.random.default_rng(looks + 7)
-    for pattern in ("consecutive", "random plays", "up to twelve", "seldom"):
+    for pattern in ("consecutive", "random plays", "pairs", "up to twelve", "seldom"):
         p01, p11 = rng.beta(prior[0], prior[1], size=(2, WIDTH))
         drawn = sampler(prior)(simulated(p01, p11, looks, pattern, rng), seed=looks)
         assert min(ranks_fit(drawn, p01, p11)) > 1e-4, pattern
@@ -235,7 +242,7 @@ def waiting_by_state(p01, p11, looks, waits, rng):
 def test_gaps_that_depend_on_the_state_last_seen_leave_draws_calibrated(waits):
     """P^2(1, 1) is the same for p11 and p01 - p11: posteriors then have two modes where m < 0."""
     rng = np.random.default_rng(3)
-    for looks in (10, 40, 300):
+    for looks in (10, 40, 300, 3000):
         p01, p11 = rng.uniform(size=(2, WIDTH))
         drawn = sampler((1.0, 1.0))(waiting_by_state(p01, p11, looks, waits, rng), seed=looks)
         assert min(ranks_fit(drawn, p01, p11)) > 1e-4, looks

@@ -38,6 +38,7 @@ STARTS = (  # x and y by chart
     np.array([(x, y) for x in GRID for y in (-4.5, -2.5, -0.5, 1.0)]).T,
     np.array([(x, y) for x in GRID for y in (-2.5, -0.5, 1.0, 3.0)]).T,
 )
+RARE = 50  # pairs at even gaps beside which one at an odd gap counts for little
 SAFE = 1 + 1e-6  # 1, and more than rounding may take off a sum that is positive
 TINY = 1e-9  # less than a sum that is not 0
 
@@ -58,8 +59,9 @@ class Looks(NamedTuple):
         rises, falls              pairs that cross, or have settled in 1 and in 0
 
     Never negative: seen0, seen1, pairs one slot apart that begin in 0 and 1; late, pairs that have
-    settled; total, all. With long gaps shared out: lumps, (LUMPS, 2, 2, n,
-    trials), and lumped rises, falls and late; moved, how many pairs that concerns.
+    settled; total, all. even0, even1: pairs at even gaps that begin in 0 and 1, less RARE for each
+    at an odd gap. With long gaps shared out: lumps, (LUMPS, 2, 2, n, trials), and lumped rises,
+    falls and late; moved, how many pairs that concerns.
     """
 
     counts: Array
@@ -75,6 +77,8 @@ class Looks(NamedTuple):
     seen1: Array
     late: Array
     total: Array
+    even0: Array
+    even1: Array
     lumped_rises: Array
     lumped_falls: Array
     lumped_late: Array
@@ -126,8 +130,10 @@ def _rows(kinds: int, prior: tuple[float, float]) -> tuple[Floats, Floats]:
             (t == 0) & (last | (s == 1)),
         ]
     ).reshape(-1, 4 * kinds)
-    counted = np.stack([first & (s == 0), first & (s == 1), last, t >= 0])
-    counted = counted.reshape(-1, 4 * kinds)
+    even = np.where(last, 0, np.where(place % 2 == 1, 1, -RARE))
+    counted = np.stack(
+        [first & (s == 0), first & (s == 1), last, t >= 0, even * (s == 0), even * (s == 1)]
+    ).reshape(-1, 4 * kinds)
     shares = _shares(kinds)[:, place]  # (LUMPS + 1, kinds, 2, 2)
     lumped = np.stack(
         [

@@ -7,12 +7,14 @@ and two slots after 1 do not tell p11 from p01 - p11), a thin curve where b0 is 
 (looks at long gaps). The charts of `channel_charts` make it nearly normal around a mode.
 
 In each of the charts RISING, STEEP and FALLING a mode is found by Fisher scoring, from the best of
-a fixed set of points. A place is drawn from one of three laws:
+a fixed set of points. Where the last two, both of m < 0, come to the same mode and the gaps leave
+room for another, one of them goes on from where that would be. A place is drawn from one of three
+laws:
 
     near   a bivariate t around one of the modes, each as likely as its share of the posterior is
            by Laplace's method, and no less than FEWEST;
-    wide   x as it is known, y from a logistic law: all memories of one sign, with tails at least
-           as heavy as those of the posterior;
+    wide   x as it is known, y from a logistic law around the mode: tails at least as heavy as
+           those of the posterior, as where all small memories are alike to looks at long gaps;
     rows   a bivariate t of the log odds of p01 and p11, as looks one slot apart alone tell them.
 
 A Metropolis chain goes from place to place with probability min(1, w(new) / w(now)), w = posterior
@@ -47,6 +49,7 @@ from rmab.learning.channel_charts import (
     ROWS,
     STEEP,
     Channel,
+    Coordinates,
     channel_at,
     places,
     slopes,
@@ -56,13 +59,18 @@ from rmab.learning.randomness import Draws, Mask, Numbers
 
 __all__ = ["draw_channels", "mean_channels"]
 
-PLACES = 11  # of the chain: where it begins, and those that it may go to
-WIDE = 0.25  # of them from the laws `wide` and `rows`, half each
+PLACES = 11  # of the chain: where it begins, and those that it may go to; more by 1 / prior where
+LEAST = 0.1  # that is under 1 and tails are long, this or more
+WIDE = 0.25  # of them from the laws `wide` and `rows`, half each, unless pairs are SEVERAL or more
+SEVERAL, FEW = 100.0, 0.05  # and FEW of all, or fewer, are one slot apart:
+SELDOM = 0.1  # of WIDE from the law `rows` then
 FEWEST = 0.08  # of the others around each mode
 NODES = 48  # places in each chart for a mean
 TURNS = 4  # of Fisher scoring with pairs at long gaps shared out; one more without where it matters
 MATTERS = 16.0  # moved^2 / total, pairs shared out and all pairs, from which it does
 MANY, MORE = 5000.0, 4  # pairs from which there are more such turns, and how many
+DOUBTFUL, CLOSE = 20.0, 0.3  # even pairs, and a distance, from which modes of m < 0 may be two
+PARTED, AFTER = 3, 3  # turns before such modes are parted, and turns more than TURNS
 FARTHEST = 3.0  # of a turn, in a coordinate
 EDGE = 30.0  # of coordinates: e^-2 EDGE and its inverse are numbers of single precision
 HOPELESS = -1e30  # the log of a weight that is never taken
@@ -83,7 +91,8 @@ class _Ground(NamedTuple):
     """What is known of the posterior; arrays are by chart or end in (n, trials).
 
     apart, scale: the spreads of x, by chart, and of y in the wide law; rows: the log odds of p01
-    and p11 by looks one slot apart alone, their means and spreads, (2, n, trials) each.
+    and p11 by looks one slot apart alone, their means and spreads, (2, n, trials) each; direct: the
+    share of the law `rows` in WIDE.
     """
 
     looks: Looks
@@ -91,6 +100,7 @@ class _Ground(NamedTuple):
     apart: Array
     scale: Array
     rows: tuple[Array, Array]
+    direct: Array
 
 
 def draw_channels(counts: Array, prior: tuple[float, float], draws: Draws) -> tuple[Array, Array]:
@@ -98,14 +108,16 @@ def draw_channels(counts: Array, prior: tuple[float, float], draws: Draws) -> tu
 
     counts: (G + 1, 2, 2, n, trials), the last slice settled; prior: Beta(a, b) of both.
     """
+    size = math.ceil(PLACES / max(LEAST, min(1.0, *prior)))
     ground = _survey(counts, prior)
     share = _shares(ground)
-    lead = (PLACES, *counts.shape[3:-1])
+    lead = (size, *counts.shape[3:-1])
     which, radius, angle, depth, luck = (draws.uniform(*lead) for _ in range(5))
     wide = which < WIDE
     which = jnp.where(wide, which / WIDE, (which - WIDE) / (1 - WIDE))
     near = jnp.where(which < share[0], RISING, jnp.where(which < 1 - share[2], STEEP, FALLING))
-    broad = jnp.where(which < 0.5, ROWS, jnp.where(which < 0.75, RISING, FALLING))
+    broad = jnp.where(which > (1 + ground.direct) / 2, RISING, FALLING)
+    broad = jnp.where(which < ground.direct, ROWS, broad)
     kind = jnp.where(wide, broad, near)
     numbers = kind, wide, radius, angle, depth, jnp.log(luck)
     # XLA would otherwise draw them anew for each of the arrays that follow.
@@ -113,7 +125,7 @@ def draw_channels(counts: Array, prior: tuple[float, float], draws: Draws) -> tu
     kind, wide, radius, angle, depth, luck = numbers
     found = _evaluated(ground, share, (kind, wide), (radius, angle, depth))
     now = tuple(x[0] for x in found)
-    for step in range(1, PLACES):
+    for step in range(1, size):
         takes = luck[step] < found[2][step] - now[2]
         now = tuple(jnp.where(takes, x[step], old) for x, old in zip(found, now, strict=True))
     return now[0], now[1]
@@ -150,7 +162,8 @@ def _survey(counts: Array, prior: tuple[float, float]) -> _Ground:
     scale = jnp.maximum(1, 1 / (1 + jnp.minimum(looks.stays0, looks.stays1)))
     direct = looks.counts[0] + np.array(prior[::-1], np.float32)[:, None, None]  # by next state
     rows = jnp.log(direct[:, 1] / direct[:, 0]), jnp.sqrt((1 / direct).sum(1))
-    return _Ground(looks, fit, apart, scale, rows)
+    few = (looks.total > SEVERAL) & (looks.seen0 + looks.seen1 < FEW * looks.total)
+    return _Ground(looks, fit, apart, scale, rows, jnp.where(few, SELDOM, 0.5))
 
 
 def _by_chart(x: Array, y: Array) -> list[tuple[Array, Array]]:
@@ -180,7 +193,7 @@ def _evaluated(
     share: (3, n, trials), how likely each mode is; law: the chart of each place, and whether it is
     from the wide law; uniforms: three numbers for each.
     """
-    looks, fit, apart, scale, (means, spreads) = ground
+    looks, fit, apart, scale, (means, spreads), _ = ground
     kind, wide = law
     radius, angle, depth = uniforms
 
@@ -190,7 +203,7 @@ def _evaluated(
     mode = _Fit(*(of_kind(value) for value in fit))
     far = 2 * jnp.sqrt(lax.rsqrt(radius) - 1)  # t with 4 degrees of freedom
     along, across = _direction(angle)
-    y = jnp.where(wide, scale * jnp.log(depth / (1 - depth)), mode.y + far * across / mode.yy)
+    y = mode.y + jnp.where(wide, scale * jnp.log(depth / (1 - depth)), far * across / mode.yy)
     aslant = (far * along - mode.xy * (y - mode.y)) / mode.xx
     x = mode.x + jnp.where(wide, of_kind(apart) * far * along, aslant)
     by_rows = kind == ROWS
@@ -208,7 +221,7 @@ def _evaluated(
 
 def _density(ground: _Ground, share: Array, channel: Channel) -> Array:
     """The log density of proposals at channels, with respect to p01 and p11."""
-    _, fit, apart, scale, (means, spreads) = ground
+    _, fit, apart, scale, (means, spreads), direct = ground
     *charts, rows = places(channel)
     near, broad, jacobian = [], [], []
     for chart, (x, y, spread) in enumerate(charts):
@@ -216,11 +229,12 @@ def _density(ground: _Ground, share: Array, channel: Channel) -> Array:
         z, h = fit.xx[chart] * dx + fit.xy[chart] * dy, fit.yy[chart] * dy
         height = share[chart] * fit.xx[chart] * fit.yy[chart]
         near.append((1 - WIDE) * height * _t2(z, h))
-        logistic = sigmoid(y / scale) * sigmoid(-y / scale) / scale
-        broad.append(0.25 * WIDE * _t(dx, apart[chart]) * logistic)
+        beyond = dy / scale
+        logistic = sigmoid(beyond) * sigmoid(-beyond) / scale
+        broad.append(0.5 * WIDE * (1 - direct) * _t(dx, apart[chart]) * logistic)
         jacobian.append(spread)
     z, h = ((value - mean) / wide for value, mean, wide in zip(rows, means, spreads, strict=False))
-    by_rows = 0.5 * WIDE * _t2(z, h) / (spreads[0] * spreads[1])
+    by_rows = WIDE * direct * _t2(z, h) / (spreads[0] * spreads[1])
 
     def beside(chart: int, spread: Array) -> Array:
         return jnp.exp(jnp.clip(jacobian[chart] - spread, -80, 80))
@@ -280,7 +294,23 @@ def _fit(looks: Looks, prior: tuple[float, float], x: Array, y: Array) -> _Fit:
         x, y = (jnp.clip(v + scale * d, -EDGE / 2, EDGE / 2) for v, d in ((x, dx), (y, dy)))
         return _Fit(x, y, first, mixed, second)
 
-    fit = lax.fori_loop(0, TURNS, lambda _, fit: turn(fit, lumped=True), _Fit(x, y, x, y, x))
+    doubtful = jnp.maximum(looks.even0, looks.even1) > DOUBTFUL
+    some = doubtful.any()
+
+    def first(k: Array, fit: _Fit) -> _Fit:
+        x, y = lax.cond(
+            (k == PARTED) & some,
+            lambda x, y: _parted(x, y, looks.even1 > looks.even0, doubtful),
+            lambda x, y: (x, y),
+            fit.x,
+            fit.y,
+        )
+        new = turn(fit._replace(x=x, y=y), lumped=True)
+        useful = (k < TURNS) | doubtful
+        return _Fit(*(jnp.where(useful, *both) for both in zip(new, fit, strict=True)))
+
+    turns = TURNS + jnp.where(some, AFTER, 0)
+    fit = lax.fori_loop(0, turns, first, _Fit(x, y, x, y, x))
     matters = looks.moved**2 > MATTERS * looks.total
     more = jnp.where(looks.total > MANY, MORE, jnp.where(matters, 1, 0))
 
@@ -290,3 +320,28 @@ def _fit(looks: Looks, prior: tuple[float, float], x: Array, y: Array) -> _Fit:
 
     found: _Fit = lax.fori_loop(0, more.max(), exact, fit)
     return found
+
+
+def _parted(x: Array, y: Array, by_one: Array, doubtful: Array) -> Coordinates:
+    """x and y with STEEP and FALLING apart where it is doubtful whether there is only one mode.
+
+    Where looks come an odd number of slots after 0 and an even number after 1, p01 - p11 does about
+    as well as p11, m < 0; `by_one` says whether that is so, or the same with the states exchanged.
+    Where both are at one mode, the one of them that serves smaller m goes to it, and the other to
+    the larger.
+    """
+    channel = channel_at(CHARTS, *_by_chart(x, y))
+    p01, p00, p11, p10, memory = (value[FALLING] for value in channel)
+    same = abs(channel.p01[STEEP] - p01) + abs(channel.p11[STEEP] - p11) < CLOSE
+    other = Channel(
+        p01=jnp.where(by_one, p01, p00 + p11),
+        p00=jnp.where(by_one, p00, -memory),
+        p11=jnp.where(by_one, -memory, p11),
+        p10=jnp.where(by_one, p00 + p11, p10),
+        memory=-jnp.where(by_one, p11, p00),
+    )
+    lower = other.memory < memory
+    goes = doubtful & same & jnp.stack([jnp.zeros_like(lower), lower, ~lower])
+    there = zip(*(place[:2] for place in places(other)[:3]), strict=True)
+    x, y = (jnp.where(goes, jnp.stack(new), old) for new, old in zip(there, (x, y), strict=True))
+    return x, y
