@@ -93,17 +93,19 @@ def final_slots(horizon: int) -> int:
 
 
 def batch_size(setting: Setting) -> int:
-    """The most trials to run at once: a power of two of at least BLOCK."""
+    """Trials to run at once: a power of two of at least BLOCK."""
     wide = ELEMENTS if jax.default_backend() == "cpu" else DEVICE_ELEMENTS
     size = min(wide // (setting.n_arms * setting.n_agents), SERIES_BYTES // (4 * setting.horizon))
     return max(BLOCK, 1 << (max(1, size).bit_length() - 1))
 
 
 def even_width(setting: Setting, n_trials: int, threads: int) -> int:
-    """The same for a number of trials that threads share; on a CPU all get as many batches."""
-    batches = -(-n_trials // batch_size(setting))
+    """The same for a number of trials; on a CPU threads get as many batches each, for which one may
+    be half as large again."""
     if jax.default_backend() == "cpu":
-        batches += -batches % threads
+        batches = threads * max(1, round(n_trials / (threads * batch_size(setting))))
+    else:
+        batches = -(-n_trials // batch_size(setting))
     return -(-n_trials // (batches * BLOCK)) * BLOCK
 
 

@@ -12,6 +12,9 @@ lies along curves where two eigenvalues add up to nearly 0, while that of Q has 
 
 The derivative dQ / dP of matrices whose rows add up to 1 has the eigenvalues (l_i^k - l_j^k) /
 (l_i - l_j), k l_i^(k - 1) where i = j, with l_j among the eigenvalues but 1 and l_i among all.
+For k = 2 these are l_i + l_j; so between two roots of P^2 that differ in the sign of some l_i,
+|dP' / dP| is the product of |(l_i + l_j) / (l_i - l_j)| over those i and all other j: twice, once
+for the eigenvalue 1.
 
 Eigenvalues are the roots of the characteristic polynomial, all at once (Aberth). Where two lie so
 close to each other that single precision does not tell W, the root is not to be trusted.
@@ -30,7 +33,7 @@ from jax import Array, lax
 
 from rmab.learning.matrix_charts import LEAST, product
 
-__all__ = ["log_slope_per_root", "power_of", "root_of"]
+__all__ = ["log_slope_per_root", "power_of", "root_of", "turned_over"]
 
 ROUNDS = 14  # of Aberth's iteration
 BITS = 8  # of the largest order
@@ -69,6 +72,29 @@ def root_of(power: Array, law: Array, order: Array, signs: Array, turns: Array) 
     weights = jnp.exp((1 / order - 1) * logs) * weights
     whole = matrix.astype(values.dtype)
     return law + size * product(whole, _polynomial(whole, values, weights)).real
+
+
+def turned_over(moves: Array, law: Array, choice: Array) -> tuple[Array, Array]:
+    """Another root P' of P^2, (S, S, items), and log |dP' / dP|, (items,).
+
+    One eigenvalue, or two that are conjugate, changes its sign. The others stay as they are and
+    need not be told apart. law: (S, items); choice: (items,), uniforms, which of them.
+    """
+    matrix, size, values = _spectrum(moves, law)
+    numbers = jnp.arange(values.shape[0])[:, None]
+    chosen = numbers == jnp.floor(choice * values.shape[0])
+    one = jnp.where(chosen, values, 0).sum(0)
+    conjugate = (_square(values - one.conj()).argmin(0) == numbers) & (abs(one.imag) > REAL)
+    over = chosen | conjugate
+    order = jnp.argsort(over, 0)  # those that stay first: between them the polynomial is flat
+    values, over = (jnp.take_along_axis(each, order, 0) for each in (values, over))
+    whole = matrix.astype(values.dtype)
+    weights = jnp.where(over, -1, 1).astype(values.dtype)
+    found = law + size * product(whole, _polynomial(whole, values, weights)).real
+    turn = _log_size(values[:, None] + values) - _log_size(values[:, None] - values)
+    log_turn = 2 * jnp.where(over[:, None] & ~over, turn, 0).sum((0, 1))
+    by_one = _log_size(1 + size * values) - _log_size(1 - size * values)
+    return found, log_turn + jnp.where(over, by_one, 0).sum(0)
 
 
 def log_slope_per_root(moves: Array, law: Array, order: Array) -> tuple[Array, Array]:

@@ -15,9 +15,10 @@ proposal's way there and back and its coordinates add.
     pace     P' = I + t (P - I), t > 0: pi is kept
     root     a normal step of the log odds of P^k, and one of its roots at random
 
-`root` is for looks that tell P^k alone. Such a walk begins with steps of which three of four are of
-this kind; all others have none. The posterior of P^k has one summit and
-is nearly normal; that of P has many summits and lies along curves between (`matrix_roots`).
+`root` is for looks that tell P^k alone, with prior weights of 1 or more (else: `matrix_flock`).
+Such a walk begins with steps of which three of four are of this kind; all others have none. The
+posterior of P^k has one summit and is nearly normal; that of P has many summits and lies along
+curves between (`matrix_roots`).
 
 Steps come in many sizes, drawn anew each time, so that some fit. Measures, each up to a constant:
 
@@ -62,7 +63,21 @@ from rmab.learning.matrix_roots import log_slope_per_root, power_of, root_of
 from rmab.learning.matrix_summit import applied
 from rmab.learning.randomness import Draws
 
-__all__ = ["Ground", "Place", "place_at", "to_law", "walk"]
+__all__ = [
+    "APART",
+    "FITTING",
+    "VARIETY",
+    "Ground",
+    "Place",
+    "Proposal",
+    "kinds_of",
+    "normal",
+    "place_at",
+    "safe_log",
+    "to_law",
+    "to_rows",
+    "walk",
+]
 
 SIZES = (0.2, 8.0)  # least and largest step of one log weight
 FITTING, VARIETY = 2.4, 0.9  # size of a normal step times sqrt(dimensions), and its log's spread
@@ -121,7 +136,7 @@ def walk(
     roots: (items,), steps among the roots of a power; lengths: (items,), steps after those.
     """
     n_states = start.moves.shape[0]
-    kinds = _moves(ground)
+    kinds = kinds_of(ground)
     n_usual = len(kinds) - 1
     among = jnp.asarray([kind for k in range(n_usual) for kind in (*[n_usual] * AMONG, k)])
     first = roots.max()
@@ -130,7 +145,7 @@ def walk(
         later = k >= first
         k = jnp.where(later, k - first, k)
         kind = jnp.where(later, k % n_usual, among[k % among.shape[0]])
-        turn_number = jnp.where(later, k // n_usual, k // (AMONG + 1))
+        turn_number = jnp.where(later, k // n_usual, k // among.shape[0])
         fresh = draws.again(k + (2 * n_states + ~later) * APART)
         uniforms = fresh.uniform(2 * n_states**2 + 4, *lead[:-1])
         uniforms = uniforms.reshape(uniforms.shape[0], -1)
@@ -145,8 +160,8 @@ def walk(
     return end.moves
 
 
-def _moves(ground: Ground) -> list[Move]:
-    """The kinds of steps, in their order. Uniforms: (2 S S + 3, items)."""
+def kinds_of(ground: Ground) -> list[Move]:
+    """The kinds of steps, in their order, `root` last. Uniforms: (2 S S + 3, items)."""
     n_states = ground.summit.shape[0]
     size = n_states**2
     pairs = [*itertools.combinations(range(n_states), 2)]
@@ -158,8 +173,8 @@ def _moves(ground: Ground) -> list[Move]:
         spread: Array, uniforms: Array, kept: Array | bool, dimensions: Array | float
     ) -> Array:
         """A normal step of some random size, (S, S, items)."""
-        scale = FITTING * jnp.exp(VARIETY * _normal(uniforms[-1])) / jnp.sqrt(dimensions)
-        z = applied(spread, jnp.where(kept, _normal(uniforms[:size]), 0) * scale)
+        scale = FITTING * jnp.exp(VARIETY * normal(uniforms[-1])) / jnp.sqrt(dimensions)
+        z = applied(spread, jnp.where(kept, normal(uniforms[:size]), 0) * scale)
         return jnp.clip(z, -60, 60).reshape(ground.summit.shape)
 
     def sheet(turn: tuple[Array, Array, Place]) -> Proposal:
@@ -173,7 +188,7 @@ def _moves(ground: Ground) -> list[Move]:
         k, uniforms, old = turn
         s, t = entries[k % entries.shape[0]]
         z = jnp.zeros_like(old.moves).at[s, t].set(_of_any_size(uniforms))
-        return _to_rows(old, z)
+        return to_rows(old, z)
 
     def swap(turn: tuple[Array, Array, Place]) -> Proposal:
         k, uniforms, old = turn
@@ -191,7 +206,7 @@ def _moves(ground: Ground) -> list[Move]:
         staying = 1 - leaving.sum(1, keepdims=True)
         inside = (staying > 0).all((0, 1))
         moves = jnp.where(inside, jnp.where(apart, leaving, staying), old.moves)
-        extra = (size - n_states) * step - (_log(moves) - _log(old.moves)).sum((0, 1))
+        extra = (size - n_states) * step - (safe_log(moves) - safe_log(old.moves)).sum((0, 1))
         return moves, *law_and_trees(moves), jnp.where(inside, extra, -jnp.inf)
 
     def root(turn: tuple[Array, Array, Place]) -> Proposal:
@@ -209,7 +224,9 @@ def _moves(ground: Ground) -> list[Move]:
         moves = moves / moves.sum(1, keepdims=True)
         law, trees = law_and_trees(moves)
         inside = inside & (abs(power_of(moves, order) - new_power) < ROOTED).all((0, 1))
-        extra = (_log(new_power) - _log(power) - _log(moves) + _log(old.moves)).sum((0, 1))
+        extra = (safe_log(new_power) - safe_log(power) - safe_log(moves) + safe_log(old.moves)).sum(
+            (0, 1)
+        )
         both = ((old.moves, moves), (old.law, law), (order, order))
         height, sure = log_slope_per_root(*(jnp.concatenate(two, -1) for two in both))
         before, after = jnp.split(height, 2)
@@ -219,24 +236,26 @@ def _moves(ground: Ground) -> list[Move]:
     return [sheet, swap, rows, entry, pace, root]
 
 
-def _normal(uniforms: Array) -> Array:
+def normal(uniforms: Array) -> Array:
+    """Normal numbers from uniforms, of any shape."""
     return math.sqrt(2) * lax.erf_inv(2 * uniforms - 1)
 
 
 def _of_any_size(uniforms: Array) -> Array:
     """A normal step, (items,), of a size that is drawn evenly in its logarithm."""
     least, largest = SIZES
-    return least * (largest / least) ** uniforms[1] * _normal(uniforms[0])
+    return least * (largest / least) ** uniforms[1] * normal(uniforms[0])
 
 
-def _log(number: Array) -> Array:
+def safe_log(number: Array) -> Array:
+    """The logarithm, of LEAST for what is less."""
     return jnp.log(jnp.maximum(number, LEAST))
 
 
 # ----------------------------------------------------------------------------------- ways to go
 
 
-def _to_rows(old: Place, z: Array) -> Proposal:
+def to_rows(old: Place, z: Array) -> Proposal:
     """Log weights changed by z (S, S, items), each row by itself."""
     moves = _rescaled(old.moves, z)
     return moves, *law_and_trees(moves), jnp.zeros_like(old.gain)
@@ -270,15 +289,15 @@ def _swapped(old: Place, corners: Array, step: Array) -> Proposal:
         jnp.stack(two) for two in ((flow[s, i], flow[t, j]), (flow[s, j], flow[t, i]))
     )
     low, high = rising.min(0), falling.min(0)  # how much can come back, how much can go
-    place = _log(low) - _log(high) + step
+    place = safe_log(low) - safe_log(high) + step
     new_low, new_high = ((low + high) * jax.nn.sigmoid(x) for x in (place, -place))
     risen, fallen = rising - low + new_low, falling - high + new_high
     flow = flow.at[s, i].set(risen[0]).at[t, j].set(risen[1])
     flow = flow.at[s, j].set(fallen[0]).at[t, i].set(fallen[1])
     moves = flow / jnp.maximum(flow.sum(1, keepdims=True), LEAST)
     law, trees = law_and_trees(moves)
-    corner_logs = (_log(risen) + _log(fallen) - _log(rising) - _log(falling)).sum(0)
-    coordinate = _log(new_low) + _log(new_high) - _log(low) - _log(high)
+    corner_logs = (safe_log(risen) + safe_log(fallen) - safe_log(rising) - safe_log(falling)).sum(0)
+    coordinate = safe_log(new_low) + safe_log(new_high) - safe_log(low) - safe_log(high)
     return moves, law, trees, trees - old.trees - corner_logs + coordinate
 
 
@@ -297,9 +316,9 @@ def _anew(ground: Ground, old: Place, uniforms: Array) -> Proposal:
     value = jnp.where(
         place < below, jnp.log(place / below) / left, -jnp.log((1 - place) / (1 - below)) / right
     )
-    now = _log(old.moves) - jnp.log(ground.summit)
+    now = safe_log(old.moves) - jnp.log(ground.summit)
     z = jnp.where(some, value - now, 0)
-    moves, law, trees, extra = _to_rows(old, z)
-    back = _log(moves) - jnp.log(ground.summit) - z
+    moves, law, trees, extra = to_rows(old, z)
+    back = safe_log(moves) - jnp.log(ground.summit) - z
     there, back = (jnp.where(v < 0, left * v, -right * v) for v in (now + z, back))
     return moves, law, trees, extra + jnp.where(some, back - there, 0).sum((0, 1))
