@@ -145,7 +145,7 @@ def mean_channels(counts: Array, prior: tuple[float, float]) -> tuple[Array, Arr
     wide = turn % 4 == 0
     kind = np.where(wide, np.array([ROWS, RISING, ROWS, FALLING])[turn // 4 % 4], turn % 3)
     third = jnp.full((3, 1, 1), 1 / 3)
-    ground = _survey(counts, prior)
+    ground = _survey(counts, prior)._replace(direct=jnp.float32(0.5))  # as `kind` has it
     p01, p11, weight = _evaluated(ground, third, (kind, wide), (radius, angle, depth))
     weight = jnp.exp(weight - weight.max(0))
     total = weight.sum(0)
