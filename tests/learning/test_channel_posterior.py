@@ -14,6 +14,7 @@ from rmab.learning.randomness import Draws, seed_words, stream
 GAPS = 32
 WIDTH = 1000  # trials of one call, for all tests alike: a width is a compilation
 DRAWN = 15
+CHANCE = 1e-5  # p-values of ranks are about 600: one so small in 160 runs of this file
 SKEWED = pytest.param((2.0, 5.0), marks=pytest.mark.slow)  # a prior is a compilation
 
 
@@ -107,15 +108,9 @@ CASES = {
 }
 
 
-MISSED = ("strongly alternating, seen by state", (2.0, 5.0))
-
-
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("prior", [(1.0, 1.0), SKEWED])
-def test_moments_are_those_of_numeric_integration(name, prior, request):
-    if (name, prior) == MISSED:
-        reason = "a fit goes back and forth around its mode: m > 0 is .809 likely, not .790"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+def test_moments_are_those_of_numeric_integration(name, prior):
     counts = CASES[name]
     p01, p11, weights = integrated(counts, prior)
     drawn = np.moveaxis(sampler(prior)(np.repeat(counts[..., None], WIDTH, -1), seed=3), 1, 0)
@@ -214,7 +209,7 @@ def test_draws_are_calibrated_at_every_number_of_looks(looks):
     for pattern in PATTERNS:
         p01, p11 = rng.uniform(size=(2, WIDTH))
         drawn = sampler((1.0, 1.0))(simulated(p01, p11, looks, pattern, rng), seed=looks)
-        assert min(ranks_fit(drawn, p01, p11)) > 1e-4, pattern
+        assert min(ranks_fit(drawn, p01, p11)) > CHANCE, pattern
 
 
 @pytest.mark.parametrize(
@@ -226,7 +221,7 @@ def test_near_deterministic_and_near_independent_channels_are_calibrated(prior, 
     for pattern in ("consecutive", "random plays", "pairs", "up to twelve", "seldom"):
         p01, p11 = rng.beta(prior[0], prior[1], size=(2, WIDTH))
         drawn = sampler(prior)(simulated(p01, p11, looks, pattern, rng), seed=looks)
-        assert min(ranks_fit(drawn, p01, p11)) > 1e-4, pattern
+        assert min(ranks_fit(drawn, p01, p11)) > CHANCE, pattern
 
 
 def waiting_by_state(p01, p11, looks, waits, rng):
@@ -243,7 +238,9 @@ def waiting_by_state(p01, p11, looks, waits, rng):
 
 
 @pytest.mark.parametrize(
-    "waits", [([1], [2]), ([2], [1]), ([1, 3], [2, 4]), ([1], [6, 8])], ids=["12", "21", "odd", "8"]
+    "waits",
+    [([1], [2]), ([2], [1]), ([1, 3], [2, 4]), ([1], [6, 8]), ([3], [4])],
+    ids=["12", "21", "odd", "8", "34"],
 )
 def test_gaps_that_depend_on_the_state_last_seen_leave_draws_calibrated(waits):
     """P^2(1, 1) is the same for p11 and p01 - p11: posteriors then have two modes where m < 0."""
@@ -251,7 +248,7 @@ def test_gaps_that_depend_on_the_state_last_seen_leave_draws_calibrated(waits):
     for looks in (10, 40, 300, 3000):
         p01, p11 = rng.uniform(size=(2, WIDTH))
         drawn = sampler((1.0, 1.0))(waiting_by_state(p01, p11, looks, waits, rng), seed=looks)
-        assert min(ranks_fit(drawn, p01, p11)) > 1e-4, looks
+        assert min(ranks_fit(drawn, p01, p11)) > CHANCE, looks
 
 
 @pytest.mark.parametrize("slots", [20, 300])
@@ -271,7 +268,7 @@ def test_one_agents_looks_over_time_are_calibrated(slots):
         last = np.where(np.isin(np.arange(WIDTH), seen), state, last)
         age[seen] = 0
     assert counts[GAPS].sum() < 0.01 * counts.sum()  # so late that none has to be settled
-    assert min(ranks_fit(sampler((1.0, 1.0))(counts), p01, p11)) > 1e-4
+    assert min(ranks_fit(sampler((1.0, 1.0))(counts), p01, p11)) > CHANCE
 
 
 def wild_counts():

@@ -59,8 +59,9 @@ class Looks(NamedTuple):
         rises, falls              pairs that cross, or have settled in 1 and in 0
 
     Never negative: seen0, seen1, pairs one slot apart that begin in 0 and 1; late, pairs that have
-    settled; total, all. even0, even1: pairs at even gaps that begin in 0 and 1, less RARE for each
-    at an odd gap. With long gaps shared out: lumps, (LUMPS, 2, 2, n, trials), and lumped rises,
+    settled; total, all; crossed0, stayed0, crossed1, stayed1, pairs that begin in 0 and 1 and cross
+    or do not. even0, even1: pairs at even gaps that begin in 0 and 1, less RARE for each at an odd
+    gap. With long gaps shared out: lumps, (LUMPS, 2, 2, n, trials), and lumped rises,
     falls and late; moved, how many pairs that concerns.
     """
 
@@ -79,6 +80,10 @@ class Looks(NamedTuple):
     total: Array
     even0: Array
     even1: Array
+    crossed0: Array
+    stayed0: Array
+    crossed1: Array
+    stayed1: Array
     lumped_rises: Array
     lumped_falls: Array
     lumped_late: Array
@@ -93,9 +98,9 @@ def survey(counts: Array, prior: tuple[float, float]) -> tuple[Looks, Array, Arr
     """
     kinds, shape = counts.shape[0], counts.shape[3:]
     rows, before = _rows(kinds, prior)
-    product = (jnp.asarray(rows) @ counts.reshape(4 * kinds, -1) + jnp.asarray(before)).reshape(
-        -1, *shape
-    )
+    # Counts are large: a GPU would otherwise round them to ten bits.
+    product = jnp.matmul(rows, counts.reshape(4 * kinds, -1), precision="highest")
+    product = (product + before).reshape(-1, *shape)
     points, lumps = sum(len(x) for x, _ in STARTS), 4 * len(LUMPS)
     lumped = product[-points - lumps : -points].reshape(len(LUMPS), 2, 2, *shape)
     looks = Looks(counts, *(*product[: -points - lumps], lumped))
@@ -132,7 +137,15 @@ def _rows(kinds: int, prior: tuple[float, float]) -> tuple[Floats, Floats]:
     ).reshape(-1, 4 * kinds)
     even = np.where(last, 0, np.where(place % 2 == 1, 1, -RARE))
     counted = np.stack(
-        [first & (s == 0), first & (s == 1), last, t >= 0, even * (s == 0), even * (s == 1)]
+        [
+            first & (s == 0),
+            first & (s == 1),
+            last,
+            t >= 0,
+            even * (s == 0),
+            even * (s == 1),
+            *((s == i) & (t == j) for i, j in ((0, 1), (0, 0), (1, 0), (1, 1))),
+        ]
     ).reshape(-1, 4 * kinds)
     shares = _shares(kinds)[:, place]  # (LUMPS + 1, kinds, 2, 2)
     lumped = np.stack(

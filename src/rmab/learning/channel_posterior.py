@@ -7,21 +7,20 @@ and two slots after 1 do not tell p11 from p01 - p11), a thin curve where b0 is 
 (looks at long gaps). The charts of `channel_charts` make it nearly normal around a mode.
 
 In each of the charts RISING, STEEP and FALLING a mode is found by Fisher scoring, from the best of
-a fixed set of points. Where the last two, both of m < 0, come to the same mode and the gaps leave
-room for another, one of them goes on from where that would be. A place is drawn from one of three
-laws:
+a fixed set of points; where looks leave room for two modes of m < 0, from where `channel_ridge`
+says that they would be. A place is drawn from one of three laws:
 
-    near   a bivariate t around one of the modes, each as likely as its share of the posterior is
-           by Laplace's method, and no less than FEWEST;
-    wide   x as it is known, y from a logistic law around the mode: tails at least as heavy as
-           those of the posterior, as where all small memories are alike to looks at long gaps;
-    rows   a bivariate t of the log odds of p01 and p11, as looks one slot apart alone tell them.
+    near    a bivariate t around one of the modes, each as likely as its share of the posterior is
+            by Laplace's method, and no less than FEWEST;
+    ridge   m from the law of the cells of `channel_ridge`, x along the ridge that it knows: roughly
+            the posterior itself where that is a thin curve, a plateau, or cut off by an edge;
+    rows    a bivariate t of the log odds of p01 and p11, as looks one slot apart alone tell them.
 
 A Metropolis chain goes from place to place with probability min(1, w(new) / w(now)), w = posterior
 / density of all laws together: the same channel may come from several. Places do not depend on the
-chain, so all are evaluated at once. About half of them are taken, so little is left of where the
-chain began, and nothing is remembered from one draw to the next: draws are from the posterior, from
-no looks to millions (docs/every-look.md has what was measured, and where a mode is missed).
+chain, so all are evaluated at once. Most chains leave the place where they began (99 in 100 and
+more), and nothing is remembered from one draw to the next: draws are from the posterior, from no
+looks to millions (docs/every-look.md has what was measured).
 
 Why so. A grid of fixed points is one matrix product, but a posterior of a million looks falls
 between them; refining it costs more evaluations than the fit does. Filling in unseen paths by
@@ -36,6 +35,7 @@ Technometrics 37, 1995.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -55,25 +55,28 @@ from rmab.learning.channel_charts import (
     slopes,
 )
 from rmab.learning.channel_likelihood import Looks, log_likelihood, score, survey
-from rmab.learning.randomness import Draws, Mask, Numbers
+from rmab.learning.channel_ridge import Cells, cells, density, pick, ridge
+from rmab.learning.randomness import Draws, Numbers
 
 __all__ = ["draw_channels", "mean_channels"]
 
 PLACES = 11  # of the chain: where it begins, and those that it may go to; more by 1 / prior where
 LEAST = 0.1  # that is under 1 and tails are long, this or more
-WIDE = 0.25  # of them from the laws `wide` and `rows`, half each, unless pairs are SEVERAL or more
-SEVERAL, FEW = 100.0, 0.05  # and FEW of all, or fewer, are one slot apart:
-SELDOM = 0.1  # of WIDE from the law `rows` then
+WIDE = 0.25  # of them from the laws `ridge` and `rows`, half each; but where pairs are SEVERAL or
+SEVERAL, FEW = 100.0, 0.05  # more and FEW of all, or fewer, are one slot apart, or for m < 0
+DOUBTFUL = 20.0  # there may be two modes, as pairs at even gaps are more than that:
+WIDER, SHARP = 0.5, 0.5  # so many, unless cells of memories are so unlike,
+SELDOM = 0.1  # and of them from the law `rows`
 FEWEST = 0.08  # of the others around each mode
+FREEDOM, LITTLE = 4, 1  # degrees of it in t laws, and with a prior under 1
 NODES = 48  # places in each chart for a mean
-TURNS = 4  # of Fisher scoring with pairs at long gaps shared out; one more without where it matters
+TURNS = 5  # of Fisher scoring with pairs at long gaps shared out; one more without where it matters
 MATTERS = 16.0  # moved^2 / total, pairs shared out and all pairs, from which it does
-MANY, MORE = 5000.0, 4  # pairs from which there are more such turns, and how many
-DOUBTFUL, CLOSE = 20.0, 0.3  # even pairs, and a distance, from which modes of m < 0 may be two
-PARTED, AFTER = 3, 3  # turns before such modes are parted, and turns more than TURNS
+MANY, MORE = 5000.0, 8  # pairs from which there are more such turns, and how many
 FARTHEST = 3.0  # of a turn, in a coordinate
 EDGE = 30.0  # of coordinates: e^-2 EDGE and its inverse are numbers of single precision
 HOPELESS = -1e30  # the log of a weight that is never taken
+RIDGE = 4  # the law beside those of the charts
 CHARTS = np.array([RISING, STEEP, FALLING])[:, None, None]
 
 
@@ -90,16 +93,21 @@ class _Fit(NamedTuple):
 class _Ground(NamedTuple):
     """What is known of the posterior; arrays are by chart or end in (n, trials).
 
-    apart, scale: the spreads of x, by chart, and of y in the wide law; rows: the log odds of p01
-    and p11 by looks one slot apart alone, their means and spreads, (2, n, trials) each; direct: the
-    share of the law `rows` in WIDE.
+    freedom: degrees of it in the t laws; cells: shares of the cells of memories; tails: how much
+    longer those of x may be than with a uniform prior, (2, n, trials), for m > 0 and for m < 0;
+    longer: those of memories; rows: the log odds of p01 and p11 by looks one slot apart alone,
+    their means and spreads, (2, n, trials) each; wide: the share of the laws `ridge` and `rows`;
+    direct: that of the second in them.
     """
 
     looks: Looks
     fit: _Fit
-    apart: Array
-    scale: Array
-    rows: tuple[Array, Array]
+    freedom: int
+    cells: Array
+    tails: Array
+    longer: Array | None
+    rows: Coordinates
+    wide: Array
     direct: Array
 
 
@@ -113,17 +121,14 @@ def draw_channels(counts: Array, prior: tuple[float, float], draws: Draws) -> tu
     share = _shares(ground)
     lead = (size, *counts.shape[3:-1])
     which, radius, angle, depth, luck = (draws.uniform(*lead) for _ in range(5))
-    wide = which < WIDE
-    which = jnp.where(wide, which / WIDE, (which - WIDE) / (1 - WIDE))
+    wide = which < ground.wide
+    which = jnp.where(wide, which / ground.wide, (which - ground.wide) / (1 - ground.wide))
     near = jnp.where(which < share[0], RISING, jnp.where(which < 1 - share[2], STEEP, FALLING))
-    broad = jnp.where(which > (1 + ground.direct) / 2, RISING, FALLING)
-    broad = jnp.where(which < ground.direct, ROWS, broad)
+    broad = jnp.where(which < ground.direct, ROWS, RIDGE)
     kind = jnp.where(wide, broad, near)
-    numbers = kind, wide, radius, angle, depth, jnp.log(luck)
-    # XLA would otherwise draw them anew for each of the arrays that follow.
-    numbers = lax.optimization_barrier(numbers)  # type: ignore[no-untyped-call]  # untyped in JAX
-    kind, wide, radius, angle, depth, luck = numbers
-    found = _evaluated(ground, share, (kind, wide), (radius, angle, depth))
+    which = (which - ground.direct) / (1 - ground.direct)
+    kind, *uniforms, luck = _stored(ground.looks, kind, which, radius, angle, depth, jnp.log(luck))
+    found = _evaluated(ground, share, kind, uniforms)
     now = tuple(x[0] for x in found)
     for step in range(1, size):
         takes = luck[step] < found[2][step] - now[2]
@@ -138,15 +143,15 @@ def mean_channels(counts: Array, prior: tuple[float, float]) -> tuple[Array, Arr
     a tenth of a standard deviation.
     """
     node = np.arange(3 * NODES) + 0.5
-    steps = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
+    steps = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1, math.sqrt(3) - 1
     even = [node / node.size, *(node * step % 1 for step in steps)]
-    radius, angle, depth = (jnp.asarray(x[:, None, None], jnp.float32) for x in even)
+    radius, angle, depth, which = (jnp.asarray(x[:, None, None], jnp.float32) for x in even)
     turn = np.arange(node.size)[:, None, None]
-    wide = turn % 4 == 0
-    kind = np.where(wide, np.array([ROWS, RISING, ROWS, FALLING])[turn // 4 % 4], turn % 3)
+    kind = np.where(turn % 4 == 0, np.where(turn // 4 % 2 == 0, ROWS, RIDGE), turn % 3)
     third = jnp.full((3, 1, 1), 1 / 3)
-    ground = _survey(counts, prior)._replace(direct=jnp.float32(0.5))  # as `kind` has it
-    p01, p11, weight = _evaluated(ground, third, (kind, wide), (radius, angle, depth))
+    ground = _survey(counts, prior)
+    ground = ground._replace(wide=jnp.float32(0.25), direct=jnp.float32(0.5))  # as `kind` has it
+    p01, p11, weight = _evaluated(ground, third, kind, [which, radius, angle, depth])
     weight = jnp.exp(weight - weight.max(0))
     total = weight.sum(0)
     up, stay = ((p * weight).sum(0) / total for p in (p01, p11))
@@ -155,15 +160,27 @@ def mean_channels(counts: Array, prior: tuple[float, float]) -> tuple[Array, Arr
 
 def _survey(counts: Array, prior: tuple[float, float]) -> _Ground:
     looks, x, y = survey(jnp.asarray(counts, jnp.float32), prior)
-    fit = _fit(looks, prior, x, y)
-    spread = jnp.sqrt(1 / fit.xx**2 + (fit.xy / (fit.xx * fit.yy)) ** 2)
-    # The tails of the posterior are those of p01^ups and p10^downs, p00^stays0 and p11^stays1.
-    apart = jnp.maximum(spread, 1 / (1 + jnp.minimum(looks.ups, looks.downs)))
-    scale = jnp.maximum(1, 1 / (1 + jnp.minimum(looks.stays0, looks.stays1)))
+    doubtful = jnp.maximum(looks.even0, looks.even1) > DOUBTFUL
+    along = cells(looks)
+    fit = _fit(looks, prior, *_parted(along, doubtful, x, y))
+    # The posterior has tails like those of p01^rises and p10^falls, p00^stays0 and p11^stays1.
+    fewest = jnp.minimum(looks.rises, looks.falls), jnp.minimum(looks.stays0, looks.stays1)
+    tails = jnp.maximum(1, 1 / (1 + jnp.stack(fewest)))
     direct = looks.counts[0] + np.array(prior[::-1], np.float32)[:, None, None]  # by next state
-    rows = jnp.log(direct[:, 1] / direct[:, 0]), jnp.sqrt((1 / direct).sum(1))
     few = (looks.total > SEVERAL) & (looks.seen0 + looks.seen1 < FEW * looks.total)
-    return _Ground(looks, fit, apart, scale, rows, jnp.where(few, SELDOM, 0.5))
+    few = few | doubtful
+    long = min(prior) < 1
+    return _Ground(
+        looks=looks,
+        fit=fit,
+        freedom=LITTLE if long else FREEDOM,
+        cells=along.shares,
+        tails=tails,
+        longer=jnp.maximum(1, tails.max(0) / 2) if min(prior) < 0.5 else None,
+        rows=(jnp.log(direct[:, 1] / direct[:, 0]), jnp.sqrt((1 / direct).sum(1))),
+        wide=jnp.where(long | (few & (along.largest < SHARP)), WIDER, WIDE),
+        direct=jnp.where(few, SELDOM, 0.5),
+    )
 
 
 def _by_chart(x: Array, y: Array) -> list[tuple[Array, Array]]:
@@ -183,81 +200,123 @@ def _shares(ground: _Ground) -> Array:
 
 
 def _evaluated(
-    ground: _Ground,
-    share: Array,
-    law: tuple[Numbers, Mask],
-    uniforms: tuple[Array, Array, Array],
+    ground: _Ground, share: Array, kind: Numbers, uniforms: Sequence[Array]
 ) -> tuple[Array, Array, Array]:
     """Proposals: p01, p11 and the log of posterior / density, each (places, n, trials).
 
-    share: (3, n, trials), how likely each mode is; law: the chart of each place, and whether it is
-    from the wide law; uniforms: three numbers for each.
+    share: (3, n, trials), how likely each mode is; kind: the law of each place, a chart's number
+    for the mode in it, ROWS or RIDGE; uniforms: four numbers for each.
     """
-    looks, fit, apart, scale, (means, spreads), _ = ground
-    kind, wide = law
-    radius, angle, depth = uniforms
+    fit, (means, spreads) = ground.fit, ground.rows
+    which, radius, angle, depth = uniforms
 
     def of_kind(value: Array) -> Array:
         return jnp.where(kind == RISING, value[0], jnp.where(kind == STEEP, value[1], value[2]))
 
     mode = _Fit(*(of_kind(value) for value in fit))
-    far = 2 * jnp.sqrt(lax.rsqrt(radius) - 1)  # t with 4 degrees of freedom
+    far = _far(radius, ground.freedom)
     along, across = _direction(angle)
-    y = mode.y + jnp.where(wide, scale * jnp.log(depth / (1 - depth)), far * across / mode.yy)
-    aslant = (far * along - mode.xy * (y - mode.y)) / mode.xx
-    x = mode.x + jnp.where(wide, of_kind(apart) * far * along, aslant)
-    by_rows = kind == ROWS
+    y = mode.y + far * across / mode.yy
+    x = mode.x + (far * along - mode.xy * (y - mode.y)) / mode.xx
+    by_rows, by_ridge = kind == ROWS, kind == RIDGE
     x = jnp.where(by_rows, means[0] + spreads[0] * far * along, x)
     y = jnp.where(by_rows, means[1] + spreads[1] * far * across, y)
+    (place,) = _stored(ground.looks, pick(ground.cells, ground.longer, which, depth))
+    level = 2 * jnp.log(jnp.abs(place) / (1 - jnp.abs(place)))  # the log odds of |m|
+    y = jnp.where(by_ridge, jnp.where(place > 0, level, -level), y)
+    kind = jnp.where(by_ridge, jnp.where(place > 0, RISING, STEEP), kind)
     x, y = (jnp.clip(v, -EDGE, EDGE) for v in (x, y))
-    # XLA would otherwise compute them anew for each of the arrays that follow.
-    x, y = lax.optimization_barrier((x, y))  # type: ignore[no-untyped-call]  # untyped in JAX
+    memory = channel_at(kind, *[(x, y)] * 4).memory
+    kind, memory, x, y = _stored(ground.looks, kind, memory, x, y)
+    tails = jnp.where(memory > 0, ground.tails[0], ground.tails[1])
+    middle, spread = ridge(ground.looks, memory, tails)
+    x = jnp.where(by_ridge, jnp.clip(middle + spread * far * along, -EDGE, EDGE), x)
+    x, middle, spread = _stored(ground.looks, x, middle, spread)
     channel = channel_at(kind, *[(x, y)] * 4)
-    density = _density(ground, share, channel)
-    weight = log_likelihood(looks, channel) - density
+    weight = log_likelihood(ground.looks, channel)
+    weight = weight - _density(ground, share, channel, (middle, spread))
     # Where rounding took off more than is allowed for, far from the modes, there is no number.
-    return channel.p01, channel.p11, jnp.where(weight > HOPELESS, weight, HOPELESS)
+    p01, p11 = (jnp.minimum(p, 1) for p in channel[:3:2])  # sums are rounded
+    return p01, p11, jnp.where((weight > HOPELESS) & (weight < -HOPELESS), weight, HOPELESS)
 
 
-def _density(ground: _Ground, share: Array, channel: Channel) -> Array:
-    """The log density of proposals at channels, with respect to p01 and p11."""
-    _, fit, apart, scale, (means, spreads), direct = ground
+def _density(ground: _Ground, share: Array, channel: Channel, along: Coordinates) -> Array:
+    """The log density of proposals at channels, with respect to p01 and p11.
+
+    along: x and its spread on the ridge, at their memories.
+    """
+    fit, (means, spreads) = ground.fit, ground.rows
     *charts, rows = places(channel)
-    near, broad, jacobian = [], [], []
+    near, jacobian = [], []
     for chart, (x, y, spread) in enumerate(charts):
         dx, dy = x - fit.x[chart], y - fit.y[chart]
         z, h = fit.xx[chart] * dx + fit.xy[chart] * dy, fit.yy[chart] * dy
         height = share[chart] * fit.xx[chart] * fit.yy[chart]
-        near.append((1 - WIDE) * height * _t2(z, h))
-        beyond = dy / scale
-        logistic = sigmoid(beyond) * sigmoid(-beyond) / scale
-        broad.append(0.5 * WIDE * (1 - direct) * _t(dx, apart[chart]) * logistic)
+        near.append((1 - ground.wide) * height * _t2(z, h, ground.freedom))
         jacobian.append(spread)
     z, h = ((value - mean) / wide for value, mean, wide in zip(rows, means, spreads, strict=False))
-    by_rows = WIDE * direct * _t2(z, h) / (spreads[0] * spreads[1])
+    by_rows = ground.wide * ground.direct * _t2(z, h, ground.freedom) / (spreads[0] * spreads[1])
 
     def beside(chart: int, spread: Array) -> Array:
         return jnp.exp(jnp.clip(jacobian[chart] - spread, -80, 80))
 
-    rising = near[RISING] + broad[RISING] + by_rows * beside(RISING, rows[2])
-    falling = near[FALLING] + broad[FALLING] + by_rows * beside(FALLING, rows[2])
-    falling = falling + near[STEEP] * beside(FALLING, jacobian[STEEP])
     up = channel.memory > 0
+    x = jnp.where(up, charts[RISING][0], charts[STEEP][0])
+    level = jnp.where(up, charts[RISING][1], -charts[STEEP][1]) / 2
+    size, rest = sigmoid(level), sigmoid(-level)
+    (level,) = _stored(ground.looks, density(ground.cells, ground.longer, size, rest, up))
+    level = level * size * rest / 2  # with respect to y
+    by_ridge = (
+        ground.wide * (1 - ground.direct) * _t(x - along[0], along[1], ground.freedom) * level
+    )
+    rising = near[RISING] + by_ridge + by_rows * beside(RISING, rows[2])
+    falling = near[FALLING] + by_rows * beside(FALLING, rows[2])
+    falling = falling + (near[STEEP] + by_ridge) * beside(FALLING, jacobian[STEEP])
     return jnp.log(jnp.where(up, rising, falling)) - jnp.where(
         up, jacobian[RISING], jacobian[FALLING]
     )
 
 
-def _t2(z: Array, h: Array) -> Array:
-    """The density of a bivariate t law with 4 degrees of freedom."""
-    inside = 1 / (1 + (z * z + h * h) / 4)
-    return inside * inside * inside / (2 * math.pi)
+def _stored(looks: Looks, *values: Array) -> tuple[Array, ...]:
+    """The values, each computed once: XLA fuses, and would compute them anew for all that follows.
+
+    What goes into a condition is stored, and so is what comes out of it. This one always holds.
+    """
+    stored: tuple[Array, ...] = lax.cond(
+        looks.total.max() >= 0,
+        lambda *values: values,
+        lambda *values: tuple(jnp.zeros_like(value) for value in values),
+        *values,
+    )
+    return stored
 
 
-def _t(distance: Array, spread: Array) -> Array:
-    """The density of a t law with 4 degrees of freedom."""
-    inside = 1 / (1 + (distance / spread) ** 2 / 4)
-    return 0.375 / spread * inside * inside * jnp.sqrt(inside)
+def _far(radius: Array, freedom: int) -> Array:
+    """How far draws of a bivariate t law are from its middle, by uniform numbers."""
+    if freedom == 4:
+        return 2 * jnp.sqrt(lax.rsqrt(radius) - 1)
+    return jnp.sqrt(freedom * (radius ** (-2 / freedom) - 1))
+
+
+def _t2(z: Array, h: Array, freedom: int) -> Array:
+    """The density of a bivariate t law."""
+    inside = 1 / (1 + (z * z + h * h) / freedom)
+    return _power(inside, freedom + 2) / (2 * math.pi)
+
+
+def _t(distance: Array, spread: Array, freedom: int) -> Array:
+    """The density of a t law."""
+    inside = 1 / (1 + (distance / spread) ** 2 / freedom)
+    height = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) / math.sqrt(math.pi * freedom)
+    return height / spread * _power(inside, freedom + 1)
+
+
+def _power(value: Array, twice: int) -> Array:
+    """value^(twice / 2)."""
+    found = jnp.sqrt(value) if twice % 2 else jnp.ones_like(value)
+    for _ in range(twice // 2):
+        found = found * value
+    return found
 
 
 def _direction(angle: Array) -> tuple[Array, Array]:
@@ -282,35 +341,25 @@ def _fit(looks: Looks, prior: tuple[float, float], x: Array, y: Array) -> _Fit:
         by_b0, by_m, bb, bm, mm = score(looks, channel_at(CHARTS, *at), lumped=lumped)
         bx, by, mx, my, jx, jy = slopes(CHARTS, *at)
         share, one = sigmoid(x), sigmoid(y)
-        gx, gy = by_b0 * bx + by_m * mx + jx, by_b0 * by + by_m * my + jy
+        gx, gy = by_b0 * bx + by_m * mx, by_b0 * by + by_m * my
         xx = bb * bx * bx + 2 * bm * bx * mx + mm * mx * mx + weight * share * (1 - share)
         yy = bb * by * by + 2 * bm * by * my + mm * my * my + (1 + weight) * one * (1 - one)
+        cross = bb * bx * by + bm * (bx * my + by * mx) + mm * mx * my
+        # Where looks pull over an edge, S(x) bends more than expected information says.
+        told = cross * cross / yy
+        xx = told + jnp.maximum(xx - told, gx * (2 * share - 1))
         first = jnp.sqrt(xx)
-        mixed = (bb * bx * by + bm * (bx * my + by * mx) + mm * mx * my) / first
-        second = jnp.sqrt(jnp.maximum(yy - mixed * mixed, 1e-6 * yy))
+        mixed = cross / first
+        yy = jnp.maximum(yy - mixed * mixed, gy * (2 * one - 1))
+        second = jnp.sqrt(jnp.maximum(yy, 1e-6 * mixed * mixed))
+        gx, gy = gx + jx, gy + jy
         dy = (gy - mixed * gx / first) / (second * second)
         dx = (gx / first - mixed * dy) / first
         scale = jnp.minimum(1, FARTHEST / jnp.maximum(jnp.maximum(abs(dx), abs(dy)), 1e-6))
         x, y = (jnp.clip(v + scale * d, -EDGE / 2, EDGE / 2) for v, d in ((x, dx), (y, dy)))
         return _Fit(x, y, first, mixed, second)
 
-    doubtful = jnp.maximum(looks.even0, looks.even1) > DOUBTFUL
-    some = doubtful.any()
-
-    def first(k: Array, fit: _Fit) -> _Fit:
-        x, y = lax.cond(
-            (k == PARTED) & some,
-            lambda x, y: _parted(x, y, looks.even1 > looks.even0, doubtful),
-            lambda x, y: (x, y),
-            fit.x,
-            fit.y,
-        )
-        new = turn(fit._replace(x=x, y=y), lumped=True)
-        useful = (k < TURNS) | doubtful
-        return _Fit(*(jnp.where(useful, *both) for both in zip(new, fit, strict=True)))
-
-    turns = TURNS + jnp.where(some, AFTER, 0)
-    fit = lax.fori_loop(0, turns, first, _Fit(x, y, x, y, x))
+    fit = lax.fori_loop(0, TURNS, lambda _, fit: turn(fit, lumped=True), _Fit(x, y, x, y, x))
     matters = looks.moved**2 > MATTERS * looks.total
     more = jnp.where(looks.total > MANY, MORE, jnp.where(matters, 1, 0))
 
@@ -322,26 +371,15 @@ def _fit(looks: Looks, prior: tuple[float, float], x: Array, y: Array) -> _Fit:
     return found
 
 
-def _parted(x: Array, y: Array, by_one: Array, doubtful: Array) -> Coordinates:
-    """x and y with STEEP and FALLING apart where it is doubtful whether there is only one mode.
+def _parted(along: Cells, doubtful: Array, x: Array, y: Array) -> Coordinates:
+    """Where fits begin, with STEEP and FALLING where estimates of b0 agree, if there is doubt.
 
     Where looks come an odd number of slots after 0 and an even number after 1, p01 - p11 does about
-    as well as p11, m < 0; `by_one` says whether that is so, or the same with the states exchanged.
-    Where both are at one mode, the one of them that serves smaller m goes to it, and the other to
-    the larger.
+    as well as p11, m < 0, and a fit may be drawn to the worse of the two.
     """
-    channel = channel_at(CHARTS, *_by_chart(x, y))
-    p01, p00, p11, p10, memory = (value[FALLING] for value in channel)
-    same = abs(channel.p01[STEEP] - p01) + abs(channel.p11[STEEP] - p11) < CLOSE
-    other = Channel(
-        p01=jnp.where(by_one, p01, p00 + p11),
-        p00=jnp.where(by_one, p00, -memory),
-        p11=jnp.where(by_one, -memory, p11),
-        p10=jnp.where(by_one, p00 + p11, p10),
-        memory=-jnp.where(by_one, p11, p00),
-    )
-    lower = other.memory < memory
-    goes = doubtful & same & jnp.stack([jnp.zeros_like(lower), lower, ~lower])
-    there = zip(*(place[:2] for place in places(other)[:3]), strict=True)
-    x, y = (jnp.where(goes, jnp.stack(new), old) for new, old in zip(there, (x, y), strict=True))
+    p01, p10 = along.b0 * (1 - along.memory), (1 - along.b0) * (1 - along.memory)
+    _, steep, falling, _ = places(Channel(p01, 1 - p01, 1 - p10, p10, along.memory))
+    far, near = doubtful & along.agree
+    x = jnp.stack([x[0], jnp.where(far, steep[0][0], x[1]), jnp.where(near, falling[0][1], x[2])])
+    y = jnp.stack([y[0], jnp.where(far, steep[1][0], y[1]), jnp.where(near, falling[1][1], y[2])])
     return x, y

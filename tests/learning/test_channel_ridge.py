@@ -1,0 +1,100 @@
+"""Where posteriors lie along the memory: estimates by moments, and the law of cells of memories."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rmab.learning import channel_ridge as ridges
+from rmab.learning.channel_likelihood import survey
+
+GAPS = 8
+UNIFORM = 1.0, 1.0
+
+
+def expected_counts(p01, p11, pairs):
+    """(G + 1, 2, 2, 1, 1), as many as are expected; pairs: (gap, state, number), gap 0 for settled.
+
+    The pair that is added for each state, half of it a crossing, is taken off a gap of 1.
+    """
+    counts = np.zeros((GAPS + 1, 2, 2))
+    step = np.array([[1 - p01, p01], [1 - p11, p11]])
+    for gap, state, number in pairs:
+        law = np.linalg.matrix_power(step, gap or 10_000)
+        counts[gap - 1, state] += number * law[state]
+    return jnp.asarray(counts[..., None, None], jnp.float32)
+
+
+def looks_of(*args):
+    return survey(expected_counts(*args), UNIFORM)[0]
+
+
+@pytest.mark.parametrize(("p01", "p11"), [(0.2, 0.7), (0.6, 0.1), (0.9, 0.3), (0.01, 0.02)])
+@pytest.mark.parametrize(
+    "gaps", [((1,), (1,)), ((1,), (2,)), ((3, 8), (0,)), ((0,), (0,))], ids=str
+)
+def test_both_estimates_are_right_at_the_true_memory(p01, p11, gaps):
+    pairs = [(gap, state, 1e7) for state in (0, 1) for gap in gaps[state]]
+    memory, b0 = p11 - p01, p01 / (1 - p11 + p01)
+    at = ridges.balance(looks_of(p01, p11, pairs), jnp.full((1, 1), memory))
+    assert np.allclose([at.b0[0, 0], at.q0[0, 0]], [b0, 1 - b0], rtol=1e-4)
+    # the variance of a count, by the slope of what is expected of it
+    n, crossed = 1e7 * len(gaps[0]), float(sum(p * n for *_, p, n in risen(p01, p11, gaps[0])))
+    slope = crossed / b0
+    assert float(at.told0[0, 0]) == pytest.approx(
+        slope**2 * n / (crossed * (n - crossed)), rel=0.01
+    )
+
+
+def risen(p01, p11, gaps):
+    """(gap, chance of 1 after 0, number) for each gap."""
+    step = np.array([[1 - p01, p01], [1 - p11, p11]])
+    for gap in gaps:
+        yield gap, np.linalg.matrix_power(step, gap or 10_000)[0, 1], 1e7
+
+
+@pytest.mark.parametrize("p11", [0.15, 0.3, 0.55])
+def test_p01_less_p11_does_as_well_where_looks_come_one_slot_after_0_and_two_after_1(p11):
+    p01 = 0.8
+    found = ridges.cells(looks_of(p01, p11, [(1, 0, 1e6), (2, 1, 1e6)]))
+    memories = sorted([p11 - p01, -p11])
+    assert bool(found.agree.all())
+    assert np.allclose(found.memory[:, 0, 0], memories, atol=0.02)
+    assert np.allclose(found.b0[:, 0, 0], [p01 / (1 - m) for m in memories], atol=0.02)
+
+
+def test_cells_are_where_the_memory_is():
+    for p01, p11 in ((0.2, 0.8), (0.7, 0.25), (0.5, 0.35)):
+        shares = ridges.cells(looks_of(p01, p11, [(1, 0, 1e4), (1, 1, 1e4)])).shares[:, 0, 0]
+        assert float(shares.sum()) == pytest.approx(1, abs=1e-5)
+        size = np.sqrt(abs(p11 - p01)) / (np.sqrt(abs(p11 - p01)) + np.sqrt(1 - abs(p11 - p01)))
+        cell = int((np.sign(p11 - p01) * size + 1) * ridges.HALF)
+        assert float(shares[cell - 1 : cell + 2].sum()) > 0.75
+
+
+@pytest.mark.parametrize("tails", [None, 1.0, 2.5])
+def test_places_are_picked_by_the_density(tails):
+    rng = np.random.default_rng(4)
+    shares = rng.dirichlet(np.ones(2 * ridges.HALF))
+    shape = jnp.asarray(shares, jnp.float32)[:, None, None]
+    longer = None if tails is None else jnp.full((1, 1), tails)
+    which, depth = (jnp.asarray(rng.random((200_000, 1, 1)), jnp.float32) for _ in range(2))
+    places = np.asarray(ridges.pick(shape, longer, which, depth), np.float64).ravel()
+    assert (abs(places) <= 1).all()
+    # what the density says of unequal bins, by the midpoints of many small steps
+    edges = np.linspace(-1, 1, 6 * ridges.HALF + 1)
+    nodes = np.linspace(-1, 1, 240 * ridges.HALF, endpoint=False) + 1 / (240 * ridges.HALF)
+    size = jnp.asarray(abs(nodes)[:, None, None], jnp.float32)
+    level = np.asarray(
+        ridges.density(shape, longer, size, 1 - size, jnp.asarray(nodes > 0)[:, None, None])
+    ).ravel()
+    due = level.reshape(len(edges) - 1, -1).mean(1) * np.diff(edges)
+    coarse = 0 if tails in (None, 1.0) else 0.1 * due  # a density without bounds at the ends
+    seen = np.histogram(places, edges)[0] / places.size
+    assert (abs(seen - due) < coarse + 5 * np.sqrt(due / places.size)).all()
+
+
+def test_sums_of_counts_are_not_rounded_on_a_gpu():
+    counts = jnp.zeros((GAPS + 1, 2, 2, 1, 1))
+    text = jax.jit(lambda counts: survey(counts, UNIFORM)).lower(counts).as_text()
+    assert "precision = [HIGHEST, HIGHEST]" in text
