@@ -106,7 +106,7 @@ def arrange(counts: Array, prior: Weights) -> Looks:
     place = np.interp(np.log(np.arange(2, n_kinds)), np.log(marks), np.arange(len(marks)))
     share = np.maximum(0, 1 - abs(place - np.arange(len(marks))[:, None])).astype(np.float32)
     direct = jnp.asarray(prior).reshape(1, n_states, 1) + flat[0]
-    octaves = jnp.tensordot(share, apart.sum(2), 1)
+    octaves = jnp.tensordot(share, apart.sum(2), 1, precision="highest")
     return Looks(direct, apart, flat[-1].sum(0), octaves, _order(flat[:-1].sum((1, 2))))
 
 
@@ -123,7 +123,7 @@ def _order(looks: Array) -> Array:
     """The largest k of which nearly all gaps are multiples, (items,); looks: (C - 1, items)."""
     gaps = np.arange(1, looks.shape[0] + 1)
     multiple = (gaps % gaps[:, None] == 0).astype(np.float32)
-    within, whole = jnp.tensordot(multiple, looks, 1), looks.sum(0)
+    within, whole = jnp.tensordot(multiple, looks, 1, precision="highest"), looks.sum(0)
     told = (whole - within <= FEW * whole) & (whole >= MANY)
     return jnp.where(told, gaps[:, None], 1).max(0)
 
@@ -200,7 +200,7 @@ def _height(looks: Looks, moves: Array) -> Array:
 def _start(looks: Looks) -> Array:
     """Where to climb from, (S, S, items): moves as counted, later ones with less weight."""
     nearness = 1 / np.arange(2, looks.apart.shape[0] + 2, dtype=np.float32)
-    start = looks.direct + jnp.tensordot(nearness, looks.apart, 1)
+    start = looks.direct + jnp.tensordot(nearness, looks.apart, 1, precision="highest")
     return start / start.sum(1, keepdims=True)
 
 
