@@ -14,7 +14,6 @@ from rmab.learning.randomness import Draws, seed_words, stream
 GAPS = 32
 WIDTH = 1000  # trials of one call, for all tests alike: a width is a compilation
 DRAWN = 15
-CHANCE = 1e-5  # p-values of ranks are about 600: one so small in 160 runs of this file
 SKEWED = pytest.param((2.0, 5.0), marks=pytest.mark.slow)  # a prior is a compilation
 
 
@@ -209,7 +208,7 @@ def test_draws_are_calibrated_at_every_number_of_looks(looks):
     for pattern in PATTERNS:
         p01, p11 = rng.uniform(size=(2, WIDTH))
         drawn = sampler((1.0, 1.0))(simulated(p01, p11, looks, pattern, rng), seed=looks)
-        assert min(ranks_fit(drawn, p01, p11)) > CHANCE, pattern
+        assert min(ranks_fit(drawn, p01, p11)) > 1e-4, pattern
 
 
 @pytest.mark.parametrize(
@@ -217,11 +216,11 @@ def test_draws_are_calibrated_at_every_number_of_looks(looks):
 )
 @pytest.mark.parametrize("looks", [3, 100, 3000, 1_000_000])
 def test_near_deterministic_and_near_independent_channels_are_calibrated(prior, looks):
-    rng = np.random.default_rng(looks + 7)
+    rng = np.random.default_rng(looks + 107)
     for pattern in ("consecutive", "random plays", "pairs", "up to twelve", "seldom"):
         p01, p11 = rng.beta(prior[0], prior[1], size=(2, WIDTH))
         drawn = sampler(prior)(simulated(p01, p11, looks, pattern, rng), seed=looks)
-        assert min(ranks_fit(drawn, p01, p11)) > CHANCE, pattern
+        assert min(ranks_fit(drawn, p01, p11)) > 1e-4, pattern
 
 
 def waiting_by_state(p01, p11, looks, waits, rng):
@@ -248,7 +247,7 @@ def test_gaps_that_depend_on_the_state_last_seen_leave_draws_calibrated(waits):
     for looks in (10, 40, 300, 3000):
         p01, p11 = rng.uniform(size=(2, WIDTH))
         drawn = sampler((1.0, 1.0))(waiting_by_state(p01, p11, looks, waits, rng), seed=looks)
-        assert min(ranks_fit(drawn, p01, p11)) > CHANCE, looks
+        assert min(ranks_fit(drawn, p01, p11)) > 1e-4, looks
 
 
 @pytest.mark.parametrize("slots", [20, 300])
@@ -268,7 +267,7 @@ def test_one_agents_looks_over_time_are_calibrated(slots):
         last = np.where(np.isin(np.arange(WIDTH), seen), state, last)
         age[seen] = 0
     assert counts[GAPS].sum() < 0.01 * counts.sum()  # so late that none has to be settled
-    assert min(ranks_fit(sampler((1.0, 1.0))(counts), p01, p11)) > CHANCE
+    assert min(ranks_fit(sampler((1.0, 1.0))(counts), p01, p11)) > 1e-4
 
 
 def wild_counts():

@@ -235,8 +235,8 @@ def _evaluated(
     channel = channel_at(kind, *[(x, y)] * 4)
     weight = log_likelihood(ground.looks, channel)
     weight = weight - _density(ground, share, channel, (middle, spread))
+    p01, p11 = jnp.minimum(channel.p01, 1), jnp.minimum(channel.p11, 1)  # sums are rounded
     # Where rounding took off more than is allowed for, far from the modes, there is no number.
-    p01, p11 = (jnp.minimum(p, 1) for p in channel[:3:2])  # sums are rounded
     return p01, p11, jnp.where((weight > HOPELESS) & (weight < -HOPELESS), weight, HOPELESS)
 
 
