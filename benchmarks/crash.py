@@ -48,9 +48,9 @@ import uvloop
 from benchmarks.ledgers import Broken, Life, check_database, same_round
 from benchmarks.traffic import ServerProcess, Wire, enroll, server_command, write_federation
 
-from rmab.federation.charter import load_federation
-from rmab.service.rows import OpenRound
-from rmab.service.store import Store, open_store
+from rmab.federation.config import load_federation
+from rmab.service.store.rows import OpenRound
+from rmab.service.store.store import Store, open_store
 
 __all__ = ["Run", "Tally", "crash"]
 

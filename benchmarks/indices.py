@@ -39,10 +39,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from rmab.arms import Arm
-from rmab.planning.expansion import expand, settled_age
-from rmab.planning.indices import Indices, whittle_indices
-from rmab.planning.information import information_indices
+from rmab.model.arms import Arm
+from rmab.model.information import expand, settled_age
+from rmab.planning.index.hidden import information_indices
+from rmab.planning.index.indices import Indices, whittle_indices
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 ROUNDS = 3

@@ -17,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from benchmarks.traffic import Answer, Wire, round_request, upload_head
 
-from rmab.federation.charter import Federation
+from rmab.federation.config import Federation
 from rmab.federation.messages import Upload, parse_round
 from rmab.federation.player import Player
-from rmab.service.rows import OpenRound
-from rmab.service.store import Store
+from rmab.service.store.rows import OpenRound
+from rmab.service.store.store import Store
 
 __all__ = ["Broken", "Found", "Life", "check_database", "same_round"]
 

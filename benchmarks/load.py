@@ -41,7 +41,7 @@ from benchmarks.traffic import (
     write_federation,
 )
 
-from rmab.federation.charter import Federation, load_federation
+from rmab.federation.config import Federation, load_federation
 from rmab.federation.messages import parse_round
 
 RATE, P99_MS = 2000, 100.0  # asked for in the closed loop

@@ -26,12 +26,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rmab.arms import Arms, channels
 from rmab.engine.montecarlo import default_threads, even_width, table_ages
-from rmab.engine.simulate import Setting, Simulate, simulator
+from rmab.engine.program import Setting, Simulate, simulator
 from rmab.engine.world import truth
-from rmab.federation.policies import named
-from rmab.learning.randomness import seed_words
+from rmab.model.arms import Arms, channels
+from rmab.policies.registry import named
+from rmab.random import seed_words
 from rmab.studies.study import load
 
 HORIZON = 1000

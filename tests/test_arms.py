@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmab.arms import (
+from rmab.errors import ModelError
+from rmab.model.arms import (
     NEVER,
     Arm,
     Arms,
@@ -24,7 +25,6 @@ from rmab.arms import (
     stationary_belief,
     update_belief,
 )
-from rmab.errors import ModelError
 
 CORNERS = np.array([0.0, 1e-12, 0.25, 0.5, 1 - 1e-12, 1.0])
 probability = st.floats(0, 1) | st.sampled_from(CORNERS.tolist())

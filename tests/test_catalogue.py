@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmab import Arms, ModelError, catalogue, channels, load, whittle_indices
-from rmab.catalogue import adherence, age_of_information, fading, gilbert_elliott, machine
+from rmab.model.catalogue import adherence, age_of_information, fading, gilbert_elliott, machine
 from rmab.studies.study import LEARNERS
 
 STUDIES = {

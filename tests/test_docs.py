@@ -13,10 +13,10 @@ import pytest
 
 from rmab.cli.main import _parser
 from rmab.errors import ProtocolError
-from rmab.federation.charter import Federation, Shape, load_federation
+from rmab.federation.config import Federation, Shape, load_federation
 from rmab.federation.messages import parse_upload
-from rmab.service.metrics import Metrics
-from rmab.service.openapi import document
+from rmab.service.server.metrics import Metrics
+from rmab.service.server.openapi import document
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
@@ -78,7 +78,7 @@ def test_every_refusal_has_its_code_and_word_in_the_protocol(tmp_path):
         for cells in rows("docs/protocol.md", "### Status codes and their words")
     }
     sources = "\n".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "src").glob("rmab/*/*.py")
+        path.read_text(encoding="utf-8") for path in (ROOT / "src").glob("rmab/**/*.py")
     )
     raised = set(re.findall(r"ProtocolError\(\s*(\d{3}),\s*\"(\w+)\"", sources))
     assert ("410", "round") in raised
@@ -151,7 +151,7 @@ def test_every_event_of_the_log_is_in_the_docs():
     call = r"log\(\s*\"(?:debug|info|warning|error)\",\s*\"([^\"]+)\""
     written = {
         event
-        for path in (ROOT / "src/rmab/service").glob("*.py")
+        for path in (ROOT / "src/rmab/service").glob("**/*.py")
         for event in re.findall(call, path.read_text(encoding="utf-8"))
     }
     assert {"ready", "round closed"} <= written

@@ -101,13 +101,16 @@ HEAVY = ("jax", "jaxlib", "scipy", "matplotlib", "pandas")
         ("rmab", ("numpy", *HEAVY)),
         ("rmab.errors", ("numpy", *HEAVY)),
         ("rmab.cli", ("numpy", *HEAVY)),
-        ("rmab.arms", HEAVY),
-        ("rmab.planning.whittle", HEAVY),
+        ("rmab.model.arms", HEAVY),
+        ("rmab.planning.channel.index", HEAVY),
         ("rmab.planning.planners", HEAVY),
         ("rmab.federation.rounds", HEAVY),
         ("rmab.studies.study", HEAVY),
-        ("rmab.service.agent", (*HEAVY, "starlette", "uvicorn", "prometheus_client", "psycopg")),
-        ("rmab.service.simulated", (*HEAVY, "starlette", "uvicorn")),
+        (
+            "rmab.service.agent.agent",
+            (*HEAVY, "starlette", "uvicorn", "prometheus_client", "psycopg"),
+        ),
+        ("rmab.model.simulated", (*HEAVY, "starlette", "uvicorn")),
     ],
 )
 def test_what_needs_little_loads_little(module, absent):

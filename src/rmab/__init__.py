@@ -15,18 +15,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOMES = {
-    "Arm": "rmab.arms",
-    "Arms": "rmab.arms",
-    "Dynamics": "rmab.arms",
-    "InformationStates": "rmab.arms",
-    "Moves": "rmab.arms",
-    "belief_after": "rmab.arms",
-    "channels": "rmab.arms",
-    "information_states": "rmab.arms",
-    "slots_to_cross": "rmab.arms",
-    "stationary_belief": "rmab.arms",
-    "update_belief": "rmab.arms",
-    "catalogue": "rmab.catalogue",
+    "Arm": "rmab.model.arms",
+    "Arms": "rmab.model.arms",
+    "Dynamics": "rmab.model.arms",
+    "InformationStates": "rmab.model.arms",
+    "Moves": "rmab.model.arms",
+    "belief_after": "rmab.model.arms",
+    "channels": "rmab.model.arms",
+    "information_states": "rmab.model.arms",
+    "slots_to_cross": "rmab.model.arms",
+    "stationary_belief": "rmab.model.arms",
+    "update_belief": "rmab.model.arms",
+    "catalogue": "rmab.model.catalogue",
     "ConvergenceError": "rmab.errors",
     "FederationError": "rmab.errors",
     "ModelError": "rmab.errors",
@@ -36,23 +36,23 @@ _HOMES = {
     "StudyError": "rmab.errors",
     "TooLargeError": "rmab.errors",
     "UnreachableError": "rmab.errors",
-    "Policy": "rmab.federation.policies",
-    "Draws": "rmab.learning.randomness",
+    "Policy": "rmab.policies.registry",
+    "Draws": "rmab.random",
     "Evidence": "rmab.learning.learners",
-    "episode_bound": "rmab.planning.bounds",
-    "regret_bound": "rmab.planning.bounds",
-    "upper_bound": "rmab.planning.bounds",
-    "Indices": "rmab.planning.finite",
-    "gittins_indices": "rmab.planning.indices",
-    "whittle_indices": "rmab.planning.indices",
-    "optimal": "rmab.planning.joint",
-    "point_based_value": "rmab.planning.pbvi",
+    "episode_bound": "rmab.planning.exact.bounds",
+    "regret_bound": "rmab.planning.exact.bounds",
+    "upper_bound": "rmab.planning.exact.bounds",
+    "Indices": "rmab.planning.index.finite",
+    "gittins_indices": "rmab.planning.index.indices",
+    "whittle_indices": "rmab.planning.index.indices",
+    "optimal": "rmab.planning.exact.optimum",
+    "point_based_value": "rmab.planning.exact.pbvi",
     "index_table": "rmab.planning.planners",
-    "whittle_index": "rmab.planning.whittle",
-    "Agent": "rmab.service.agent",
+    "whittle_index": "rmab.planning.channel.index",
+    "Agent": "rmab.service.agent.agent",
     "Results": "rmab.studies.results",
-    "run": "rmab.studies.running",
-    "value": "rmab.studies.running",
+    "run": "rmab.studies.run",
+    "value": "rmab.studies.run",
     "Study": "rmab.studies.study",
     "load": "rmab.studies.study",
 }
@@ -103,8 +103,20 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from rmab import catalogue
-    from rmab.arms import (
+    from rmab.errors import (
+        ConvergenceError,
+        FederationError,
+        ModelError,
+        ProtocolError,
+        RmabError,
+        StorageError,
+        StudyError,
+        TooLargeError,
+        UnreachableError,
+    )
+    from rmab.learning.learners import Evidence
+    from rmab.model import catalogue
+    from rmab.model.arms import (
         Arm,
         Arms,
         Dynamics,
@@ -117,30 +129,18 @@ if TYPE_CHECKING:
         stationary_belief,
         update_belief,
     )
-    from rmab.errors import (
-        ConvergenceError,
-        FederationError,
-        ModelError,
-        ProtocolError,
-        RmabError,
-        StorageError,
-        StudyError,
-        TooLargeError,
-        UnreachableError,
-    )
-    from rmab.federation.policies import Policy
-    from rmab.learning.learners import Evidence
-    from rmab.learning.randomness import Draws
-    from rmab.planning.bounds import episode_bound, regret_bound, upper_bound
-    from rmab.planning.finite import Indices
-    from rmab.planning.indices import gittins_indices, whittle_indices
-    from rmab.planning.joint import optimal
-    from rmab.planning.pbvi import point_based_value
+    from rmab.planning.channel.index import whittle_index
+    from rmab.planning.exact.bounds import episode_bound, regret_bound, upper_bound
+    from rmab.planning.exact.optimum import optimal
+    from rmab.planning.exact.pbvi import point_based_value
+    from rmab.planning.index.finite import Indices
+    from rmab.planning.index.indices import gittins_indices, whittle_indices
     from rmab.planning.planners import index_table
-    from rmab.planning.whittle import whittle_index
-    from rmab.service.agent import Agent
+    from rmab.policies.registry import Policy
+    from rmab.random import Draws
+    from rmab.service.agent.agent import Agent
     from rmab.studies.results import Results
-    from rmab.studies.running import run, value
+    from rmab.studies.run import run, value
     from rmab.studies.study import Study, load
 
 
@@ -148,7 +148,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'rmab' has no attribute {name!r}")
     home = import_module(_HOMES[name])
-    return home if home.__name__ == f"rmab.{name}" else getattr(home, name)
+    return home if name == "catalogue" else getattr(home, name)  # the one that is a module
 
 
 def __dir__() -> list[str]:

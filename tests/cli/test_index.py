@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import rmab
-from rmab.planning.expansion import expand
+from rmab.model.information import expand
 from tests.cli.commands import toml
 
 
@@ -127,7 +127,7 @@ def test_index_gives_a_witness_where_an_arm_is_not_indexable(call, study):
     assert call("index", path).out.splitlines()[-1] == f"arm 2: not indexable: {arm['reason']}"
 
 
-WANING = {  # rmab.catalogue.adherence(wane=0.15, lift=0.5, regain=0.05, slip=0.05)
+WANING = {  # rmab.model.catalogue.adherence(wane=0.15, lift=0.5, regain=0.05, slip=0.05)
     "passive": "[[0.95, 0.05, 0], [0.15, 0.8, 0.05], [0, 0.15, 0.85]]",
     "active": "[[0.5, 0.5, 0], [0.05, 0.45, 0.5], [0, 0.05, 0.95]]",
     "reward": "[0, 0, 1]",

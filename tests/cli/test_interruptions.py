@@ -27,7 +27,7 @@ def test_an_interruption_before_the_first_trial(call, study, monkeypatch):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rmab.studies.running.simulate", interrupt)
+    monkeypatch.setattr("rmab.studies.run.simulate", interrupt)
     ran = call("run", study(toml()), "--json")
     assert (ran.code, ran.out) == (130, "")
     assert ran.err.count("\n") == 1

@@ -22,14 +22,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.arms import Kind, channels
+from rmab.engine.program import simulator
 from rmab.engine.setting import Setting
-from rmab.engine.simulate import simulator
 from rmab.engine.world import BEFORE, BITS, truth
-from rmab.federation.policies import Policy, named
 from rmab.learning.learners import Evidence, thompson
-from rmab.learning.randomness import CHANNELS, DRAWS, Draws, seed_words, stream, threefry
+from rmab.model.arms import Kind, channels
 from rmab.planning.planners import whittle_at
+from rmab.policies.registry import Policy, named
+from rmab.random import CHANNELS, DRAWS, Draws, seed_words, stream, threefry
 
 SEED = seed_words(0x0123_4567_89AB_CDEF)
 TRIALS = range(1000, 1064)

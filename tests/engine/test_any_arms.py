@@ -15,16 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.arms import Arm, Arms, Moves
 from rmab.engine.montecarlo import Trials, _guide, table_ages
+from rmab.engine.program import simulator
 from rmab.engine.setting import Lookup, Setting
-from rmab.engine.simulate import simulator
 from rmab.engine.world import BEFORE, BITS, truth
-from rmab.federation.policies import named
 from rmab.learning.learners import Evidence, count_kinds
-from rmab.learning.randomness import CHANNELS, DRAWS, Draws, seed_words, stream, threefry
-from rmab.planning.chains import resting_law
+from rmab.markov import resting_law
+from rmab.model.arms import Arm, Arms, Moves
 from rmab.planning.tables import Model
+from rmab.policies.registry import named
+from rmab.random import CHANNELS, DRAWS, Draws, seed_words, stream, threefry
 
 SEED = seed_words(77)
 TRIALS = range(40, 56)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from rmab.arms import Arm, Arms, channels
-from rmab.studies.running import run
+from rmab.model.arms import Arm, Arms, channels
+from rmab.studies.run import run
 from rmab.studies.study import Study
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])

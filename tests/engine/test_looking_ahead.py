@@ -6,19 +6,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.arms import Arm, Arms, InformationStates, channels
+from rmab.engine.counting import Looks
 from rmab.engine.lookahead import LookaheadPlans
-from rmab.engine.looks import Looks
 from rmab.engine.montecarlo import Trials, _guide
 from rmab.engine.setting import Setting
 from rmab.engine.world import World, truth
 from rmab.errors import ModelError, StudyError
-from rmab.federation.policies import Policy, named
 from rmab.learning.learners import thompson
-from rmab.planning.joint import lookahead_value
-from rmab.planning.lookahead import choose
-from rmab.planning.outlook import known_view
-from rmab.studies.running import run
+from rmab.model.arms import Arm, Arms, InformationStates, channels
+from rmab.planning.exact.optimum import lookahead_value
+from rmab.planning.lookahead.tables import known_view
+from rmab.policies.lookahead import choose
+from rmab.policies.registry import Policy, named
+from rmab.studies.run import run
 from rmab.studies.study import Study
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from rmab.arms import Kind
-from rmab.engine.looks import Looking, Looks
+from rmab.engine.counting import Looking, Looks
 from rmab.engine.setting import Setting
 from rmab.engine.world import World
 from rmab.errors import ModelError
-from rmab.federation.policies import Policy
 from rmab.learning.learners import count_kinds, thompson
+from rmab.model.arms import Kind
 from rmab.planning.planners import myopic
+from rmab.policies.registry import Policy
 
 CHANNEL = Kind(2, always=False, alike=True)
 PERSON = Kind(2, always=False, alike=False)

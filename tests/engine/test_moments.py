@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rmab.engine.moments import BLOCK, CoMoments, Moments, summary
+from rmab.engine.tally import BLOCK, CoMoments, Moments, summary
 
 TRIALS = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK, 5 * BLOCK + 7]
 

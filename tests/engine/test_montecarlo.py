@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 import rmab
-from rmab.arms import Kind, stationary_belief
 from rmab.engine import montecarlo
-from rmab.engine.moments import BLOCK
 from rmab.engine.montecarlo import REFERENCE, Trials, batch_size, even_width, final_slots
 from rmab.engine.plans import _look_up
+from rmab.engine.program import simulator
 from rmab.engine.setting import Joint, Outcome, Setting
-from rmab.engine.simulate import simulator
+from rmab.engine.tally import BLOCK
 from rmab.engine.world import truth
-from rmab.federation.policies import Policy, named
 from rmab.learning.learners import thompson
-from rmab.learning.randomness import seed_words
-from rmab.planning.joint import fixed_value, optimal, policy_value, random_value
+from rmab.model.arms import Kind, stationary_belief
+from rmab.planning.exact.optimum import fixed_value, optimal, policy_value, random_value
 from rmab.planning.planners import index_table, myopic, whittle_at
+from rmab.policies.registry import Policy, named
+from rmab.random import seed_words
 from rmab.studies.results import Curve
 
 PAPER = rmab.channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])

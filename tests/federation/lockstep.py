@@ -11,20 +11,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rmab.arms import Arms
 from rmab.engine import plans
 from rmab.engine.lookahead import LookaheadPlans
+from rmab.engine.program import _Simulator
 from rmab.engine.setting import Setting
-from rmab.engine.simulate import _Simulator
 from rmab.engine.world import World, truth
-from rmab.federation.charter import Federation
+from rmab.federation.config import Federation
 from rmab.federation.coordinator import Coordinator, first_limit
 from rmab.federation.messages import Merged, RoundMessage, Upload, parse_round, parse_upload
+from rmab.federation.planner import Planner
 from rmab.federation.player import Player
-from rmab.federation.policies import named
 from rmab.federation.rounds import LONGEST, visits_can_end
-from rmab.federation.serving import Planner
-from rmab.learning.randomness import CHANNELS, seed_words, stream
+from rmab.model.arms import Arms
+from rmab.policies.registry import named
+from rmab.random import CHANNELS, seed_words, stream
 
 
 def true_states(arms: Arms, seed: int, n_agents: int, horizon: int) -> np.ndarray:

@@ -3,8 +3,8 @@
 import pytest
 
 from rmab.errors import FederationError
-from rmab.federation.charter import KnownArm, load_federation
-from rmab.federation.settings import LEARNERS
+from rmab.federation.config import KnownArm, load_federation
+from rmab.policies.settings import LEARNERS
 
 FILE = """\
 name = "spectrum"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmab.errors import ProtocolError
-from rmab.federation.charter import Shape
+from rmab.federation.config import Shape
 from rmab.federation.messages import _add_up, _of_any_arms, _of_like_arms, _sums
 
 SHAPE = Shape(1, (2, 2), 1)

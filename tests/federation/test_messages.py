@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmab.errors import ProtocolError
-from rmab.federation.charter import Shape
+from rmab.federation.config import Shape
 from rmab.federation.messages import (
     Record,
     RoundMessage,
@@ -22,8 +22,8 @@ from rmab.federation.messages import (
     parse_round,
     parse_upload,
 )
-from rmab.federation.plans import IndexPlan, TurnsPlan
 from rmab.federation.player import Player
+from rmab.policies.plans import IndexPlan, TurnsPlan
 
 NAME = "test"
 SHAPES = (

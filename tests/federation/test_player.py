@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmab.arms import InformationStates
 from rmab.errors import ModelError
-from rmab.federation.charter import Shape
-from rmab.federation.plans import IndexPlan
+from rmab.federation.config import Shape
 from rmab.federation.player import Player
-from rmab.planning.outlook import table_rows
+from rmab.model.arms import InformationStates
+from rmab.model.beliefs import table_rows
+from rmab.policies.plans import IndexPlan
 from tests.federation.test_messages import SHAPES, message_of
 
 

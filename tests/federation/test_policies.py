@@ -3,7 +3,7 @@
 import pytest
 
 from rmab.errors import ModelError
-from rmab.federation.policies import POLICIES, Policy, named
+from rmab.policies.registry import POLICIES, Policy, named
 from rmab.studies.study import KNOWN, LEARNERS, OPTIONS
 
 

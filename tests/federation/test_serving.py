@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rmab.arms import Arm, Arms, channels
-from rmab.federation.charter import Federation, KnownArm
+from rmab.federation.config import Federation, KnownArm
 from rmab.federation.messages import Merged
-from rmab.federation.plans import IndexPlan
-from rmab.federation.serving import Planner
+from rmab.federation.planner import Planner
+from rmab.model.arms import Arm, Arms, channels
+from rmab.policies.plans import IndexPlan
 from tests.federation.lockstep import engine_decisions, served_decisions, true_states
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from rmab.learning.channel_posterior import draw_channels, mean_channels
-from rmab.learning.randomness import Draws, seed_words, stream
+from rmab.random import Draws, seed_words, stream
 
 GAPS = 32
 WIDTH = 1000  # trials of one call, for all tests alike: a width is a compilation

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rmab.arms import Kind
 from rmab.learning.learners import Evidence, survivors, thompson, ucb
-from rmab.learning.randomness import DRAWS, Draws, seed_words, stream
+from rmab.model.arms import Kind
+from rmab.random import DRAWS, Draws, seed_words, stream
 
 CHANNEL = Kind(2, always=False, alike=True)
 RARE = 1e-4  # the chance that one comparison would have had to fail for a faultless learner

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rmab.learning.matrix_posterior import draw_matrices, mean_matrices
-from rmab.learning.randomness import DRAWS, Draws, stream
+from rmab.random import DRAWS, Draws, stream
 
 GAPS = 12
 BATCH = 256  # trials of one call, for all tests alike: a width is a compilation

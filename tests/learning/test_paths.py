@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rmab.arms import Kind
 from rmab.learning.learners import WAITS, Evidence, count_kinds, thompson, ucb
 from rmab.learning.paths import fill_in
-from rmab.learning.randomness import DRAWS, Draws, seed_words, stream
+from rmab.model.arms import Kind
+from rmab.random import DRAWS, Draws, seed_words, stream
 
 RARE = 1e-4
 FLAT = np.ones((1, 1, 1, 1), np.float32)

@@ -14,7 +14,7 @@ import pytest
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
-from rmab.learning.randomness import (
+from rmab.random import (
     CHANNELS,
     DRAWS,
     PLAYS,

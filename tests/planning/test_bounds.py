@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from rmab.arms import Arm, Arms, channels, stationary_belief
 from rmab.errors import ModelError, TooLargeError
-from rmab.planning import relaxed
-from rmab.planning.bounds import episode_bound, regret_bound, upper_bound
-from rmab.planning.chains import limit, resting_law
-from rmab.planning.relaxed import relaxed_value
-from rmab.planning.single_arm import solve
+from rmab.markov import limit, resting_law
+from rmab.model.arms import Arm, Arms, channels, stationary_belief
+from rmab.planning.channel.values import solve
+from rmab.planning.exact import relaxed
+from rmab.planning.exact.bounds import episode_bound, regret_bound, upper_bound
+from rmab.planning.exact.relaxed import relaxed_value
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from rmab.arms import Arm
-from rmab.planning.finite import Indices, finite_indices
+from rmab.model.arms import Arm
+from rmab.planning.index.finite import Indices, finite_indices
 
 NEAR_ONE = 1 - Fraction(1, 10**24)
 TIE = 1e-9  # an advantage this small leaves both actions optimal

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from rmab.arms import Arm, Dynamics, belief_after, information_states
-from rmab.planning.finite import Indices, finite_indices
-from rmab.planning.whittle import whittle_at
+from rmab.model.arms import Arm, Dynamics, belief_after, information_states
+from rmab.planning.channel.index import whittle_at
+from rmab.planning.index.finite import Indices, finite_indices
 
 
 def seen(passive, active, reward_passive, reward_active) -> Arm:

@@ -8,9 +8,9 @@ import pytest
 from scipy.sparse import csr_array
 
 from rmab.errors import ConvergenceError
-from rmab.planning import gains
-from rmab.planning.chains import limit
-from rmab.planning.gains import chain_gain, end_components, optimal_gain
+from rmab.markov import limit
+from rmab.planning.exact import gains
+from rmab.planning.exact.gains import chain_gain, end_components, optimal_gain
 
 
 def first(size: int):

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from rmab.arms import Arm, Arms, channels, stationary_belief
 from rmab.errors import ModelError
+from rmab.model.arms import Arm, Arms, channels, stationary_belief
+from rmab.planning.channel.index import whittle_at
 from rmab.planning.general import fixed_best_scores, fixed_scores, myopic_table, whittle_table
 from rmab.planning.planners import index_table, myopic
-from rmab.planning.whittle import whittle_at
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
 # FACTS: Whittle indices 1.5 and 1.0 under average reward.

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from rmab.arms import Arm, Dynamics, information_states
 from rmab.errors import ModelError
-from rmab.planning.expansion import expand, settled_age
-from rmab.planning.finite import finite_indices
-from rmab.planning.indices import gittins_indices, whittle_indices
-from rmab.planning.whittle import whittle_at
+from rmab.model.arms import Arm, Dynamics, information_states
+from rmab.model.information import expand, settled_age
+from rmab.planning.channel.index import whittle_at
+from rmab.planning.index.finite import finite_indices
+from rmab.planning.index.indices import gittins_indices, whittle_indices
 
 
 def seen(passive, active, reward_passive, reward_active) -> Arm:

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from rmab.arms import Arm, Dynamics, InformationStates
 from rmab.errors import ModelError
-from rmab.planning import information
-from rmab.planning.expansion import expand, expansion, settled_age
-from rmab.planning.finite import finite_indices
-from rmab.planning.information import information_indices
-from rmab.planning.whittle import whittle_at
+from rmab.model.arms import Arm, Dynamics, InformationStates
+from rmab.model.information import expand, expansion, settled_age
+from rmab.planning.channel.index import whittle_at
+from rmab.planning.index import hidden as information
+from rmab.planning.index.finite import finite_indices
+from rmab.planning.index.hidden import information_indices
 
 
 def random_arm(rng, S, mixing=0.0, spread=1.0):

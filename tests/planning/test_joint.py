@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from rmab.arms import Arms, channels, stationary_belief, update_belief
 from rmab.errors import ConvergenceError, ModelError, TooLargeError
-from rmab.planning import gains
-from rmab.planning.joint import (
+from rmab.model.arms import Arms, channels, stationary_belief, update_belief
+from rmab.planning.channel.index import whittle_at
+from rmab.planning.exact import gains
+from rmab.planning.exact.optimum import (
     KNOWN,
     fixed_value,
     known_values,
@@ -26,7 +27,6 @@ from rmab.planning.planners import (
     myopic,
     round_robin,
 )
-from rmab.planning.whittle import whittle_at
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
 POOR = channels([0.13, 0.26, 0.77, 0.57], [0.13, 0.44, 0.48, 0.19], [0.81, 0.38, 0.57, 0.66])

@@ -8,13 +8,12 @@ import pytest
 from scipy.linalg import block_diag
 from scipy.optimize import linprog
 
-from rmab.arms import Arm, Arms, channels
 from rmab.errors import TooLargeError
-from rmab.planning.bounds import upper_bound
-from rmab.planning.chains import limit, resting_law
-from rmab.planning.expansion import expand, expansion
-from rmab.planning.general import fixed_best_scores, fixed_scores, myopic_table, whittle_table
-from rmab.planning.joint import (
+from rmab.markov import limit, resting_law
+from rmab.model.arms import Arm, Arms, channels
+from rmab.model.information import expand, expansion
+from rmab.planning.exact.bounds import upper_bound
+from rmab.planning.exact.optimum import (
     KNOWN,
     fixed_value,
     joint_code,
@@ -23,6 +22,7 @@ from rmab.planning.joint import (
     policy_value,
     random_value,
 )
+from rmab.planning.general import fixed_best_scores, fixed_scores, myopic_table, whittle_table
 
 IDENTITY, SWAP = [[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmab.arms import (
+from rmab.errors import ModelError
+from rmab.model.arms import (
     NEVER,
     Arm,
     Arms,
@@ -20,17 +21,16 @@ from rmab.arms import (
     information_states,
     stationary_belief,
 )
-from rmab.errors import ModelError
-from rmab.planning import lookahead
-from rmab.planning.bounds import upper_bound
-from rmab.planning.channel_outlook import ChannelOutlook, channel_outlook, channel_value
-from rmab.planning.expansion import expansion
+from rmab.model.information import expansion
+from rmab.planning.channel.values import solve
+from rmab.planning.exact.bounds import upper_bound
+from rmab.planning.exact.optimum import lookahead_value, optimal, policy_value
 from rmab.planning.general import whittle_table
-from rmab.planning.joint import lookahead_value, optimal, policy_value
-from rmab.planning.lookahead import check_depth, choose, expected_largest
-from rmab.planning.outlook import known_view, known_wraps, terminal_values
-from rmab.planning.single_arm import solve
+from rmab.planning.lookahead.channel import ChannelOutlook, channel_outlook, channel_value
+from rmab.planning.lookahead.tables import known_view, known_wraps, terminal_values
 from rmab.planning.tables import Model
+from rmab.policies import lookahead
+from rmab.policies.lookahead import check_depth, choose, expected_largest
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
 POOR = channels([0.13, 0.26, 0.77, 0.57], [0.13, 0.44, 0.48, 0.19], [0.81, 0.38, 0.57, 0.66])

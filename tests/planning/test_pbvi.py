@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from rmab.arms import channels, stationary_belief
 from rmab.errors import ModelError, TooLargeError
-from rmab.planning.joint import optimal
-from rmab.planning.pbvi import point_based_value
+from rmab.model.arms import channels, stationary_belief
+from rmab.planning.exact.optimum import optimal
+from rmab.planning.exact.pbvi import point_based_value
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
 

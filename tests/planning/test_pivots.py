@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from rmab.arms import Arm
-from rmab.planning.expansion import expand
-from rmab.planning.orders import follow_by_solving
-from rmab.planning.pivots import follow_by_pivots
-from rmab.planning.subsidy import History, Problem
+from rmab.model.arms import Arm
+from rmab.model.information import expand
+from rmab.planning.index.multichain import follow_by_solving
+from rmab.planning.index.subsidy import History, Problem
+from rmab.planning.index.unichain import follow_by_pivots
 
 # An arm that is not indexable.
 PASSIVE = [[0.005, 0.793, 0.202], [0.027, 0.558, 0.415], [0.736, 0.249, 0.015]]

@@ -5,9 +5,9 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 
-from rmab.arms import channels
-from rmab.planning.single_arm import solve, threshold
-from rmab.planning.whittle import whittle_index
+from rmab.model.arms import channels
+from rmab.planning.channel.index import whittle_index
+from rmab.planning.channel.values import solve, threshold
 
 
 def random_problems(n_problems: int, seed: int) -> tuple[np.ndarray, ...]:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.arms import Arm, Arms
+from rmab.model.arms import Arm, Arms
 from rmab.planning.general import myopic_table, whittle_table
 from rmab.planning.tables import Model, fill_myopic, fill_whittle
 

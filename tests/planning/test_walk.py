@@ -5,16 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.arms import Arm
+from rmab import markov as chains
 from rmab.errors import ModelError
-from rmab.planning import chains
-from rmab.planning.course import Models
-from rmab.planning.elimination import resting, solve
-from rmab.planning.expansion import expand
-from rmab.planning.finite import finite_indices
-from rmab.planning.greedy import state_table
-from rmab.planning.information import information_indices
-from rmab.planning.walk import follow, information_table
+from rmab.linalg import resting, solve
+from rmab.model.arms import Arm
+from rmab.model.information import expand
+from rmab.planning.index.finite import finite_indices
+from rmab.planning.index.hidden import information_indices
+from rmab.planning.index.nested import state_table
+from rmab.planning.index.parametric import Models
+from rmab.planning.index.walk import follow, information_table
 
 
 def random_models(seed, S, B, spread=1.0):

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmab.arms import (
+from rmab.errors import ModelError
+from rmab.model.arms import (
     Dynamics,
     InformationStates,
     belief_after,
@@ -15,9 +16,8 @@ from rmab.arms import (
     information_states,
     stationary_belief,
 )
-from rmab.errors import ModelError
-from rmab.planning.single_arm import solve
-from rmab.planning.whittle import whittle_at, whittle_index
+from rmab.planning.channel.index import whittle_at, whittle_index
+from rmab.planning.channel.values import solve
 
 EXTREMES = [0.0, 1e-300, 1e-12, 1e-6, 0.3, 0.7, 1 - 1e-6, 1 - 1e-12, 1 - 2**-53, 1.0]
 unit = st.floats(0, 1)

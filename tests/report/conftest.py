@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import rmab
-from rmab.federation.policies import named
+from rmab.policies.registry import named
 from rmab.studies.figure import Claim, Drawn, Figure, Variant
 from rmab.studies.reproduce import figures, reproduce
 from rmab.studies.results import Curve, Results
-from rmab.studies.running import Values
+from rmab.studies.run import Values
 from rmab.studies.scaling import FIGURES, GAP, PLAIN
 
 HORIZON = 60

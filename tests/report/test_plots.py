@@ -6,7 +6,8 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from rmab.report import canvas, looks, plots
+from rmab.report import canvas, plots
+from rmab.report import style as looks
 from rmab.studies.results import Curve
 from rmab.studies.scaling import GAP, PLAIN
 from rmab.studies.study import KNOWN, LEARNERS

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rmab.federation.messages import Merged, Upload, parse_round
-from rmab.service.store import Store
+from rmab.service.store.store import Store
 from tests.service.pretend_server import tally
 from tests.service.simulated_parts import SHAPE, Peer
 

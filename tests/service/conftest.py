@@ -19,10 +19,10 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from rmab.service import agent as agent_module
-from rmab.service import exchange
-from rmab.service.agent import Agent
-from rmab.service.store import open_store
+from rmab.service.agent import agent as agent_module
+from rmab.service.agent import exchange
+from rmab.service.agent.agent import Agent
+from rmab.service.store.store import open_store
 from tests.service.authority import Authority
 from tests.service.pretend_server import TOKEN, URL, PretendServer, RealServer, server_is_away
 from tests.service.serving import served, spectrum
@@ -164,7 +164,7 @@ def opened(database_url, federation):
 @pytest.fixture
 def impatient(monkeypatch):
     """A claim that another process has is given up soon."""
-    monkeypatch.setattr("rmab.service.postgres.CLAIM_SECONDS", 0.1)
+    monkeypatch.setattr("rmab.service.store.postgres.CLAIM_SECONDS", 0.1)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-from rmab.federation.charter import Shape
+from rmab.federation.config import Shape
 from rmab.federation.messages import Upload
 
 

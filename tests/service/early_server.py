@@ -8,7 +8,7 @@ import time
 
 from rmab.cli import main
 from rmab.errors import ProtocolError
-from rmab.service.writer import Writer
+from rmab.service.store.writer import Writer
 
 PAUSE = 0.2  # seconds between the acknowledgement and the commit: time enough for a kill
 

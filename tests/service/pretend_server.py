@@ -19,10 +19,10 @@ import httpx
 import numpy as np
 
 from rmab.errors import ProtocolError
-from rmab.federation.charter import Shape
+from rmab.federation.config import Shape
 from rmab.federation.messages import Record, RoundMessage, check_growth, parse_upload
-from rmab.federation.plans import IndexPlan
-from rmab.service.agent_file import AgentFile
+from rmab.policies.plans import IndexPlan
+from rmab.service.agent.state_file import AgentFile
 
 URL = "http://127.0.0.1:1"
 SECRET = "S" * 43

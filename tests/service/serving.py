@@ -18,19 +18,19 @@ import numpy as np
 import pytest
 
 from rmab.errors import UnreachableError
-from rmab.federation.charter import Federation, KnownArm
+from rmab.federation.config import Federation, KnownArm
 from rmab.federation.messages import Merged, Upload, parse_round
-from rmab.federation.plans import IndexPlan
 from rmab.federation.player import Player
+from rmab.policies.plans import IndexPlan
 from rmab.service.admin import DatabaseAdmin
-from rmab.service.logs import Log
-from rmab.service.server import Server, Settings, in_thread
+from rmab.service.server.logs import Log
+from rmab.service.server.process import Server, Settings, in_thread
 
 PATIENCE = 60.0  # seconds; a machine may be slow, and only what fails takes so long
 
 
 class Planned(NamedTuple):
-    """As `rmab.federation.serving` has it, which would load JAX."""
+    """As `rmab.federation.planner` has it, which would load JAX."""
 
     plan: IndexPlan
     limit: int | None

@@ -14,15 +14,15 @@ import httpx
 import numpy as np
 
 from rmab.errors import StorageError
-from rmab.federation.charter import Federation, KnownArm
+from rmab.federation.config import Federation, KnownArm
 from rmab.federation.messages import Merged, Upload, parse_upload
-from rmab.federation.plans import IndexPlan
-from rmab.service.agent import Agent
-from rmab.service.exchange import Exchange
-from rmab.service.federator import Federator
-from rmab.service.logs import Log
-from rmab.service.metrics import Metrics
-from rmab.service.store import Store
+from rmab.policies.plans import IndexPlan
+from rmab.service.agent.agent import Agent
+from rmab.service.agent.exchange import Exchange
+from rmab.service.server.logs import Log
+from rmab.service.server.metrics import Metrics
+from rmab.service.server.rounds import Federator
+from rmab.service.store.store import Store
 from tests.service.serving import Planned
 
 URL = "http://127.0.0.1:1"

@@ -22,14 +22,14 @@ import httpx
 import numpy as np
 
 from rmab.errors import FederationError, UnreachableError
-from rmab.service import agent as agent_module
-from rmab.service import roster
 from rmab.service.admin import DatabaseAdmin
-from rmab.service.agent import Agent
-from rmab.service.app import make_app
-from rmab.service.exchange import Exchange
-from rmab.service.logs import Log
-from rmab.service.metrics import Metrics
+from rmab.service.agent import agent as agent_module
+from rmab.service.agent.agent import Agent
+from rmab.service.agent.exchange import Exchange
+from rmab.service.server import roster
+from rmab.service.server.logs import Log
+from rmab.service.server.metrics import Metrics
+from rmab.service.server.routes import make_app
 from tests.service.books import Books, Kept, kept_by
 from tests.service.simulated_parts import (
     FEDERATION,

@@ -7,9 +7,9 @@ import pytest
 
 from rmab.errors import ProtocolError
 from rmab.federation.messages import Merged, Upload
-from rmab.service.credentials import make_token
-from rmab.service.receiving import Received, receive
-from rmab.service.store import OpenRound, Store
+from rmab.service.server.receiving import Received, receive
+from rmab.service.store.store import OpenRound, Store
+from rmab.service.tokens import make_token
 
 
 def enrolled(

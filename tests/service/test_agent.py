@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from rmab.errors import FederationError, ModelError
-from rmab.service import agent as agent_module
-from rmab.service.agent import Agent
+from rmab.service.agent import agent as agent_module
+from rmab.service.agent.agent import Agent
 from tests.service.pretend_server import (
     REWARDS,
     TOKEN,
@@ -257,8 +257,8 @@ def test_over_a_real_connection(real, server, path, monkeypatch):
 
 def test_an_agent_loads_neither_jax_nor_the_server():
     program = (
-        "import sys, rmab; from rmab.service.agent import Agent;"
-        "from rmab.service.simulated import SimulatedArms;"
+        "import sys, rmab; from rmab.service.agent.agent import Agent;"
+        "from rmab.model.simulated import SimulatedArms;"
         "print(*sorted({name.split('.')[0] for name in sys.modules}"
         " & {'jax', 'jaxlib', 'scipy', 'starlette', 'uvicorn', 'matplotlib', 'pandas',"
         " 'prometheus_client', 'psycopg'}),"
@@ -270,20 +270,20 @@ def test_an_agent_loads_neither_jax_nor_the_server():
     assert done.stdout.split() == [
         "rmab.service",
         "rmab.service.agent",
-        "rmab.service.agent_file",
-        "rmab.service.credentials",
-        "rmab.service.exchange",
-        "rmab.service.leftovers",
-        "rmab.service.link",
-        "rmab.service.outbox",
-        "rmab.service.own_file",
-        "rmab.service.simulated",
+        "rmab.service.agent.agent",
+        "rmab.service.agent.client",
+        "rmab.service.agent.exchange",
+        "rmab.service.agent.leftovers",
+        "rmab.service.agent.outbox",
+        "rmab.service.agent.state_file",
+        "rmab.service.sqlite",
+        "rmab.service.tokens",
     ]
 
 
 def test_an_agent_that_is_not_closed_lets_its_process_end(real, path):
     program = (
-        "import sys; from rmab.service.agent import Agent;"
+        "import sys; from rmab.service.agent.agent import Agent;"
         "agent = Agent(sys.argv[1], token=sys.argv[2], file=sys.argv[3]);"
         "agent.choose(); agent.observe([0, 0])"
     )

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from rmab.cli import main
-from rmab.service.agent_file import AgentFile
+from rmab.service.agent.state_file import AgentFile
 from tests.service.pretend_server import (
     SECRET,
     TOKEN,

@@ -9,8 +9,9 @@ import time
 import httpx
 import pytest
 
-from rmab.federation.charter import Shape
-from rmab.service import exchange, link
+from rmab.federation.config import Shape
+from rmab.service.agent import client as link
+from rmab.service.agent import exchange
 from tests.service.pretend_server import (
     SECRET,
     Playing,

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from rmab.errors import FederationError, StorageError
-from rmab.federation.charter import Shape
-from rmab.service import own_file
-from rmab.service.agent_file import AgentFile, Look, default_file
-from rmab.service.leftovers import pack, unpack
+from rmab.federation.config import Shape
+from rmab.service import sqlite as own_file
+from rmab.service.agent.leftovers import pack, unpack
+from rmab.service.agent.state_file import AgentFile, Look, default_file
 
 ONE, TWO = "1" * 32, "2" * 32
 
@@ -267,7 +267,7 @@ def test_the_log_does_not_grow_without_bound(path, monkeypatch):
 def test_slots_outlive_a_process_that_is_killed(path):
     program = (
         "import os, signal, sys; from pathlib import Path;"
-        "from rmab.service.agent_file import AgentFile;"
+        "from rmab.service.agent.state_file import AgentFile;"
         "file = AgentFile(Path(sys.argv[1])); file.begin('1' * 32);"
         "[file.keep_slot(slot, [0, 1], [1, slot % 2]) for slot in range(1, 501)];"
         "os.kill(os.getpid(), signal.SIGKILL)"

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from rmab.errors import StorageError
 from rmab.federation.messages import Record
-from rmab.service import agent as agent_module
-from rmab.service.agent import Agent
-from rmab.service.agent_file import AgentFile
+from rmab.service.agent import agent as agent_module
+from rmab.service.agent.agent import Agent
+from rmab.service.agent.state_file import AgentFile
 from tests.service.pretend_server import (
     TOKEN,
     URL,
@@ -351,7 +351,7 @@ def test_whatever_goes_wrong_in_whatever_order_all_arrives_once(
 KILLED = """
 import json, sys
 import numpy as np
-from rmab.service.agent import Agent
+from rmab.service.agent.agent import Agent
 url, token, file, book, seed = sys.argv[1:]
 rng = np.random.default_rng(int(seed))
 sizes = (2, 2, 2, 3)

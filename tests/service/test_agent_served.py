@@ -9,9 +9,9 @@ from itertools import count
 import numpy as np
 import pytest
 
-from rmab.service import exchange
-from rmab.service import server as server_module
-from rmab.service.agent import Agent
+from rmab.service.agent import exchange
+from rmab.service.agent.agent import Agent
+from rmab.service.server import process as server_module
 from tests.service.pretend_server import tally
 from tests.service.serving import PATIENCE, gives_up, served, spectrum
 
@@ -40,7 +40,7 @@ def play(agents, books, slots, seed=0):
 
 def totals(made):
     """Counts and visits of all agents, from the database."""
-    from rmab.service.store import open_store
+    from rmab.service.store.store import open_store
 
     store = open_store(made.database, FEDERATION)
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rmab.federation.charter import Federation, KnownArm
+from rmab.federation.config import Federation, KnownArm
 from rmab.federation.messages import most_bytes
 from tests.service.serving import PATIENCE, ByHand, Flat, served, spectrum, until
 

@@ -7,10 +7,10 @@ import httpx
 import pytest
 
 from rmab.service.admin import DatabaseAdmin
-from rmab.service.app import make_app
-from rmab.service.federator import Federator
-from rmab.service.logs import Log
-from rmab.service.metrics import Metrics
+from rmab.service.server.logs import Log
+from rmab.service.server.metrics import Metrics
+from rmab.service.server.rounds import Federator
+from rmab.service.server.routes import make_app
 from tests.service.serving import ByHand, Flat, spectrum, until
 
 # -------------------------------------------------------------------------------------- credentials

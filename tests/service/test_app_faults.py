@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
-from rmab.service import federator as federator_module
-from rmab.service import uploads as uploads_module
-from rmab.service import waiting
-from rmab.service.federator import Federator
+from rmab.service.server import rounds as federator_module
+from rmab.service.server import uploads as uploads_module
+from rmab.service.server import waiting
+from rmab.service.server.rounds import Federator
 from tests.service.serving import PATIENCE, ByHand, Flat, served, spectrum, until
 
 # ----------------------------------------------------------------------------------------- restarts
@@ -65,7 +65,7 @@ def test_a_restart_goes_on_with_the_same_round(tmp_path):
 
 def test_the_next_plan_depends_on_seed_counts_and_round_alone(tmp_path):
     """With the planner in earnest: a restart in between changes nothing."""
-    from rmab.federation.serving import Planner
+    from rmab.federation.planner import Planner
 
     federation = spectrum(seed=5)
     planner = Planner(federation)
@@ -156,7 +156,7 @@ def test_a_fault_of_ours_tells_nothing_and_stops_nobody(live, monkeypatch):
 
 def test_a_database_that_fails_is_503_and_heals(live, pair, monkeypatch):
     from rmab.errors import StorageError
-    from rmab.service.database import SqliteDatabase
+    from rmab.service.store.database import SqliteDatabase
 
     a, _ = pair
     commit = SqliteDatabase.commit

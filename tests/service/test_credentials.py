@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmab.service.credentials import make_token, matches, parse_token
+from rmab.service.tokens import make_token, matches, parse_token
 
 
 def test_token_has_its_form_and_its_parts_are_found_again():

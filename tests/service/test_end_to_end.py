@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import rmab
-from rmab.arms import channels
 from rmab.errors import FederationError
-from rmab.federation.charter import load_federation
-from rmab.service import exchange
-from rmab.service.credentials import parse_token
+from rmab.federation.config import load_federation
+from rmab.model.arms import channels
+from rmab.service.agent import exchange
+from rmab.service.tokens import parse_token
 from tests.federation.lockstep import engine_decisions, true_states
 from tests.service.processes import Machine, environment
 from tests.service.serving import PATIENCE, until

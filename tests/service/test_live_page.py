@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from rmab.errors import FederationError
-from rmab.service.page import ASSETS, asset
+from rmab.service.server.page import ASSETS, asset
 from tests.service.scripted import (
     NOTHING_YET,
     PAPER,

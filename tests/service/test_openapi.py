@@ -14,13 +14,13 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from rmab.federation.charter import Federation, KnownArm
-from rmab.service.access import Access
-from rmab.service.app import _Routes
-from rmab.service.federator import Federator
-from rmab.service.logs import Log
-from rmab.service.metrics import Metrics
-from rmab.service.openapi import document
+from rmab.federation.config import Federation, KnownArm
+from rmab.service.server.identity import Access
+from rmab.service.server.logs import Log
+from rmab.service.server.metrics import Metrics
+from rmab.service.server.openapi import document
+from rmab.service.server.rounds import Federator
+from rmab.service.server.routes import _Routes
 from tests.service.serving import PATIENCE, Flat, served, spectrum
 
 CHECKS = [

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmab.service.store import open_store
+from rmab.service.store.store import open_store
 from tests.service.conftest import left_out
 from tests.service.power import uploader
 from tests.service.power.disk import Disk, read_trace

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 import rmab
-from rmab.federation.charter import load_federation
-from rmab.service import federator
-from rmab.service.logs import MOST_A_SECOND
+from rmab.federation.config import load_federation
+from rmab.service.server import rounds as federator
+from rmab.service.server.logs import MOST_A_SECOND
 from tests.service.processes import Machine, environment
 from tests.service.serving import PATIENCE, ByHand, served, spectrum
 

@@ -19,10 +19,10 @@ import httpx
 import pytest
 
 from rmab.errors import FederationError
-from rmab.service import connections
-from rmab.service import server as server_module
 from rmab.service.admin import HttpAdmin
-from rmab.service.server import Server, Settings
+from rmab.service.server import connections
+from rmab.service.server import process as server_module
+from rmab.service.server.process import Server, Settings
 from tests.service.processes import Machine
 from tests.service.serving import PATIENCE, ByHand, Flat, served, spectrum, until
 
@@ -102,8 +102,8 @@ def test_a_process_told_to_end_while_it_plans_ends(machine):
 def test_a_server_that_resumes_does_not_load_jax(machine, prepared):
     code = (
         "import sys, threading\n"
-        "from rmab.federation.charter import load_federation\n"
-        "from rmab.service.server import Server, Settings, in_thread\n"
+        "from rmab.federation.config import load_federation\n"
+        "from rmab.service.server.process import Server, Settings, in_thread\n"
         "federation = load_federation('spectrum.toml')\n"
         "with in_thread(Server(Settings(federation, 'spectrum.db', port=0))):\n"
         "    pass\n"

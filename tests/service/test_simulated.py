@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rmab import ModelError
-from rmab.arms import Arm, Arms, channels
-from rmab.planning.chains import resting_law
-from rmab.service.simulated import SimulatedArms, _resting_law
+from rmab.markov import resting_law
+from rmab.model.arms import Arm, Arms, channels
+from rmab.model.simulated import SimulatedArms, _resting_law
 
 PAPER = channels(p01=[0.2, 0.89, 0.1, 0.9], p11=[0.8, 0.17, 0.9, 0.16], reward=[0.4, 0.9, 0.7, 0.6])
 

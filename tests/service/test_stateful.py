@@ -33,11 +33,13 @@ from hypothesis.stateful import (
 )
 
 from rmab.errors import StorageError
-from rmab.service import agent as agent_module
-from rmab.service import federator, leftovers, receiving
-from rmab.service.receiving import Received
-from rmab.service.store import OpenRound, open_store
-from rmab.service.writer import Writer
+from rmab.service.agent import agent as agent_module
+from rmab.service.agent import leftovers
+from rmab.service.server import receiving
+from rmab.service.server import rounds as federator
+from rmab.service.server.receiving import Received
+from rmab.service.store.store import OpenRound, open_store
+from rmab.service.store.writer import Writer
 from tests.service.simulated_parts import FEDERATION, LONG, Letter, Peer, conflicting, from_a_backup
 from tests.service.simulation import World
 

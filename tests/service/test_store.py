@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rmab.errors import FederationError, ProtocolError
-from rmab.service.credentials import make_token
-from rmab.service.receiving import authenticate
-from rmab.service.store import Credential, open_store
+from rmab.service.server.receiving import authenticate
+from rmab.service.store.store import Credential, open_store
+from rmab.service.tokens import make_token
 from tests.service.counting import Counting
 from tests.service.storing import enrolled, given, refused, some_round
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from rmab.errors import FederationError, StorageError
-from rmab.service import schema
-from rmab.service.credentials import make_token
-from rmab.service.database import connect
-from rmab.service.store import default_database, open_store
+from rmab.service.store import schema
+from rmab.service.store.database import connect
+from rmab.service.store.store import default_database, open_store
+from rmab.service.tokens import make_token
 from tests.service.counting import Counting
 from tests.service.storing import enrolled, given, some_round
 
@@ -54,7 +54,7 @@ def test_a_claim_ends_with_its_process(database_url, federation, monkeypatch):
     open_store(database_url, federation).close()
     program = (
         "import os, sys\n"
-        "from rmab.service.database import connect\n"
+        "from rmab.service.store.database import connect\n"
         "database = connect(sys.argv[1], create=False)\n"
         "database.claim()\n"
         "print('claimed', flush=True)\n"
@@ -300,7 +300,7 @@ def test_a_full_disk_loses_only_what_was_not_committed(tmp_path, federation):
 
 
 def test_a_lock_that_is_not_granted_is_a_storage_error(tmp_path, federation, monkeypatch):
-    monkeypatch.setattr("rmab.service.database.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("rmab.service.store.database.BUSY_SECONDS", 0.05)
     opened = open_store(str(tmp_path / "x.db"), federation)
     other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

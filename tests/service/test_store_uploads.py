@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from rmab.errors import ProtocolError
-from rmab.federation.charter import KnownArm
+from rmab.federation.config import KnownArm
 from rmab.federation.messages import Upload
-from rmab.service import ledger
-from rmab.service.receiving import receive
-from rmab.service.store import Sighting, open_store
+from rmab.service.server.receiving import receive
+from rmab.service.store import uploads as ledger
+from rmab.service.store.store import Sighting, open_store
 from tests.service.counting import Counting
 from tests.service.storing import enrolled, given, refused
 

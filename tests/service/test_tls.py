@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 import rmab
-from rmab.federation.charter import load_federation
-from rmab.service.connections import Connection
+from rmab.federation.config import load_federation
+from rmab.service.server.connections import Connection
 from tests.service.processes import Machine, environment
 from tests.service.serving import PATIENCE, gives_up, served, spectrum, until
 

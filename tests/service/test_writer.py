@@ -16,11 +16,11 @@ import pytest
 
 from rmab.errors import FederationError, ProtocolError, StorageError
 from rmab.federation.messages import Upload
-from rmab.service import writer as writing
-from rmab.service.credentials import make_token
-from rmab.service.receiving import receive
-from rmab.service.store import open_store
-from rmab.service.writer import Overloaded, Writer
+from rmab.service.server.receiving import receive
+from rmab.service.store import writer as writing
+from rmab.service.store.store import open_store
+from rmab.service.store.writer import Overloaded, Writer
+from rmab.service.tokens import make_token
 from tests.service.counting import Counting
 
 ROOT = Path(__file__).parents[2]
@@ -298,8 +298,8 @@ def test_closing_finishes_what_waits(served, database_url, federation):
 
 _ENROLLING = """
 import sys
-from rmab.federation.charter import Federation, KnownArm
-from rmab.service.store import open_store
+from rmab.federation.config import Federation, KnownArm
+from rmab.service.store.store import open_store
 arms = tuple(KnownArm(2, (0.0, reward)) for reward in (0.4, 0.9, 0.7, 0.6))
 federation = Federation("spectrum", 2, arms, policy="fedtswi-gap")
 for n in range(10):

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from rmab import StudyError
-from rmab.planning.finite import Indices
+from rmab.planning.index.finite import Indices
 from rmab.studies import beyond, paper
 from rmab.studies import reproduce as reproducing
 from rmab.studies.figure import Claim, Drawn, Figure
 from rmab.studies.reproduce import FIGURES, figures, reproduce
 from rmab.studies.results import Curve, PolicyResult, Results
-from rmab.studies.running import Values
+from rmab.studies.run import Values
 from rmab.studies.study import Study
 
 ALL = ["fig06", "fig07", "fig08", "fig09a", "fig09b"]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rmab
-from rmab.federation.policies import named
+from rmab.policies.registry import named
 from rmab.studies import scaling
 from rmab.studies.figure import Drawn, Figure
 from rmab.studies.reproduce import FIGURES, figures

@@ -162,7 +162,7 @@ def test_policies_must_be_known_and_differ(policies, rule):
 
 
 def test_every_built_in_policy_is_known():
-    from rmab.federation.policies import POLICIES
+    from rmab.policies.registry import POLICIES
 
     assert {*LEARNERS, *KNOWN} == set(POLICIES)
     assert study(policies=[*LEARNERS, *KNOWN]).policy_names == [*LEARNERS, *KNOWN]

@@ -18,11 +18,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from rmab.cli.talk import DONE, FAILED, INTERRUPTED, Commands, line, say, whole
+from rmab.cli.console import DONE, FAILED, INTERRUPTED, Commands, line, say, whole
 from rmab.errors import FederationError, RmabError
 
 if TYPE_CHECKING:
-    from rmab.service.agent import Agent
+    from rmab.service.agent.agent import Agent
     from rmab.studies.study import Study
 
 __all__ = ["add_agent", "run_agent"]
@@ -103,7 +103,7 @@ def run_agent(options: argparse.Namespace) -> int:
     token = _token(options.token_file)
     study = None if options.simulate is None else _study(options.simulate)
     sense = None if options.env is None else _environment(options.env)
-    from rmab.service.agent import Agent
+    from rmab.service.agent.agent import Agent
 
     with (
         _log_lines(),
@@ -233,7 +233,7 @@ def _study(name: str) -> Study:
 
 def _simulated(study: Study, agent: Agent, token: str, name: str) -> Sense:
     """Arms of the study, moved by its seed and the agent's credential: agents' arms differ."""
-    from rmab.service.simulated import SimulatedArms
+    from rmab.model.simulated import SimulatedArms
 
     states = tuple(arm.states for arm in study.arms)
     if states != agent.arms:

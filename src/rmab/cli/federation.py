@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmab.cli.talk import DONE, INTERRUPTED, Commands, columns, say, whole
+from rmab.cli.console import DONE, INTERRUPTED, Commands, columns, say, whole
 from rmab.errors import FederationError
 
 if TYPE_CHECKING:
@@ -121,11 +121,11 @@ def add_commands(command: Commands) -> None:
 
 
 def _server(options: argparse.Namespace) -> int:
-    from rmab.federation.charter import load_federation
+    from rmab.federation.config import load_federation
 
     federation = load_federation(options.federation)
     port = whole("--port", options.port, 0, 65_535)
-    from rmab.service.server import Settings, serve
+    from rmab.service.server.process import Settings, serve
 
     settings = Settings(
         federation=federation,
@@ -154,7 +154,7 @@ def _server(options: argparse.Namespace) -> int:
 def _database(options: argparse.Namespace) -> str:
     if options.database is not None:
         return str(options.database)
-    from rmab.service.store import default_database
+    from rmab.service.store.store import default_database
 
     return default_database(Path(options.federation))
 
@@ -171,7 +171,7 @@ def _admin(options: argparse.Namespace) -> Admin:
     for name in ("token_file", "ca"):
         if getattr(options, name) is not None:
             raise FederationError(f"--{name.replace('_', '-')} goes with a URL, not with a file")
-    from rmab.federation.charter import load_federation
+    from rmab.federation.config import load_federation
 
     return DatabaseAdmin(load_federation(options.federation), _database(options))
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from rmab.cli import agent, federation, studies
-from rmab.cli.talk import (
+from rmab.cli.console import (
     BAD_INPUT,
     DONE,
     FAILED,

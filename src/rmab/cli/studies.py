@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmab.cli.talk import DONE, INTERRUPTED, Commands, columns, folder, progress, say, whole
+from rmab.cli.console import DONE, INTERRUPTED, Commands, columns, folder, progress, say, whole
 from rmab.errors import RmabError, StudyError
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _load(options: argparse.Namespace) -> Study:
 def _run(options: argparse.Namespace) -> int:
     study = _load(options)
     out = None if options.out is None else folder(options.out)
-    from rmab.studies.running import run
+    from rmab.studies.run import run
 
     with progress(study.trials, Path(options.study).stem) as advance:
         try:
@@ -175,7 +175,7 @@ def _results_table(results: Results) -> str:
 
 def _value(options: argparse.Namespace) -> int:
     study = _load(options)
-    from rmab.studies.running import value
+    from rmab.studies.run import value
 
     try:
         values = value(study)

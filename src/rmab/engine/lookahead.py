@@ -3,8 +3,8 @@
 Where all arms are channels a plan is a `ChannelOutlook`, ten numbers (N, A, R) for each arm, and
 what a lookahead needs is a formula of the information state. Other arms have an `Outlook`: tables
 (N, I, A, R) of chances and gains, filled from the dynamics in each episode, or given where
-the dynamics are known (`Ahead`). The choice itself is `rmab.planning.lookahead.choose`, the same
-function that exact values use; K is part of the program, as the sets of K arms are.
+the dynamics are known (`Ahead`). The choice itself is `rmab.policies.lookahead.choose`, the
+same function that exact values use; K is part of the program, as the sets of K arms are.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from rmab.arms import NEVER, Dynamics, InformationStates
 from rmab.engine.choice import largest
-from rmab.engine.looks import Looks
+from rmab.engine.counting import Looks
 from rmab.engine.plans import Found, Plans, model_of, pair
 from rmab.engine.setting import Ahead, Guide, Setting
 from rmab.engine.world import Truth, World
-from rmab.federation.policies import Policy
-from rmab.planning.channel_outlook import channel_outlook, channel_view
-from rmab.planning.lookahead import choose
-from rmab.planning.outlook import Outlook, after, fill_outlook, table_rows, table_view
+from rmab.model.arms import NEVER, Dynamics, InformationStates
+from rmab.model.beliefs import after, table_rows
+from rmab.planning.lookahead.channel import channel_outlook, channel_view
+from rmab.planning.lookahead.tables import fill_outlook
+from rmab.policies.lookahead import Outlook, choose, table_view
+from rmab.policies.registry import Policy
 
 __all__ = ["LookaheadPlans", "ahead_shape"]
 

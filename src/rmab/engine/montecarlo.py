@@ -22,21 +22,21 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from rmab.arms import Arms
-from rmab.engine.moments import BLOCK, CoMoments, Moments, Summary, summary
+from rmab.engine.program import simulator
 from rmab.engine.setting import Ahead, Guide, Joint, Lookup, Outcome, Setting, Simulate
-from rmab.engine.simulate import simulator
+from rmab.engine.tally import BLOCK, CoMoments, Moments, Summary, summary
 from rmab.engine.world import truth
 from rmab.errors import ModelError
-from rmab.federation.policies import Policy, named
-from rmab.learning.randomness import seed_words
-from rmab.planning.chains import period
-from rmab.planning.expansion import settled_age
-from rmab.planning.joint import Optimum
-from rmab.planning.joint_chain import Layout
-from rmab.planning.lookahead import check_depth
-from rmab.planning.outlook import fill_outlook, known_wraps
+from rmab.markov import period
+from rmab.model.arms import Arms
+from rmab.model.information import settled_age
+from rmab.planning.exact.chain import Layout
+from rmab.planning.exact.optimum import Optimum
+from rmab.planning.lookahead.tables import fill_outlook, known_wraps
 from rmab.planning.tables import Model
+from rmab.policies.lookahead import check_depth
+from rmab.policies.registry import Policy, named
+from rmab.random import seed_words
 
 __all__ = [
     "REFERENCE",

@@ -20,15 +20,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from rmab.arms import NEVER, Dynamics, InformationStates, Kind, Moves, information_states
 from rmab.engine.choice import largest
-from rmab.engine.looks import Looks
+from rmab.engine.counting import Looks
 from rmab.engine.setting import Guide, Joint, Lookup, Setting
 from rmab.engine.world import Truth, World
 from rmab.errors import ModelError
-from rmab.federation.policies import Policy
-from rmab.planning.joint_chain import joint_code
+from rmab.model.arms import NEVER, Dynamics, InformationStates, Kind, Moves, information_states
+from rmab.planning.exact.chain import joint_code
 from rmab.planning.tables import Model
+from rmab.policies.registry import Policy
 
 __all__ = ["Found", "Plans", "model_of", "pair"]
 

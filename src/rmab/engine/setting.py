@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Protocol
 
 from jax import Array
 
-from rmab.arms import Arms, Kind
 from rmab.engine.world import Truth
-from rmab.planning.joint_chain import Layout
-from rmab.planning.outlook import Outlook
+from rmab.model.arms import Arms, Kind
+from rmab.planning.exact.chain import Layout
+from rmab.policies.lookahead import Outlook
 
 __all__ = ["Ahead", "Guide", "Joint", "Lookup", "Outcome", "Setting", "Simulate"]
 
@@ -59,7 +59,7 @@ class Setting:
 
 
 class Joint(NamedTuple):
-    """The exact optimum as a lookup: see rmab.planning.joint."""
+    """The exact optimum as a lookup: see rmab.planning.exact.optimum."""
 
     actions: Array  # (codes,) row of `subsets` to play
     subsets: Array  # (A, N) bool

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rmab.arms import Arms, Kind, Moves
-from rmab.learning.randomness import Key, threefry
-from rmab.planning.chains import resting_law
+from rmab.markov import resting_law
+from rmab.model.arms import Arms, Kind, Moves
+from rmab.random import Key, threefry
 
 __all__ = ["Truth", "World", "truth"]
 

@@ -15,8 +15,8 @@ states, that crossings 0 to 1 and 1 to 0 do. From one upload of an incarnation t
 falls, and what is added is possible in the slots that were added.
 
 A *round* tells an agent what to play by: its number, the rule by which the episode ends, and a plan
-over information states, rows as in `rmab.arms.information_states`: never seen, (0, 1), ...,
-(0, J), (1, 1), ...; see `rmab.federation.plans`.
+over information states, rows as in `rmab.model.arms.information_states`: never seen, (0, 1), ...,
+(0, J), (1, 1), ...; see `rmab.policies.plans`.
 
 All that comes from the other side is checked here and nowhere else.
 """
@@ -35,11 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ProtocolError
-from rmab.federation.charter import MOST_COUNTS, Shape, is_name
-from rmab.federation.plans import Plan, parse_plan
-from rmab.federation.rounds import LONGEST
-from rmab.federation.settings import shown
-from rmab.federation.wire import (
+from rmab.federation.checks import (
     all_integers,
     floats,
     integers,
@@ -49,6 +45,10 @@ from rmab.federation.wire import (
     take,
     whole_number,
 )
+from rmab.federation.config import MOST_COUNTS, Shape, is_name
+from rmab.federation.rounds import LONGEST
+from rmab.policies.plans import Plan, parse_plan
+from rmab.policies.settings import shown
 
 __all__ = [
     "PROTOCOL",

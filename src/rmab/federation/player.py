@@ -18,10 +18,10 @@ from operator import index
 import numpy as np
 import numpy.typing as npt
 
-from rmab.arms import NEVER, InformationStates
 from rmab.errors import ModelError
 from rmab.federation.messages import RoundMessage, Upload
 from rmab.federation.rounds import LONGEST, visit_limit
+from rmab.model.arms import NEVER, InformationStates
 
 __all__ = ["Player"]
 

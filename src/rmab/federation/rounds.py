@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rmab.arms import array_namespace
+from rmab.model.arms import array_namespace
 
 __all__ = [
     "DRAWS",

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.nn import sigmoid
 
-from rmab.learning.randomness import Numbers
+from rmab.random import Numbers
 
 __all__ = [
     "FALLING",

@@ -56,7 +56,7 @@ from rmab.learning.channel_charts import (
 )
 from rmab.learning.channel_likelihood import Looks, log_likelihood, score, survey
 from rmab.learning.channel_ridge import Cells, cells, density, pick, ridge
-from rmab.learning.randomness import Draws, Numbers
+from rmab.random import Draws, Numbers
 
 __all__ = ["draw_channels", "mean_channels"]
 

@@ -46,11 +46,11 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array
 
-from rmab.arms import Kind, Moves
 from rmab.learning.channel_posterior import draw_channels, mean_channels
 from rmab.learning.matrix_posterior import draw_matrices, mean_matrices
 from rmab.learning.paths import fill_in
-from rmab.learning.randomness import Draws
+from rmab.model.arms import Kind, Moves
+from rmab.random import Draws
 
 __all__ = ["WAITS", "Evidence", "Prior", "count_kinds", "survivors", "thompson", "ucb"]
 

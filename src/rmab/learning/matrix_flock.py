@@ -57,7 +57,7 @@ from rmab.learning.matrix_walk import (
     safe_log,
     to_rows,
 )
-from rmab.learning.randomness import Draws
+from rmab.random import Draws
 
 __all__ = ["flock"]
 

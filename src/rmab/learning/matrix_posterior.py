@@ -67,7 +67,7 @@ from rmab.learning.matrix_summit import (
     inverse_of,
 )
 from rmab.learning.matrix_walk import Ground, Place, place_at, walk
-from rmab.learning.randomness import Draws
+from rmab.random import Draws
 
 __all__ = ["draw_matrices", "mean_matrices"]
 

@@ -61,7 +61,7 @@ from jax import Array, lax
 from rmab.learning.matrix_charts import LEAST, law_and_trees, log_bend, scaled_to
 from rmab.learning.matrix_roots import log_slope_per_root, power_of, root_of
 from rmab.learning.matrix_summit import applied
-from rmab.learning.randomness import Draws
+from rmab.random import Draws
 
 __all__ = [
     "APART",

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array, lax
 
-from rmab.learning.randomness import Draws, Mask
+from rmab.random import Draws, Mask
 
 __all__ = ["fill_in"]
 

@@ -1,10 +1,10 @@
 """What known dynamics are worth in every information state, for arms of any kind.
 
-A table has the rows of `rmab.arms.information_states` with S the largest number of states: never
-seen, (0, 1), ..., (0, max_age), (1, 1), ... An arm that is always seen has the index of state s in
-the row of (s, 1). Rows that an arm does not have are 0 and never read.
+A table has the rows of `rmab.model.arms.information_states` with S the largest number of states:
+never seen, (0, 1), ..., (0, max_age), (1, 1), ... An arm that is always seen has the index of
+state s in the row of (s, 1). Rows that an arm does not have are 0 and never read.
 
-    whittle_table      the closed form for channels, else `rmab.planning.indices`
+    whittle_table      the closed form for channels, else `rmab.planning.index.indices`
     myopic_table       what a play pays now, less what leaving the arm alone pays: b . (r_1 - r_0)
     fixed_scores       the share of slots that an arm, always played, spends in its best state
     fixed_best_scores  what always playing an arm pays in the long run, less what never playing does
@@ -21,13 +21,13 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from rmab.arms import Arm, Arms
 from rmab.errors import ModelError
-from rmab.planning.chains import limit, resting_law
-from rmab.planning.expansion import expansion
-from rmab.planning.indices import whittle_indices
+from rmab.markov import limit, resting_law
+from rmab.model.arms import Arm, Arms
+from rmab.model.information import expansion
+from rmab.planning.channel.index import whittle_at
+from rmab.planning.index.indices import whittle_indices
 from rmab.planning.planners import index_table
-from rmab.planning.whittle import whittle_at
 
 __all__ = ["fixed_best_scores", "fixed_scores", "myopic_table", "played_law", "whittle_table"]
 

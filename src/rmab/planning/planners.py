@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from rmab.arms import (
+from rmab.model.arms import (
     NEVER,
     Arms,
     Array,
@@ -34,7 +34,7 @@ from rmab.arms import (
     information_states,
     stationary_belief,
 )
-from rmab.planning.whittle import whittle_at
+from rmab.planning.channel.index import whittle_at
 
 __all__ = [
     "Planner",

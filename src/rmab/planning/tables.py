@@ -1,11 +1,11 @@
 """Index tables of arms of any kind, filled from dynamics on NumPy or JAX arrays, trials last.
 
 A table has a row for every information state up to an age, in the order of
-`rmab.arms.information_states` with S the largest number of states: never seen, (0, 1), ...,
+`rmab.model.arms.information_states` with S the largest number of states: never seen, (0, 1), ...,
 (0, max_age), (1, 1), ... An arm that is always seen has the index of state s in the row of (s, 1).
 Rows that an arm does not have are 0 and never read.
 
-    fill_whittle  Whittle indices, average reward, by `rmab.planning.walk`
+    fill_whittle  Whittle indices, average reward, by `rmab.planning.index.walk`
     fill_myopic   what a play pays now, less what leaving the arm alone pays: b . (r_1 - r_0)
 """
 
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmab.arms import Arms, Array, Kind, Moves, array_namespace
-from rmab.planning.elimination import resting
-from rmab.planning.greedy import state_table
-from rmab.planning.walk import information_table
+from rmab.linalg import resting
+from rmab.model.arms import Arms, Array, Kind, Moves, array_namespace
+from rmab.planning.index.nested import state_table
+from rmab.planning.index.walk import information_table
 
 __all__ = ["Model", "Table", "fill_myopic", "fill_whittle"]
 

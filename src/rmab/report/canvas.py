@@ -20,7 +20,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from rmab.report.looks import STYLE, Look, looks_of
+from rmab.report.style import STYLE, Look, looks_of
 from rmab.studies.results import Curve, Floats, PolicyResult
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rmab.report import plots
 from rmab.report.canvas import save
-from rmab.report.markup import (
+from rmab.report.html import (
     Markup,
     details,
     drawing,

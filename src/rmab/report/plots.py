@@ -2,7 +2,7 @@
 
 `study` and `paper` make a matplotlib `Figure`. What all drawings share:
 
-    lines     a policy looks the same wherever it is drawn, see rmab.report.looks
+    lines     a policy looks the same wherever it is drawn, see rmab.report.style
     bands     95 %: 1.96 standard errors to each side
     episodes  those that at least half of the trials played to the end and went on from
     slots     averaged over bins; slots of one trial are correlated, so the error of a bin's mean is
@@ -34,8 +34,8 @@ from rmab.report.canvas import (
     panels_of,
     signed_log_y,
 )
-from rmab.report.looks import STYLE, Look, looks_of, spare
 from rmab.report.regret_plots import scaling_figure
+from rmab.report.style import STYLE, Look, looks_of, spare
 from rmab.studies.figure import Drawn
 from rmab.studies.results import Curve, PolicyResult, Results
 

@@ -22,7 +22,7 @@ from rmab.report.canvas import (
     panels_of,
     signed_log_y,
 )
-from rmab.report.looks import LOOKS, Look, looks_of
+from rmab.report.style import LOOKS, Look, looks_of
 from rmab.studies.figure import Drawn, Fit
 from rmab.studies.results import Floats
 from rmab.studies.scaling import FEW, GAP, PLAIN, Law, Scaling, scalings

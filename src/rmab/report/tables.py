@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rmab.arms import Arms, stationary_belief
-from rmab.report.looks import label
-from rmab.report.markup import Markup, escaped, join, table, tag
+from rmab.model.arms import Arms, stationary_belief
+from rmab.report.html import Markup, escaped, join, table, tag
+from rmab.report.style import label
 from rmab.studies.results import Results
-from rmab.studies.running import Values
+from rmab.studies.run import Values
 from rmab.studies.study import Study
 
 __all__ = ["arms_table", "exact_table", "means_table", "settings_table", "what_was_run"]

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmab.errors import FederationError, UnreachableError
-from rmab.federation.charter import NAME_RULE, Federation, is_name
-from rmab.federation.settings import shown
+from rmab.federation.config import NAME_RULE, Federation, is_name
+from rmab.policies.settings import shown
 
 __all__ = ["Admin", "DatabaseAdmin", "HttpAdmin", "check_name", "is_url", "read_token"]
 
@@ -59,7 +59,7 @@ def read_token(path: str) -> str:
         raise FederationError(f"--token-file {path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         text = ""
-    from rmab.service.credentials import parse_token
+    from rmab.service.tokens import parse_token
 
     if parse_token(text) is None:
         raise FederationError(f"--token-file {path}: must have one line, the token, and no other")
@@ -70,7 +70,7 @@ class DatabaseAdmin:
     """On the database of a federation."""
 
     def __init__(self, federation: Federation, database: str) -> None:
-        from rmab.service.store import open_store
+        from rmab.service.store.store import open_store
 
         self._store = open_store(database, federation)
 
@@ -82,7 +82,7 @@ class DatabaseAdmin:
 
     def enroll(self, name: str, role: str) -> str:
         """A new credential's token, which is kept nowhere."""
-        from rmab.service.credentials import make_token
+        from rmab.service.tokens import make_token
 
         token, key_id, secret_hash = make_token()
         self._store.enroll(name, role, key_id, secret_hash, time.time())
@@ -95,7 +95,7 @@ class DatabaseAdmin:
 
     def agents(self) -> list[dict[str, Any]]:
         """All that were ever enrolled."""
-        from rmab.service.overview import Seen, agent_table
+        from rmab.service.server.status import Seen, agent_table
 
         # Who takes part in the round is known to the server alone.
         return [

@@ -16,15 +16,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from rmab.arms import channels
-from rmab.federation.charter import Federation, KnownArm
+from rmab.federation.config import Federation, KnownArm
+from rmab.model.arms import channels
+from rmab.model.simulated import SimulatedArms
 from rmab.service.admin import DatabaseAdmin
-from rmab.service.agent import Agent
-from rmab.service.drafts import Planning
-from rmab.service.logs import Log
-from rmab.service.server import Server, Settings, in_thread
-from rmab.service.simulated import SimulatedArms
-from rmab.studies.running import value
+from rmab.service.agent.agent import Agent
+from rmab.service.server.logs import Log
+from rmab.service.server.planning import Planning
+from rmab.service.server.process import Server, Settings, in_thread
+from rmab.studies.run import value
 from rmab.studies.study import Study
 
 __all__ = ["Demo", "Progress"]

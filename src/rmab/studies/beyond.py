@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rmab.planning.indices import whittle_indices
+from rmab.planning.index.indices import whittle_indices
 from rmab.studies.figure import SURE, Claim, Drawn
-from rmab.studies.running import value
+from rmab.studies.run import value
 
 __all__ = ["FIGURES"]
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rmab.studies.results import Floats, Results
-from rmab.studies.running import Values
+from rmab.studies.run import Values
 from rmab.studies.study import Study
 
 __all__ = ["SURE", "Claim", "Drawn", "Figure", "Fit", "Variant"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rmab.arms import Arm, Arms
-from rmab.planning.indices import Indices, whittle_indices
+from rmab.model.arms import Arm, Arms
+from rmab.planning.index.indices import Indices, whittle_indices
 from rmab.planning.planners import index_table, whittle_at
 
 __all__ = ["arm_indices"]

@@ -11,13 +11,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from rmab.arms import stationary_belief
-from rmab.planning.bounds import episode_bound, regret_bound
-from rmab.planning.joint import optimal
-from rmab.planning.single_arm import solve, threshold
+from rmab.model.arms import stationary_belief
+from rmab.planning.channel.values import solve, threshold
+from rmab.planning.exact.bounds import episode_bound, regret_bound
+from rmab.planning.exact.optimum import optimal
 from rmab.studies.figure import SURE, Claim, Drawn, Figure
 from rmab.studies.results import Floats, PolicyResult
-from rmab.studies.running import value
+from rmab.studies.run import value
 
 __all__ = ["FIGURES", "value_functions"]
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from rmab.errors import StudyError
 from rmab.studies import beyond, paper, scaling
 from rmab.studies.figure import Claim, Drawn, Figure, Variant
-from rmab.studies.running import run
+from rmab.studies.run import run
 from rmab.studies.study import from_table, read_table
 
 __all__ = ["FIGURES", "SECTIONS", "figures", "reproduce"]

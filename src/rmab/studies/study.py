@@ -29,10 +29,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rmab.arms import OBSERVED, Arm, Arms, channels
 from rmab.errors import ModelError, StudyError
 from rmab.federation.rounds import DRAWS, SCHEDULES
-from rmab.federation.settings import (
+from rmab.model.arms import OBSERVED, Arm, Arms, channels
+from rmab.policies.lookahead import DEPTH, check_depth
+from rmab.policies.settings import (
     KNOWN,
     LEARNERS,
     OPTIONS,
@@ -42,10 +43,9 @@ from rmab.federation.settings import (
     read_toml,
     shown,
 )
-from rmab.planning.lookahead import DEPTH, check_depth
 
 if TYPE_CHECKING:
-    from rmab.federation.policies import Policy
+    from rmab.policies.registry import Policy
 
 __all__ = [
     "CATALOGUE",

@@ -14,13 +14,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from rmab.federation.charter import Federation, KnownArm
+from rmab.federation.config import Federation, KnownArm
 from rmab.federation.messages import Upload
-from rmab.service import database
-from rmab.service.receiving import receive
-from rmab.service.rows import OpenRound
-from rmab.service.store import Store, open_store
-from rmab.service.writer import Writer
+from rmab.service.server.receiving import receive
+from rmab.service.store import database
+from rmab.service.store.rows import OpenRound
+from rmab.service.store.store import Store, open_store
+from rmab.service.store.writer import Writer
 from tests.service.counting import Counting
 
 AGENTS = 4

@@ -1,0 +1,132 @@
+"""Reading JSON from the other side: every value is checked once, and refused in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rmab.errors import ProtocolError
+from rmab.policies.settings import is_number, shown
+
+__all__ = [
+    "all_integers",
+    "floats",
+    "integers",
+    "listed",
+    "malformed",
+    "read_object",
+    "take",
+    "whole_number",
+]
+
+_INT64 = np.dtype(np.int64)
+LARGEST = 2**53  # of a whole number: beyond, JSON numbers of other languages are not exact
+
+
+def malformed(detail: str) -> ProtocolError:
+    """A message that cannot be."""
+    return ProtocolError(422, "malformed", detail)
+
+
+def read_object(body: bytes) -> Mapping[str, Any]:
+    """The JSON object in a body; no key twice, no number that is none."""
+    try:
+        table = _DECODER.decode(body.decode())
+    except (ValueError, RecursionError) as error:
+        raise malformed(f"the body must be JSON in UTF-8: {type(error).__name__}") from None
+    if not isinstance(table, dict):
+        raise malformed(f"the body must be a JSON object, got {shown(table)}")
+    return table
+
+
+def _pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(items)
+    if len(table) < len(items):
+        raise malformed("the JSON object must not have a key twice")
+    return table
+
+
+def _constant(text: str) -> Any:
+    raise malformed(f"the JSON must have finite numbers alone, got {text}")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_constant=_constant)
+
+
+def whole_number(place: str, value: Any, least: int) -> int:
+    """A whole number that was sent, from `least` to 2^53."""
+    if type(value) is not int or not least <= value <= LARGEST:
+        raise malformed(f"{place} must be a whole number from {least} to 2^53, got {shown(value)}")
+    return value
+
+
+def listed(place: str, value: Any, length: int) -> list[Any]:
+    if type(value) is not list or len(value) != length:
+        got = f"{len(value)}" if isinstance(value, list) else shown(value)
+        raise malformed(f"{place} must be a list of {length}, got {got}")
+    return value
+
+
+def all_integers(value: Any, shape: tuple[int, ...]) -> npt.NDArray[np.int64] | None:
+    """What `integers` gives, fast; None where it may refuse.
+
+    The value must have no true, no false and no string in it: NumPy takes the first two for
+    numbers, and gives every entry the room of the longest string.
+    """
+    try:
+        found = np.array(value)
+    except (ValueError, OverflowError):
+        return None
+    if found.dtype != _INT64 or found.shape != shape:
+        return None
+    # A negative number is a large one without its sign.
+    return found if int(found.view(np.uint64).max()) <= LARGEST else None
+
+
+def integers(place: str, value: Any, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """Nested lists of whole numbers of exactly this shape."""
+    flat: list[Any] = [value]
+    for depth, length in enumerate(shape):
+        deeper: list[Any] = []
+        for part in flat:
+            if type(part) is not list or len(part) != length:
+                dims = " x ".join(map(str, shape))
+                raise malformed(
+                    f"{place} must be nested lists of {dims}: level {depth + 1} has "
+                    f"{len(part) if isinstance(part, list) else shown(part)}"
+                )
+            deeper += part
+        flat = deeper
+    for number, entry in enumerate(flat):
+        if type(entry) is not int or not 0 <= entry <= LARGEST:
+            where = "".join(f"[{i}]" for i in np.unravel_index(number, shape))
+            raise malformed(
+                f"{place}{where} must be a whole number from 0 to 2^53, got {shown(entry)}"
+            )
+    return np.array(flat, np.int64).reshape(shape)
+
+
+def floats(place: str, value: Any, length: int) -> npt.NDArray[np.float32]:
+    """A list of so many numbers, in single precision."""
+    for number, entry in enumerate(listed(place, value, length)):
+        if not is_number(entry):
+            raise malformed(f"{place}[{number}] must be a number, got {shown(entry)}")
+    with np.errstate(over="ignore"):
+        return np.array(value, np.float64).astype(np.float32)
+
+
+def take(table: Any, place: str, *keys: str) -> list[Any]:
+    """The values of exactly these keys."""
+    if not isinstance(table, dict):
+        raise malformed(f"{place} must be an object, got {shown(table)}")
+    for key in keys:
+        if key not in table:
+            raise malformed(f"{place}: {key} is missing; it has {', '.join(keys)}")
+    for key in table:
+        if key not in keys:
+            raise malformed(f"{place}: unknown key {shown(key)}; it has {', '.join(keys)}")
+    return [table[key] for key in keys]

@@ -1,0 +1,266 @@
+"""What a federation knows beforehand: its arms but for their dynamics, and how it learns.
+
+A TOML file says it:
+
+    name = "spectrum"
+    plays = 2                   # K arms in each slot
+    policy = "fedtswi"          # one that learns
+    schedule = "linear"         # lengths of episodes: "paper", "linear", "doubling"
+    draws = "shared"            # of the dynamics: one for all agents, or "per-agent"
+    deadline = 30               # seconds from a round's first report until it closes
+    seed = 0
+    [options]                   # of the policy: prior, gaps, ...
+    gaps = 64
+    [[arm]]
+    reward = 0.4                # two states: what a play pays in state 1
+    [[arm]]
+    states = 3
+    reward = [0.0, 0.5, 1.0]
+
+Arms move alike, played or not, and are seen when played. Further keys: `horizon`, the slots that
+fed1-ucb's phases are made for, and `reference`, a reward to compare with on the page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from rmab.errors import FederationError, ModelError, StudyError
+from rmab.federation.rounds import DRAWS, SCHEDULES
+from rmab.model.arms import Kind
+from rmab.policies.lookahead import DEPTH, check_depth
+from rmab.policies.settings import (
+    GAPS,
+    LEARNERS,
+    OPTIONS,
+    check_options,
+    is_number,
+    one_of,
+    read_toml,
+    shown,
+)
+
+__all__ = [
+    "MOST_COUNTS",
+    "NAME_RULE",
+    "Federation",
+    "KnownArm",
+    "Shape",
+    "is_name",
+    "load_federation",
+]
+
+NAME_RULE = "1 to 64 letters, digits, dots, hyphens or underscores, the first a letter or digit"
+MOST_ARMS, MOST_STATES, MOST_COUNTS = 4096, 64, 2**20
+_REWARDS = (1e-30, 1e30)  # sizes that single precision keeps
+_KEYS = (
+    "name",
+    "plays",
+    "policy",
+    "schedule",
+    "draws",
+    "deadline",
+    "seed",
+    "options",
+    "horizon",
+    "reference",
+)
+
+
+def is_name(text: Any) -> bool:
+    """Whether it may name a federation or an agent."""
+    return isinstance(text, str) and bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text))
+
+
+class Shape(NamedTuple):
+    """What messages are made of: K, the states of each arm, and G.
+
+    Pairs of successive looks at an arm are counted by their gap, 1 to G slots, and those further
+    apart together.
+    """
+
+    plays: int
+    states: tuple[int, ...]
+    gaps: int
+
+    @property
+    def kinds(self) -> int:
+        """C, how many kinds of pairs are told apart."""
+        return self.gaps + 1
+
+    @property
+    def n_arms(self) -> int:
+        """N."""
+        return len(self.states)
+
+    @property
+    def size(self) -> int:
+        """How many counts an upload has."""
+        return self.kinds * sum(states**2 for states in self.states)
+
+
+@dataclass(frozen=True)
+class KnownArm:
+    """An arm whose moves are unknown: its number of states and what a play pays in each."""
+
+    states: int
+    reward: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A federation, checked once, here."""
+
+    name: str
+    plays: int
+    arms: tuple[KnownArm, ...]
+    policy: str = "fedtswi"
+    schedule: str = "linear"
+    draws: str = "shared"
+    deadline: float = 30.0
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    horizon: int = 10**6
+    reference: float | None = None
+
+    def __post_init__(self) -> None:
+        if not is_name(self.name):
+            raise FederationError(f"name must have {NAME_RULE}, got {shown(self.name)}")
+        if not 1 <= len(self.arms) <= MOST_ARMS:
+            raise FederationError(f"there must be 1 to {MOST_ARMS} arms, got {len(self.arms)}")
+        for key, low, high, rule in (
+            ("plays", 1, len(self.arms), f"between 1 and {len(self.arms)}, the number of arms"),
+            ("seed", 0, 2**64 - 1, "from 0 to 2^64 - 1"),
+            ("horizon", 1, 10**9, "from 1 to 10^9"),
+        ):
+            value = getattr(self, key)
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                raise FederationError(f"{key} must be a whole number {rule}, got {shown(value)}")
+        if not is_number(self.deadline) or not 0 < self.deadline <= 86_400:
+            raise FederationError(
+                f"deadline must be a number of seconds above 0 and at most 86400, "
+                f"got {shown(self.deadline)}"
+            )
+        if self.reference is not None and not is_number(self.reference):
+            raise FederationError(f"reference must be a number, got {shown(self.reference)}")
+        try:
+            one_of("policy", self.policy, LEARNERS)
+            one_of("schedule", self.schedule, SCHEDULES)
+            one_of("draws", self.draws, DRAWS)
+            check_options(self.policy, self.options, "options")
+            check_depth(self.kinds, self.plays, self.options.get("depth", DEPTH))
+        except (StudyError, ModelError) as error:
+            raise FederationError(str(error)) from None
+        S = max(arm.states for arm in self.arms)
+        if S > 2 and isinstance(self.options.get("prior"), list | tuple):
+            raise FederationError(
+                f"options.prior must be one number, as an arm has {S} states, "
+                f"got {shown(self.options['prior'])}"
+            )
+        if S > 2 and self.options.get("clip") is False:
+            raise FederationError(
+                "options.clip must be true unless all arms have two states, got false"
+            )
+        if self.shape.size > MOST_COUNTS:
+            raise FederationError(
+                f"an upload must have at most {MOST_COUNTS} counts, got {self.shape.size}: fewer "
+                "arms, states or gaps"
+            )
+        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+
+    @property
+    def gaps(self) -> int:
+        """G: of policies that learn from every look their own, else 1."""
+        return int(self.options.get("gaps", GAPS)) if "gaps" in OPTIONS[self.policy] else 1
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of messages."""
+        return Shape(self.plays, tuple(arm.states for arm in self.arms), self.gaps)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What a learner knows of each arm."""
+        return tuple(Kind(arm.states, always=False, alike=True) for arm in self.arms)
+
+    @property
+    def channels(self) -> bool:
+        """Whether all arms are channels: two states, nothing paid in state 0, no cost in 1."""
+        return all(
+            arm.states == 2 and arm.reward[0] == 0 and arm.reward[1] >= 0 for arm in self.arms
+        )
+
+    def fingerprint(self) -> str:
+        """A digest of what counts mean: other federations' cannot be added to them."""
+        meaning = [self.name, self.plays, [[a.states, a.reward] for a in self.arms], self.gaps]
+        return hashlib.sha256(json.dumps(meaning).encode()).hexdigest()
+
+
+def load_federation(path: str | PathLike[str]) -> Federation:
+    """The federation in a TOML file."""
+    try:
+        table = read_toml(path)
+    except StudyError as error:
+        raise FederationError(str(error)) from None
+    try:
+        return _from_table(table)
+    except FederationError as error:
+        raise FederationError(f"{path}: {error}") from None
+
+
+def _from_table(table: Mapping[str, Any]) -> Federation:
+    for key in table:
+        if key not in (*_KEYS, "arm"):
+            raise FederationError(
+                f"unknown key {shown(key)}; known are {', '.join((*_KEYS, 'arm'))}"
+            )
+    for key in ("name", "plays", "policy"):
+        if key not in table:
+            raise FederationError(f"{key} is missing")
+    tables = table.get("arm")
+    if not isinstance(tables, list) or not tables or not all(isinstance(a, dict) for a in tables):
+        got = "none" if tables is None else shown(tables)
+        raise FederationError(f"arm must be one or more [[arm]] tables, got {got}")
+    arms = tuple(_arm(number, arm) for number, arm in enumerate(tables, start=1))
+    return Federation(arms=arms, **{key: value for key, value in table.items() if key != "arm"})
+
+
+def _arm(number: int, table: Mapping[str, Any]) -> KnownArm:
+    for key in table:
+        if key not in ("states", "reward"):
+            hint = " (dynamics are learnt)" if key in ("p01", "p11", "passive", "active") else ""
+            raise FederationError(
+                f"arm {number}: unknown key {shown(key)}{hint}; known are states, reward"
+            )
+    states, reward = table.get("states", 2), table.get("reward")
+    if not isinstance(states, int) or isinstance(states, bool) or not 2 <= states <= MOST_STATES:
+        raise FederationError(
+            f"arm {number}: states must be a whole number from 2 to {MOST_STATES}, "
+            f"got {shown(states)}"
+        )
+    pays: list[float]
+    if isinstance(reward, int | float) and is_number(reward) and states == 2:
+        pays = [0.0, float(reward)]
+    elif isinstance(reward, list) and len(reward) == states and all(map(is_number, reward)):
+        pays = reward
+    else:
+        one = "a number, or " if states == 2 else ""
+        raise FederationError(
+            f"arm {number}: reward must be {one}a list of {states} numbers, one for each state, "
+            f"got {shown(reward)}"
+        )
+    for state, pay in enumerate(pays):
+        if pay != 0 and not _REWARDS[0] <= math.fabs(pay) <= _REWARDS[1]:
+            raise FederationError(
+                f"arm {number}: reward of state {state} must be 0 or from 1e-30 to 1e30 in size, "
+                f"got {pay}"
+            )
+    return KnownArm(states, tuple(float(pay) for pay in pays))

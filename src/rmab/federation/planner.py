@@ -1,0 +1,225 @@
+"""The server's part of Algorithm 1, lines 4 to 9: merged counts in, a plan for the agents out.
+
+The learner and the planner are those that the engine runs (`rmab.policies.registry`), on one
+trial, and the draw of round l for lane a is a function of the seed, l, a and the counts alone: so a
+served federation and a simulated one with the same seed and looks play alike, and a server that
+starts again goes on with the same numbers.
+
+Where all arms are channels, tables go up to the age at which indices have settled, at most
+CHANNEL_AGES; older arms fall back by two ages, since beliefs of channels with negative memory
+swing. Tables of other arms go up to ARM_AGES, and older arms count as never seen.
+
+This module loads JAX; the rest of what a server needs to receive uploads does not.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from rmab.federation.config import Federation
+from rmab.federation.messages import Merged
+from rmab.learning.learners import Evidence, thompson
+from rmab.model.arms import Dynamics, InformationStates, Moves, information_states
+from rmab.planning.lookahead.channel import channel_outlook, channel_view
+from rmab.planning.lookahead.tables import fill_outlook
+from rmab.planning.tables import Model
+from rmab.policies.lookahead import Outlook
+from rmab.policies.plans import IndexPlan, LookaheadPlan, Plan, TurnsPlan
+from rmab.policies.registry import named
+from rmab.random import DRAWS, Draws, seed_words, stream
+
+__all__ = ["Planned", "Planner"]
+
+CHANNEL_AGES, ARM_AGES = 256, 32
+SETTLED = 1e-6  # change of an index, against the largest, that no longer counts
+LOWEST, HIGHEST = 0.025, 0.975  # ends of a credible interval
+ESTIMATE_TRIAL = 1  # the stream of draws for estimates; agents play by trial 0
+MANY, FEW = 1024, 256  # draws for an estimate: of two states, of more
+
+
+class Planned(NamedTuple):
+    """What a round is played by; limit: the slots of its episodes if the policy sets them."""
+
+    plan: Plan
+    limit: int | None
+
+
+class Planner:
+    """Plans and estimates of one federation."""
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+        self.policy = named(federation.policy, federation.horizon, federation.options)
+        self._states = max(federation.shape.states)
+        pays = np.zeros((self._states, len(federation.arms), 1), np.float32)
+        for n, arm in enumerate(federation.arms):
+            pays[: arm.states, n, 0] = arm.reward
+        self._pays = jnp.asarray(pays)
+        self._fill = jax.jit(self._filled)
+        self._draw = jax.jit(self._drawn, static_argnames="width")
+
+    # ------------------------------------------------------------------------------------- plans
+
+    def plan(self, merged: Merged, number: int, lane: int = 0) -> Planned:
+        """The plan of a round for the agents of a lane; lane 0 is everybody's if draws are shared.
+
+        merged: of all that was uploaded before the round was opened.
+        """
+        found, filled = self._fill(*self._given(merged), jnp.uint32(number), jnp.uint32(lane))
+        if self.policy.lengths is not None:
+            limit = int(self.policy.lengths(found[1], jnp.int32(self.federation.plays))[0])
+            return Planned(TurnsPlan(np.asarray(found[1][:, 0]) > 0), limit)
+        return Planned(self._plan_of(jax.tree.map(np.asarray, filled)), None)
+
+    def _given(self, merged: Merged) -> tuple[Any, ...]:
+        # Policies without gaps read the first slice alone; those with gaps read all.
+        kinds = self.federation.shape.kinds if self.policy.gaps else 1
+        counts = np.asarray(merged.counts[:kinds], np.float32)[..., None]
+        visits = np.asarray(merged.visits, np.float32)[..., None]
+        return counts, visits, np.float32(max(1, merged.agents))
+
+    def _evidence(self, counts: Any, visits: Any, agents: Any, episode: Any) -> Evidence:
+        return Evidence(
+            counts=counts,
+            visits=visits,
+            episode=episode,
+            rewards=self._pays,
+            idle_rewards=jnp.zeros_like(self._pays),
+            plays=jnp.int32(self.federation.plays),
+            agents=agents,
+            kinds=self.federation.kinds,
+        )
+
+    def _filled(self, counts: Any, visits: Any, agents: Any, number: Any, lane: Any) -> Any:
+        """The learner's dynamics, and tables (N, I) of them."""
+        episode = number[None]
+        key = stream(seed_words(self.federation.seed), jnp.uint32(0), lane, DRAWS)
+        evidence = self._evidence(counts, visits, agents, episode)
+        assert self.policy.learner is not None
+        found = self.policy.learner(evidence, Draws(key, episode))
+        if self.policy.lengths is not None:
+            return found, None
+        if not isinstance(found, Moves):
+            return found, self._channel_tables(*found)
+        if self.federation.channels:
+            return found, self._channel_tables(found.passive[0, 1], found.passive[1, 1])
+        return found, self._arm_tables(found)
+
+    def _channel_tables(self, p01: Any, p11: Any) -> Any:
+        rewards = self._pays[1]
+        plays, policy = self.federation.plays, self.policy
+        grid = InformationStates(*(jnp.asarray(x, jnp.int32)[None] for x in _grid()))
+        if not policy.depth:
+            assert policy.planner is not None
+            index = policy.planner(Dynamics(p01, p11, rewards), grid)
+            return jnp.broadcast_to(index, (p01.shape[0], grid.age.shape[1]))
+        outlook = channel_outlook(Dynamics(p01, p11, rewards), plays)
+        gains = [
+            channel_view(outlook, grid, depth).now.gains[0] for depth in range(1, policy.depth + 1)
+        ]
+        bad = channel_view(outlook, grid, 2).now.shows[0][0]
+        return Outlook((bad,), tuple(gains), None)
+
+    def _arm_tables(self, found: Moves) -> Any:
+        kinds = self.federation.kinds
+        model = Model(found, jnp.zeros_like(self._pays), self._pays, kinds)
+        if self.policy.depth:
+            outlook = fill_outlook(model, ARM_AGES, self.federation.plays, self.policy.depth)
+            return jax.tree.map(lambda table: table[..., 0], outlook)
+        assert self.policy.table is not None
+        return self.policy.table(model, ARM_AGES)[..., 0]
+
+    def _plan_of(self, filled: Any) -> Plan:
+        tables = jax.tree.map(_finite, filled)
+        max_age, wrap = ARM_AGES, 0
+        if self.federation.channels:
+            leaves = jax.tree.leaves(tables)
+            max_age, wrap = max(_settled_age(table) for table in leaves), 2
+            keep = np.concatenate(
+                [[0], *(1 + s * CHANNEL_AGES + np.arange(max_age) for s in (0, 1))]
+            )
+            tables = jax.tree.map(lambda table: table[:, keep], tables)
+        if self.policy.depth:
+            return LookaheadPlan(self.policy.depth, max_age, wrap, tables)
+        return IndexPlan(max_age, wrap, tables, self.federation.shape.states)
+
+    # --------------------------------------------------------------------------------- estimates
+
+    def estimates(self, merged: Merged) -> list[dict[str, Any]]:
+        """What is known of each arm: means and 95 % credible intervals of its probabilities.
+
+        {"p01": x, "p11": x} for two states, {"transitions": [[x, ...], ...]} for more, where x is
+        {"mean", "low", "high"}. From neighbouring looks alone they are exact; from looks at all
+        gaps they are of draws from the posterior.
+        """
+        by_gap = self.policy.gaps > 0
+        found = self._of_draws(merged) if by_gap else self._of_counts(merged)
+        rounded = [np.round(x.astype(np.float64), 6) for x in found]
+
+        def entry(s: int, to: int, n: int) -> dict[str, float]:
+            names = ("mean", "low", "high")
+            return {name: float(x[s, to, n]) for name, x in zip(names, rounded, strict=True)}
+
+        return [
+            {"p01": entry(0, 1, n), "p11": entry(1, 1, n)}
+            if S == 2
+            else {"transitions": [[entry(s, to, n) for to in range(S)] for s in range(S)]}
+            for n, S in enumerate(self.federation.shape.states)
+        ]
+
+    def _of_counts(self, merged: Merged) -> tuple[npt.NDArray[Any], ...]:
+        """Means and intervals (S, S, N) of rows that are Dirichlet; their entries are Beta."""
+        from scipy.special import betaincinv
+
+        prior = self.federation.options.get("prior", 1.0)
+        S, sizes = self._states, np.array(self.federation.shape.states)
+        before = np.full(S, prior) if isinstance(prior, int | float) else np.array(prior[::-1])
+        has = np.arange(S)[:, None] < sizes  # (S, N)
+        weights = np.where(has[None], before[None, :, None] + merged.counts[0], 0.0)
+        rest = weights.sum(1, keepdims=True) - weights
+        mean = weights / (weights + rest)
+        # What an arm does not have gets a law of its own, which nobody reads.
+        one, other = np.where(weights > 0, weights, 1), np.where(rest > 0, rest, 1)
+        return mean, betaincinv(one, other, LOWEST), betaincinv(one, other, HIGHEST)
+
+    def _of_draws(self, merged: Merged) -> tuple[npt.NDArray[Any], ...]:
+        width = MANY if self._states == 2 else FEW
+        drawn = np.asarray(self._draw(*self._given(merged), width=width))
+        ends = np.quantile(drawn, (LOWEST, HIGHEST), axis=-1)
+        return drawn.mean(-1), ends[0], ends[1]
+
+    def _drawn(self, counts: Any, visits: Any, agents: Any, *, width: int) -> Any:
+        """Draws (S, S, N, width) from the posterior."""
+        episode = jnp.arange(width, dtype=jnp.uint32)
+        key = stream(
+            seed_words(self.federation.seed), jnp.uint32(ESTIMATE_TRIAL), jnp.uint32(0), DRAWS
+        )
+        counts, visits = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (counts, visits))
+        evidence = self._evidence(counts, visits, agents, episode)
+        prior = self.federation.options.get("prior", 1.0)
+        prior = tuple(prior) if isinstance(prior, list) else prior
+        return thompson(evidence, Draws(key, episode), prior=prior, gaps=self.policy.gaps).passive
+
+
+def _grid() -> InformationStates:
+    return information_states(CHANNEL_AGES)
+
+
+def _finite(table: Any) -> npt.NDArray[np.float32]:
+    most = float(np.finfo(np.float32).max)
+    found: npt.NDArray[np.float32] = np.asarray(table, np.float32)
+    return np.nan_to_num(found, nan=-most, posinf=most, neginf=-most)
+
+
+def _settled_age(table: npt.NDArray[np.float32]) -> int:
+    """The least even age of a table (N, I) of channels from which on it repeats every two ages."""
+    by_age = table[:, 1:].reshape(len(table), 2, CHANNEL_AGES // 2, 2).astype(np.float64)
+    off = np.abs(by_age - by_age[:, :, -1:]).max((0, 1, 3))  # by pairs of ages
+    moving = np.flatnonzero(off > SETTLED * max(float(np.abs(table).max()), 1e-30))
+    pairs = int(moving[-1]) + 2 if moving.size else 1
+    return 2 * min(pairs, CHANNEL_AGES // 2)

@@ -1,0 +1,354 @@
+"""What an arm is: its states, how it moves, what it pays and when it is seen.
+
+An arm is a Markov chain over states 0..S-1 that moves in every slot, played or not:
+`passive[s, s']` when left alone, `active[s, s']` after a play. It is seen `when_played`
+(the paper) or `always` (classic restless bandits).
+
+A *channel* is the two-state arm of the paper's case study (Section V): state 1 is good and
+pays `reward` when played, and both matrices are equal, so two numbers describe it,
+
+    p01 = Pr(good next | bad now)      p11 = Pr(good next | good now).
+
+What a player believes of an arm that it has not seen for a while is in rmab.model.beliefs, whose
+names are to be had here too; both modules import NumPy alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from rmab.errors import ModelError
+from rmab.model.beliefs import (
+    NEVER,
+    Array,
+    InformationStates,
+    array_namespace,
+    belief_after,
+    deviation,
+    information_states,
+    slots_to_cross,
+    stationary_belief,
+    update_belief,
+)
+
+__all__ = [
+    "NEVER",
+    "OBSERVED",
+    "Arm",
+    "Arms",
+    "Array",
+    "Dynamics",
+    "InformationStates",
+    "Kind",
+    "Moves",
+    "array_namespace",
+    "belief_after",
+    "channels",
+    "deviation",
+    "information_states",
+    "slots_to_cross",
+    "stationary_belief",
+    "update_belief",
+]
+
+FloatArray = npt.NDArray[np.float64]
+
+OBSERVED = ("when_played", "always")
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class Arm:
+    """One arm of S states, checked once, here.
+
+    passive, active: (S, S) transition matrices, active as passive where it is not given;
+    reward_passive, reward_active: (S,), what a slot pays in each state; `reward` alone is what a
+    play pays, and nothing is paid otherwise; observed: one of OBSERVED.
+
+    >>> Arm([[0.9, 0.1], [0.2, 0.8]], reward=[0, 1]).states
+    2
+    """
+
+    passive: FloatArray
+    active: FloatArray
+    reward_passive: FloatArray
+    reward_active: FloatArray
+    observed: str
+
+    def __init__(
+        self,
+        passive: npt.ArrayLike,
+        active: npt.ArrayLike | None = None,
+        *,
+        reward: npt.ArrayLike | None = None,
+        reward_active: npt.ArrayLike | None = None,
+        reward_passive: npt.ArrayLike | None = None,
+        observed: str = "when_played",
+    ) -> None:
+        moves = _matrix("passive", passive)
+        S = len(moves)
+        played = moves if active is None else _matrix("active", active)
+        if len(played) != S:
+            raise ModelError(
+                f"active must have {S} rows, as passive has {S} states, got {len(played)}"
+            )
+        if reward is not None and reward_active is not None:
+            raise ModelError("reward and reward_active are the same: only one may be given")
+        if reward is None and reward_active is None and reward_passive is None:
+            raise ModelError(f"reward is missing: {S} numbers, one for each state")
+        name = "reward_active" if reward is None else "reward"
+        pays = reward_active if reward is None else reward
+        object.__setattr__(self, "passive", moves)
+        object.__setattr__(self, "active", played)
+        object.__setattr__(self, "reward_passive", _rewards("reward_passive", reward_passive, S))
+        object.__setattr__(self, "reward_active", _rewards(name, pays, S))
+        if observed not in OBSERVED:
+            raise ModelError(f"observed must be one of {', '.join(OBSERVED)}, got {observed!r}")
+        object.__setattr__(self, "observed", observed)
+
+    @property
+    def states(self) -> int:
+        """S, the number of states."""
+        return self.reward_active.size
+
+    @property
+    def moves_alike(self) -> bool:
+        """Whether it moves alike, played or not."""
+        return bool(np.array_equal(self.passive, self.active))
+
+
+def _matrix(name: str, given: Any) -> FloatArray:
+    """A frozen transition matrix; what is wrong with the first wrong row, if one is."""
+    try:
+        rows = [np.array(row, dtype=np.float64) for row in given]
+    except (TypeError, ValueError, OverflowError):
+        raise ModelError(f"{name} must be a list of rows of numbers") from None
+    S = len(rows)
+    if S < 2:
+        raise ModelError(f"{name} must have at least 2 rows, one for each state, got {S}")
+    for state, row in enumerate(rows):
+        if row.shape != (S,):
+            got = f"{row.size} numbers" if row.ndim == 1 else f"shape {row.shape}"
+            raise ModelError(f"{name} row {state} must have {S} numbers, as there are rows: {got}")
+    matrix = np.stack(rows)
+    sums = matrix.sum(1)
+    wrong = ~((matrix >= 0).all(1) & (np.abs(sums - 1) < 1e-9))
+    for state in np.flatnonzero(wrong)[:1]:
+        values = matrix[state]
+        for column in np.flatnonzero(~(values >= 0) | np.isinf(values))[:1]:
+            raise ModelError(
+                f"{name} row {state}: column {column} must be a probability, got {values[column]}"
+            )
+        shown = values.tolist() if S <= 8 else f"{S} numbers"
+        raise ModelError(f"{name} row {state} must sum to 1, got {sums[state]:.10g}: {shown}")
+    matrix.flags.writeable = False
+    return matrix
+
+
+def _rewards(name: str, given: npt.ArrayLike | None, S: int) -> FloatArray:
+    """A frozen reward for each state; nothing where none was given."""
+    if given is None:
+        rewards = np.zeros(S)
+    else:
+        try:
+            rewards = np.array(given, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError):
+            raise ModelError(f"{name} must be {S} numbers, one for each state") from None
+    if rewards.shape != (S,):
+        got = f"{rewards.size} numbers" if rewards.ndim == 1 else f"shape {rewards.shape}"
+        raise ModelError(f"{name} must be {S} numbers, one for each state, got {got}")
+    for state in np.flatnonzero(~np.isfinite(rewards))[:1]:
+        raise ModelError(f"{name}: state {state} must be finite, got {rewards[state]}")
+    rewards.flags.writeable = False
+    return rewards
+
+
+@dataclass(frozen=True, eq=False)
+class Arms(Sequence[Arm]):
+    """N arms, of any kinds and sizes.
+
+    As arrays they have the size S of the largest: passive, active (N, S, S); reward_passive,
+    reward_active (N, S). States that an arm does not have stay where they are and pay nothing.
+    """
+
+    each: tuple[Arm, ...]
+
+    def __init__(self, each: Iterable[Arm]) -> None:
+        arms = tuple(each)
+        if not arms:
+            raise ModelError("there must be at least one arm")
+        for number, arm in enumerate(arms, start=1):
+            if not isinstance(arm, Arm):
+                raise ModelError(f"arm {number} must be an Arm, got {type(arm).__name__}")
+        object.__setattr__(self, "each", arms)
+
+    @overload
+    def __getitem__(self, place: int) -> Arm: ...
+    @overload
+    def __getitem__(self, place: slice) -> Arms: ...
+    def __getitem__(self, place: int | slice) -> Arm | Arms:
+        return Arms(self.each[place]) if isinstance(place, slice) else self.each[place]
+
+    def __len__(self) -> int:
+        return len(self.each)
+
+    @cached_property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """The number of states of each arm, (N,)."""
+        return np.array([arm.states for arm in self.each])
+
+    @cached_property
+    def passive(self) -> FloatArray:
+        """Transitions when left alone, (N, S, S)."""
+        return _stacked([arm.passive for arm in self.each])
+
+    @cached_property
+    def active(self) -> FloatArray:
+        """Transitions after a play, (N, S, S)."""
+        return _stacked([arm.active for arm in self.each])
+
+    @cached_property
+    def reward_passive(self) -> FloatArray:
+        """What a slot without a play pays, (N, S)."""
+        return _stacked([arm.reward_passive for arm in self.each])
+
+    @cached_property
+    def reward_active(self) -> FloatArray:
+        """What a play pays, (N, S)."""
+        return _stacked([arm.reward_active for arm in self.each])
+
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What a learner knows of each arm, (N,)."""
+        return tuple(
+            Kind(arm.states, arm.observed == "always", arm.moves_alike) for arm in self.each
+        )
+
+    @cached_property
+    def observed(self) -> tuple[str, ...]:
+        """When each arm is seen, (N,)."""
+        return tuple(arm.observed for arm in self.each)
+
+    def check_plays(self, plays: int) -> None:
+        """Refuse a number of plays per slot that these arms do not allow."""
+        if not 1 <= plays <= len(self):
+            raise ModelError(f"plays must lie in 1..{len(self)}, the number of arms, got {plays}")
+
+    @cached_property
+    def are_channels(self) -> bool:
+        """Whether all are channels: p01, p11 and reward describe them."""
+        return (
+            self.passive.shape[1] == 2
+            and np.array_equal(self.passive, self.active)
+            and set(self.observed) == {"when_played"}
+            and not self.reward_passive.any()
+            and not self.reward_active[:, 0].any()
+            and bool((self.reward_active >= 0).all())
+        )
+
+    def _need_channels(self) -> None:
+        if not self.are_channels:
+            raise ModelError(
+                "this needs channels: two states that move alike, played or not, seen and paid "
+                "only when played, nothing paid in state 0"
+            )
+
+    @property
+    def p01(self) -> FloatArray:
+        """Pr(good next | bad now) of each channel, shape (N,)."""
+        self._need_channels()
+        return self.passive[:, 0, 1]
+
+    @property
+    def p11(self) -> FloatArray:
+        """Pr(good next | good now) of each channel, shape (N,)."""
+        self._need_channels()
+        return self.passive[:, 1, 1]
+
+    @property
+    def reward(self) -> FloatArray:
+        """What a play of each channel pays in its good state, shape (N,)."""
+        self._need_channels()
+        return self.reward_active[:, 1]
+
+    @property
+    def dynamics(self) -> Dynamics:
+        """The channels as plain arrays, as planners take them."""
+        return Dynamics(self.p01, self.p11, self.reward)
+
+
+class Kind(NamedTuple):
+    """What is known of an arm beforehand: all but its transition probabilities and rewards.
+
+    states: S; always: seen in every slot, not only when played; alike: it moves alike, played or
+    not.
+    """
+
+    states: int
+    always: bool
+    alike: bool
+
+
+class Moves(NamedTuple):
+    """Transition probabilities [s, s', arm, ...] of arms of at most S states: (S, S, N, ...)."""
+
+    passive: Array
+    active: Array
+
+
+class Dynamics(NamedTuple):
+    """Channels as planners see them: arrays that broadcast, arms first, trials last.
+
+    The values may be true, estimated or drawn from a posterior; nothing is checked here.
+    """
+
+    p01: Array
+    p11: Array
+    reward: Array
+
+
+def channels(
+    p01: npt.ArrayLike | Sequence[float],
+    p11: npt.ArrayLike | Sequence[float],
+    reward: npt.ArrayLike | Sequence[float],
+) -> Arms:
+    """Two-state arms from p01, p11 and reward: a number or one number per arm.
+
+    >>> len(channels(p01=[0.2, 0.89], p11=[0.8, 0.17], reward=[0.4, 0.9]))
+    2
+    """
+    try:
+        given = [np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in (p01, p11, reward)]
+        stay, good, pays = np.broadcast_arrays(*given)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ModelError(
+            f"p01, p11 and reward must be numbers or lists of one length: {error}"
+        ) from None
+    if stay.ndim != 1 or stay.size == 0:
+        raise ModelError(f"p01, p11 and reward must be one value per arm, got shape {stay.shape}")
+    for name, values in (("p01", stay), ("p11", good)):
+        for arm, value in enumerate(values):
+            if not 0 <= value <= 1:
+                raise ModelError(f"arm {arm + 1}: {name} must lie in [0, 1], got {value}")
+    for arm, value in enumerate(pays):
+        if not (np.isfinite(value) and value >= 0):
+            raise ModelError(f"arm {arm + 1}: reward must be finite and not negative, got {value}")
+    matrix = np.stack([np.stack([1 - stay, stay], -1), np.stack([1 - good, good], -1)], 1)
+    return Arms(Arm(matrix[n], reward=[0.0, pays[n]]) for n in range(stay.size))
+
+
+def _stacked(parts: Sequence[FloatArray]) -> FloatArray:
+    """Matrices (S_n, S_n) or vectors (S_n,) of several sizes as one frozen array."""
+    S = max(len(part) for part in parts)
+    square = parts[0].ndim == 2
+    whole = np.tile(np.eye(S) if square else np.zeros(S), (len(parts), 1, 1)[: parts[0].ndim + 1])
+    for row, part in zip(whole, parts, strict=True):
+        size = len(part)
+        row[(slice(size),) * part.ndim] = part
+    whole.flags.writeable = False
+    return whole

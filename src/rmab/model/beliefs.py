@@ -1,0 +1,153 @@
+"""What is believed about an arm that is seen only when played, and the states of that knowledge.
+
+For a channel, with `memory = p11 - p01` and the stationary belief `b0 = p01 / (1 - memory)`, the
+belief after j unseen slots (Proposition 3, with its misprint mended; see docs/deviations.md) is
+
+    T^j(b) = b0 + memory^j (b - b0).
+
+To its player an arm seen only when played is a finite chain of *information states*
+(last seen state, age): a play shows s' and leads to (s', 1), no play leads from (s, age) to
+(s, age + 1). Before the first look the state is "never seen", written as age 0, and the belief
+is b0.
+
+Functions here take anything with `p01` and `p11` (an `Arms` or `Dynamics` of rmab.model.arms),
+broadcast, and work on NumPy and JAX arrays alike; this module imports NumPy alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from rmab.errors import ModelError
+from rmab.linalg import Array, array_namespace
+
+__all__ = [
+    "NEVER",
+    "Array",
+    "InformationStates",
+    "TwoState",
+    "after",
+    "array_namespace",
+    "belief_after",
+    "deviation",
+    "information_states",
+    "slots_to_cross",
+    "stationary_belief",
+    "table_rows",
+    "update_belief",
+]
+
+NEVER = 0  # the age of an arm that was never seen
+
+
+class TwoState(Protocol):
+    """Anything that carries the transition probabilities of two-state arms."""
+
+    @property
+    def p01(self) -> Array: ...
+    @property
+    def p11(self) -> Array: ...
+
+
+class InformationStates(NamedTuple):
+    """Last seen state and slots since, as arrays that broadcast; age 0 is never seen."""
+
+    last_seen: Array
+    age: Array
+
+
+def stationary_belief(arms: TwoState) -> Array:
+    """b0 = p01 / (p01 + 1 - p11); 1/2 for an arm that never changes (p01 = 0, p11 = 1)."""
+    xp = array_namespace(arms.p01, arms.p11)
+    change = xp.asarray(arms.p01 + (1 - arms.p11))
+    return xp.where(change > 0, arms.p01 / xp.where(change > 0, change, 1), 0.5)
+
+
+def _memory_power(xp: Any, arms: TwoState, slots: Array) -> Array:
+    """memory^slots for whole slots >= 0, without warnings at memory 0 and without denormals."""
+    memory = xp.asarray(arms.p11 - arms.p01)
+    size = xp.exp(slots * xp.log(xp.maximum(xp.abs(memory), 1e-30)))
+    size = xp.where(size > 1e-30, size, 0)
+    return xp.where((memory < 0) & (slots % 2 == 1), -size, size)
+
+
+def belief_after(arms: TwoState, belief: Array, slots: Array) -> Array:
+    """T^j(b), the belief after j unseen slots: Proposition 3, eq. (32)."""
+    xp = array_namespace(arms.p01, belief, slots)
+    rest = stationary_belief(arms)
+    belief, slots = xp.asarray(belief), xp.asarray(slots)
+    after = rest + _memory_power(xp, arms, slots) * (belief - rest)
+    # Eq. (33), which rounding may break.
+    after = xp.clip(after, xp.minimum(arms.p01, arms.p11), xp.maximum(arms.p01, arms.p11))
+    return xp.where(slots == 0, belief, after)
+
+
+def update_belief(arms: TwoState, belief: Array, played: Array, state: Array) -> Array:
+    """The next slot's belief, eq. (27): from the state if it was seen, else from the belief."""
+    xp = array_namespace(arms.p01, belief, played, state)
+    now = xp.where(xp.asarray(played), xp.asarray(state), xp.asarray(belief))
+    return now * arms.p11 + (1 - now) * arms.p01
+
+
+def slots_to_cross(arms: TwoState, start: Array, target: Array) -> Array:
+    """L(b, b'): the fewest unseen slots after which the belief exceeds b'; inf if it never does.
+
+    With memory >= 0 the belief runs monotonically to b0, so the logarithm of the distance left
+    tells the slot; a rounded logarithm may miss by one, which the last lines settle. With
+    memory < 0 the belief swings ever closer around b0: its peak is at slot 0 or 1.
+    """
+    start, target = np.asarray(start, np.float64), np.asarray(target, np.float64)
+    memory = np.asarray(arms.p11 - arms.p01)
+    rest = stationary_belief(arms)
+    start, target, memory, rest = np.broadcast_arrays(start, target, memory, rest)
+    climbs = (memory > 0) & (memory < 1) & (start < rest) & (target < rest) & (start <= target)
+    ratio = np.where(climbs, (rest - target) / np.where(climbs, rest - start, 1), 0.5)
+    guess = np.floor(np.log(ratio) / np.log(np.where(climbs, memory, 0.5)))
+    answer = np.full(start.shape, np.inf)
+    # From far to near: the last candidate that has crossed is the first slot to do so.
+    for candidate in (guess + 2, guess + 1, guess, guess - 1):
+        crossed = climbs & (candidate >= 1) & (belief_after(arms, start, candidate) > target)
+        answer = np.where(crossed, candidate, answer)
+    answer = np.where(~climbs & (belief_after(arms, start, np.float64(1)) > target), 1.0, answer)
+    return np.where(start > target, 0.0, answer)
+
+
+def deviation(arms: TwoState, states: InformationStates) -> Array:
+    """belief - b0 in each information state: memory^age (s - b0), 0 where never seen.
+
+    Kept apart from the belief because the index needs it to full precision at high ages.
+    """
+    xp = array_namespace(arms.p01, states.age)
+    age = xp.asarray(states.age)
+    gap = states.last_seen - stationary_belief(arms)
+    return xp.where(age == NEVER, 0, gap * _memory_power(xp, arms, age))
+
+
+def information_states(max_age: int, n_states: int = 2) -> InformationStates:
+    """All information states up to max_age in the order of an index table's rows.
+
+    Row 0 is never seen, then (0, 1), (0, 2), ..., (0, max_age), (1, 1), ...
+    """
+    if max_age < 1:
+        raise ModelError(f"max_age must be at least 1, got {max_age}")
+    last_seen = np.repeat(np.arange(n_states), max_age)
+    age = np.tile(np.arange(1, max_age + 1), n_states)
+    return InformationStates(np.append(0, last_seen), np.append(NEVER, age))
+
+
+def table_rows(states: InformationStates, max_age: int, wraps: Array) -> Array:
+    """The rows (N, ...) of information states in a table up to max_age; wraps: (N, ...)."""
+    xp = array_namespace(states.age)
+    age = xp.asarray(states.age)
+    past = xp.where(wraps == 0, NEVER, max_age - (max_age - age) % xp.maximum(wraps, 1))
+    age = xp.where(age > max_age, past, age)
+    return xp.where(age == NEVER, 0, age + max_age * xp.asarray(states.last_seen))
+
+
+def after(states: InformationStates, slots: int) -> InformationStates:
+    """Information states after some slots alone."""
+    xp = array_namespace(states.age)
+    age = xp.asarray(states.age)
+    return states._replace(age=xp.where(age == NEVER, NEVER, age + slots))

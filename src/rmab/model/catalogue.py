@@ -1,0 +1,264 @@
+"""A small catalogue of arms: channels, machines, information that ages, people who need a call.
+
+Each function returns an `rmab.Arm` of S states, numbered from 0. Most are *ladders*: chains that
+move by at most one state in a slot,
+
+    P[x, x + 1] = up,    P[x, x - 1] = down,    P[x, x] = the rest,
+
+where a step over either end stays at that end. `docs/catalogue.md` says when to use which, and
+`rmab run catalogue:NAME` runs a study of each that comes with the package.
+
+                        states, from 0 on              seen           a play
+    gilbert_elliott     bad, good                      when played    sends
+    fading              levels, worst first            when played    sends at the level's rate
+    machine             wear, as new first             always         restarts it as new
+    age_of_information  ages 1, 2, ..., max_age        always         tries to fetch news
+    adherence           lapsed, ..., adherent          when played    calls, and lifts
+
+References:
+
+- E. N. Gilbert, "Capacity of a burst-noise channel", Bell Syst. Tech. J. 39, 1960; E. O. Elliott,
+  "Estimates of error rates for codes on burst-noise channels", Bell Syst. Tech. J. 42, 1963.
+- H. S. Wang and N. Moayeri, "Finite-state Markov channel: a useful model for radio communication
+  channels", IEEE Trans. Veh. Technol. 44(1), 1995.
+- K. E. Avrachenkov and V. S. Borkar, "Whittle index based Q-learning for restless bandits with
+  average reward", Automatica 139, 2022: the restart problem.
+- I. Kadota, A. Sinha, E. Uysal-Biyikoglu, R. Singh and E. Modiano, "Scheduling policies for
+  minimizing age of information in broadcast wireless networks", IEEE/ACM Trans. Netw. 26(6), 2018.
+- A. Mate, J. A. Killian, H. Xu, A. Perrault and M. Tambe, "Collapsing bandits and their application
+  to public health interventions", NeurIPS 2020.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rmab.errors import ModelError
+from rmab.model.arms import Arm
+
+__all__ = ["adherence", "age_of_information", "fading", "gilbert_elliott", "machine"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+Numbers = Sequence[float] | npt.NDArray[np.floating[Any]]
+
+MOST_STATES = 4096
+ROUNDING = 1e-12  # chances that sum to 1 in decimals may exceed it by this in binary
+
+
+def gilbert_elliott(
+    p01: float, p11: float, reward: float = 1.0, good: float = 1.0, bad: float = 0.0
+) -> Arm:
+    """A channel that is bad (state 0) or good (state 1), whatever is sent, seen when played.
+
+    p01, p11: chance of good next after bad, after good; good, bad: chance that sending succeeds in
+    that state; a success pays `reward`, and a slot counts what it pays on average. Gilbert (1960)
+    has good = 1; Elliott (1963) has both. With bad = 0 and good = 1 it is the paper's channel.
+
+    >>> gilbert_elliott(0.2, 0.8, reward=2, good=0.9, bad=0.1).reward_active.tolist()
+    [0.2, 1.8]
+    """
+    _check_chances(p01=p01, p11=p11, good=good, bad=bad)
+    if bad > good:
+        raise ModelError(f"bad must be at most good, {good}, got {bad}")
+    pays = _number("reward", reward, 0.0)
+    return Arm([[1 - p01, p01], [1 - p11, p11]], reward=[bad * pays, good * pays])
+
+
+def fading(levels: int, up: float, down: float | None = None, rates: Numbers | None = None) -> Arm:
+    """A channel whose quality climbs and falls by levels, whatever is sent, seen when played.
+
+    up, down: chance to be one level better or worse in the next slot, down as up if not given;
+    rates: (levels,), what sending pays at each level, worst first, not falling. They are k /
+    (levels - 1) at level k if not given; log2(1 + SNR) of one's own levels is another choice.
+    Wang and Moayeri (1995).
+
+    >>> fading(3, up=0.2, down=0.1).passive.round(12).tolist()
+    [[0.8, 0.2, 0.0], [0.1, 0.7, 0.2], [0.0, 0.1, 0.9]]
+    """
+    S = _whole("levels", levels)
+    falls = up if down is None else down
+    _check_sum(up=up, down=falls)
+    pays = _ladder_values("rates", rates, S, np.linspace(0, 1, S), rising=True)
+    return Arm(_ladder(S, up=up, down=falls), reward=pays)
+
+
+def machine(
+    states: int,
+    wear: float,
+    reward: Numbers | None = None,
+    repair_cost: float = 0.0,
+    renewal: float = 0.0,
+) -> Arm:
+    """A machine that wears, as new in state 0, and is as new again after a play; always seen.
+
+    wear: chance to wear by one state in a slot, the worst state stays; renewal: chance that it
+    becomes as new without a play; reward: (states,), what a slot without a play earns, not rising
+    with wear, 1 - x / (states - 1) in state x if not given. A play earns nothing and costs
+    `repair_cost`. The restart problem of Avrachenkov and Borkar (2022) has 5 states, wear .9,
+    renewal .1 and reward .9^(x + 1).
+
+    >>> machine(3, wear=0.2, repair_cost=0.5).reward_active.tolist()
+    [-0.5, -0.5, -0.5]
+    """
+    S = _whole("states", states)
+    _check_sum(wear=wear, renewal=renewal)
+    earns = _ladder_values("reward", reward, S, np.linspace(1, 0, S), rising=False)
+    cost = _number("repair_cost", repair_cost, 0.0)
+    worse, as_new = _next(S), np.zeros(S, np.int64)
+    return Arm(
+        _moves((worse, wear), (as_new, renewal)),
+        _moves((as_new, 1.0)),
+        reward_passive=earns,
+        reward_active=np.full(S, -cost),
+        observed="always",
+    )
+
+
+def age_of_information(max_age: int, success: float, weight: float = 1.0) -> Arm:
+    """News of a source that ages until it is fetched over a channel that fails; always seen.
+
+    State x is age x + 1, up to max_age, where it stays. A play delivers with chance `success`: the
+    age is then 1, and one slot more otherwise, as without a play. Every slot costs weight x age,
+    whatever is done. Kadota et al. (2018); their index without a limit to the age h is
+    weight x h (1 + success (h - 1) / 2).
+
+    >>> age_of_information(3, success=0.8).active.round(12).tolist()
+    [[0.8, 0.2, 0.0], [0.8, 0.0, 0.2], [0.8, 0.0, 0.2]]
+    """
+    S = _whole("max_age", max_age)
+    _check_chances(success=success)
+    pays = -_number("weight", weight, 0.0) * np.arange(1.0, S + 1)
+    older, fresh = _next(S), np.zeros(S, np.int64)
+    return Arm(
+        _moves((older, 1.0)),
+        _moves((fresh, success), (older, 1 - success)),
+        reward_passive=pays,
+        reward_active=pays,
+        observed="always",
+    )
+
+
+def adherence(
+    wane: float,
+    lift: float,
+    regain: float = 0.0,
+    slip: float = 0.0,
+    states: int = 3,
+    reward: Numbers | None = None,
+) -> Arm:
+    """A person whose adherence wanes unless someone calls; a call shows how it stands.
+
+    States run from lapsed (0) to adherent (states - 1); with 3 the middle one is wavering. In a
+    slot without a call adherence falls by one state with chance `wane` and rises by one with
+    `regain`; with a call it rises with chance `lift` and falls with `slip`. A call does no harm:
+    lift >= regain and slip <= wane. reward: (states,), what a slot is worth in each state, called
+    or not, not falling; 1 if adherent and 0 otherwise if not given. With two states these are the
+    collapsing bandits of Mate et al. (2020).
+
+    >>> adherence(wane=0.3, lift=0.6).active.round(12).tolist()
+    [[0.4, 0.6, 0.0], [0.0, 0.4, 0.6], [0.0, 0.0, 1.0]]
+    """
+    S = _whole("states", states)
+    _check_sum(wane=wane, regain=regain)
+    _check_sum(lift=lift, slip=slip)
+    if lift < regain:
+        raise ModelError(f"lift must be at least regain, {regain}, got {lift}")
+    if slip > wane:
+        raise ModelError(f"slip must be at most wane, {wane}, got {slip}")
+    worth = _ladder_values("reward", reward, S, np.eye(S)[-1], rising=True)
+    return Arm(
+        _ladder(S, up=regain, down=wane),
+        _ladder(S, up=lift, down=slip),
+        reward_passive=worth,
+        reward_active=worth,
+    )
+
+
+def _moves(*moves: tuple[IntArray, float]) -> FloatArray:
+    """The chain that makes each move, a target for each state, with its chance; the rest stays."""
+    here = np.arange(moves[0][0].size)
+    matrix = np.zeros((here.size, here.size))
+    rest = max(0.0, 1 - sum(chance for _, chance in moves))
+    for targets, chance in (*moves, (here, rest)):
+        matrix[here, targets] += chance
+    return matrix
+
+
+def _ladder(S: int, *, up: float, down: float) -> FloatArray:
+    """The chain that climbs one state with chance up and falls one with chance down, (S, S)."""
+    return _moves((_next(S), up), (np.maximum(np.arange(S) - 1, 0), down))
+
+
+def _next(S: int) -> IntArray:
+    """The state above each, (S,); the last has none."""
+    return np.minimum(np.arange(S) + 1, S - 1)
+
+
+def _number(name: str, value: Any, least: float) -> float:
+    if not (_is_real(value) and math.isfinite(value) and value >= least):
+        raise ModelError(
+            f"{name} must be a finite number of at least {least:g}, got {_shown(value)}"
+        )
+    return float(value)
+
+
+def _shown(value: Any) -> str:
+    """A value as a message shows it: on one line and not long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:60]}..."
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _whole(name: str, value: Any) -> int:
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or not 2 <= value <= MOST_STATES:
+        raise ModelError(
+            f"{name} must be a whole number from 2 to {MOST_STATES}, got {_shown(value)}"
+        )
+    return int(value)
+
+
+def _check_chances(**chances: Any) -> None:
+    for name, value in chances.items():
+        if not (_is_real(value) and 0 <= value <= 1):
+            raise ModelError(f"{name} must be a number from 0 to 1, got {_shown(value)}")
+
+
+def _check_sum(**chances: Any) -> None:
+    """Two chances, of which at most one comes true."""
+    _check_chances(**chances)
+    if sum(chances.values()) > 1 + ROUNDING:
+        names, values = " + ".join(chances), " + ".join(str(x) for x in chances.values())
+        raise ModelError(f"{names} must be at most 1, got {values}")
+
+
+def _ladder_values(
+    name: str, given: Numbers | None, S: int, default: FloatArray, *, rising: bool
+) -> FloatArray:
+    """What each state is worth, (S,): better states are worth no less."""
+    if given is None:
+        return default
+    if not isinstance(given, list | tuple | np.ndarray) or len(given) != S:
+        raise ModelError(f"{name} must be {S} numbers, one for each state, got {_shown(given)}")
+    for state, value in enumerate(given):
+        if not (_is_real(value) and math.isfinite(value)):
+            raise ModelError(f"{name}: state {state} must be a finite number, got {_shown(value)}")
+    values = np.array(given, dtype=np.float64)
+    wrong = np.diff(values) < 0 if rising else np.diff(values) > 0
+    for state in np.flatnonzero(wrong)[:1]:
+        word = "fall" if rising else "rise"
+        raise ModelError(
+            f"{name} must not {word} from state to state, got {values[state]} in state {state} "
+            f"and {values[state + 1]} in state {state + 1}"
+        )
+    return values

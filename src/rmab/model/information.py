@@ -1,0 +1,139 @@
+"""An arm that is seen only when played, as the finite arm of its information states.
+
+To its player such an arm is the chain of information states (s, k): state s was seen k >= 1 slots
+ago, and the belief over the state now is the row
+
+    b(s, k) = P_1[s] P_0^(k-1).
+
+Playing pays b . r_1, shows s' with probability b[s'] and leads to (s', 1); leaving it alone pays
+b . r_0 and leads to (s, k + 1). Before the first look the arm is *never seen*: its belief is the
+resting law of P_0, and leaving it alone keeps it there. Ages end at a cap J:
+
+- P_0 that forgets (one recurrent class, no period) is past J where the never-seen arm is. This is
+  exact in the limit, and `settled_age` says where the limit is reached;
+- where P_0 does not forget, the belief comes to repeat with its period d, and ages past J fall back
+  by d slots: `wrap` = d, or J where J is smaller.
+
+Rows are as in `rmab.model.arms.information_states`: never seen, (0, 1), ..., (0, J), (1, 1), ...
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rmab.errors import ModelError
+from rmab.markov import forgets, limit, period, resting_law
+from rmab.model.arms import Arm
+
+__all__ = ["Expansion", "expand", "expansion", "settled_age"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+SETTLED = 1e-12  # beliefs this close to their limit have settled
+MOST_AGES = 10_000
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """The information states of one arm: I = 1 + S J rows.
+
+    beliefs: (I, S); after: (I,), the row reached when left alone; looked: (S,), the row reached by
+    a play that shows each state; reward_passive, reward_active: (I,); max_age: J; wrap: how far
+    ages past J fall back, 0 where they become never seen.
+    """
+
+    beliefs: FloatArray
+    after: IntArray
+    looked: IntArray
+    reward_passive: FloatArray
+    reward_active: FloatArray
+    max_age: int
+    wrap: int
+
+
+def expansion(arm: Arm, max_age: int) -> Expansion:
+    """The information states of an arm up to an age, whatever `arm.observed` says."""
+    if max_age < 1:
+        raise ModelError(f"max_age must be at least 1, got {max_age}")
+    S, J = arm.states, max_age
+    passive = _rows(arm.passive)
+    wrap = 0 if forgets(passive) else min(period(passive), J)
+    beliefs = np.empty((1 + S * J, S))
+    beliefs[0] = resting_law(passive)
+    by_state = beliefs[1:].reshape(S, J, S)
+    belief = _rows(arm.active)
+    for age in range(J):
+        by_state[:, age] = belief
+        belief = belief @ passive
+    after = np.arange(1 + S * J) + 1
+    ends = np.arange(J, 1 + S * J, J)
+    after[0], after[ends] = 0, ends + 1 - wrap if wrap else 0
+    return Expansion(
+        beliefs=beliefs,
+        after=after,
+        looked=np.arange(S) * J + 1,
+        reward_passive=beliefs @ arm.reward_passive,
+        reward_active=beliefs @ arm.reward_active,
+        max_age=J,
+        wrap=wrap,
+    )
+
+
+def expand(arm: Arm, max_age: int) -> Arm:
+    """The finite arm of 1 + S max_age information states, always observed.
+
+    >>> arm = Arm([[0.5, 0.5], [0.5, 0.5]], [[0.9, 0.1], [0.1, 0.9]], reward=[0, 1])
+    >>> expand(arm, 2).reward_active.round(6).tolist()
+    [0.5, 0.1, 0.5, 0.9, 0.5]
+    """
+    chain = expansion(arm, max_age)
+    rows = len(chain.after)
+    passive, active = np.zeros((rows, rows)), np.zeros((rows, rows))
+    passive[np.arange(rows), chain.after] = 1
+    active[:, chain.looked] = chain.beliefs
+    return Arm(
+        passive,
+        active,
+        reward_passive=chain.reward_passive,
+        reward_active=chain.reward_active,
+        observed="always",
+    )
+
+
+def settled_age(arm: Arm, tolerance: float = SETTLED, most: int = MOST_AGES) -> int:
+    """The first age from which on no belief is more than tolerance from its limit, `most` if later.
+
+    Distances are in total variation. Where P_0 has a period, the limit swings with it, and the age
+    is at least that period; a cap at which ages fall back must be a period less one slot higher.
+    """
+    if not tolerance > 0:
+        raise ModelError(f"tolerance must be positive, got {tolerance}")
+    if most < 1:
+        raise ModelError(f"most must be at least 1, got {most}")
+    passive, belief = _rows(arm.passive), _rows(arm.active)
+    cycle = period(passive)
+    away = np.eye(arm.states) - limit(np.linalg.matrix_power(passive, cycle))
+
+    def unsettled(at: FloatArray) -> bool:
+        return float(np.abs(at @ away).sum(1).max()) / 2 > tolerance
+
+    # The distance never grows with age: double until it is small, then halve the step.
+    powers = [passive]
+    while 2 ** len(powers) <= most:
+        powers.append(powers[-1] @ powers[-1])
+    age = 0  # the last age known not to have settled
+    if unsettled(belief):
+        age = 1
+        for step in reversed(range(len(powers))):
+            later = belief @ powers[step]
+            if age + 2**step < most and unsettled(later):
+                belief, age = later, age + 2**step
+    return min(max(age + 1, cycle), most)
+
+
+def _rows(matrix: FloatArray) -> FloatArray:
+    return np.asarray(matrix / matrix.sum(-1, keepdims=True))

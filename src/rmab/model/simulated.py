@@ -1,0 +1,80 @@
+"""Arms that are simulated, for agents without a radio: demonstrations, tests, trials of a server.
+
+Each arm is a Markov chain that moves once a slot and is seen when it is played. In the first slot
+the arms are as they are after having been left alone for ever: with P the passive transitions the
+law is u P*, where u is uniform and P* the Cesaro limit of P. That of the lazy chain (I + P) / 2 is
+the same, and its powers converge to it, periods or not; they are squared until they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rmab.errors import ModelError
+from rmab.model.arms import Arms
+
+__all__ = ["SimulatedArms"]
+
+FloatArray = npt.NDArray[np.float64]
+SQUARINGS = 64  # powers up to 2^64: chains that change once in 10^15 slots still converge
+
+
+class SimulatedArms:
+    """Arms that move by the dynamics of `arms`, by chance from `seed` on.
+
+    seed: a number or several; the same give the same arms.
+
+    >>> from rmab.model.arms import channels
+    >>> SimulatedArms(channels(p01=1.0, p11=1.0, reward=1.0), seed=0).sense([0])
+    [1]
+    """
+
+    def __init__(self, arms: Arms, seed: int | Sequence[int]) -> None:
+        self.arms = arms
+        self._random = np.random.default_rng(seed)
+        self._each = np.arange(len(arms))
+        # Chances of at most each next state, by action, arm and state.
+        self._at_most = np.stack([arms.passive, arms.active]).cumsum(-1)
+        laws = np.zeros((len(arms), arms.passive.shape[1]))
+        for law, arm in zip(laws, arms, strict=True):
+            law[: arm.states] = _resting_law(arm.passive)
+        self._states = self._draw(laws.cumsum(-1))
+        self._played = np.zeros(len(arms), np.intp)
+        self._first = True
+
+    def _draw(self, at_most: FloatArray) -> npt.NDArray[np.intp]:
+        """A state of each arm from its chances of at most each state, (N, S)."""
+        at_most[..., -1] = 1.0  # whatever the rounding
+        return np.asarray((self._random.random(len(at_most))[:, None] >= at_most).sum(-1))
+
+    def sense(self, arms: Sequence[int]) -> list[int]:
+        """Play these arms, from 0, for one slot: the states they are in."""
+        played = np.zeros(len(self.arms), np.intp)
+        for arm in arms:
+            if not 0 <= arm < len(self.arms):
+                raise ModelError(f"arms must be from 0 to {len(self.arms) - 1}, got {arm}")
+            played[arm] = 1
+        if not self._first:
+            self._states = self._draw(self._at_most[self._played, self._each, self._states])
+        self._first = False
+        self._played = played
+        return [int(self._states[arm]) for arm in arms]
+
+    def paid(self) -> float:
+        """What the last slot paid in all, also by arms that were not played."""
+        rewards = np.where(self._played, self.arms.reward_active.T, self.arms.reward_passive.T)
+        return float(rewards[self._states, self._each].sum())
+
+
+def _resting_law(P: FloatArray) -> FloatArray:
+    """The law of a chain left alone for ever, every state as likely a start, (S,)."""
+    power = (np.eye(len(P)) + P) / 2
+    for _ in range(SQUARINGS):
+        before, power = power, power @ power
+        power /= power.sum(1, keepdims=True)
+        if np.abs(power - before).max() < 1e-15:
+            break
+    return np.asarray(power.mean(0))

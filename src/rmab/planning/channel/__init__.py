@@ -1,0 +1,1 @@
+"""Channels: closed-form indices and values."""

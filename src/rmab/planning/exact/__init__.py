@@ -1,0 +1,1 @@
+"""Exact values: the joint chain, its optimum, policies, bounds."""

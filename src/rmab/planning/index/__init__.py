@@ -1,0 +1,1 @@
+"""Whittle and Gittins indices of any arm."""

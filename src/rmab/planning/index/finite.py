@@ -1,0 +1,194 @@
+"""Whittle indices of a finite arm whose state is always seen, and whether it is indexable.
+
+An arm has states 0..S-1; in each slot it is left alone (passive: moves by P_0, pays r_0) or played
+(active: P_1, r_1). Let every passive slot also pay a subsidy lambda. The *passive set* of lambda
+holds the states in which leaving the arm alone is optimal; the arm is *indexable* if that set only
+grows with lambda, and the Whittle index of a state is the lambda at which it joins: both actions
+are then equally good (Whittle, 1988). Optimal means:
+
+- discounted: the largest discounted reward;
+- average reward: the largest gain, and among actions of one gain the largest bias, the Bellman
+  pair; with the bias of the best gain-optimal policy this is what discounted problems tend to as
+  the discount tends to 1.
+
+Isolated subsidies at which the optimal policy changes are left out of the comparison.
+
+The verdict is True or False only where the numbers allow no doubt. False comes with a witness, a
+state and two subsidies, low < high: passive is better at low, active is better at high. Undecided
+(None) comes with a reason:
+
+- the average reward depends on the starting class: at some subsidy the best gain is not the same
+  from all states, or a state chooses, once and for all, between classes of one gain, where only the
+  constants between their biases could decide, which a relative value leaves open. The index then
+  compares the actions within each class, and a choice between classes goes by gain;
+- rounding could hide a change back or reach every number (states that hardly ever reach one
+  another).
+
+The index of a state is the lowest subsidy from which on passive is optimal. If the arm is not
+indexable that still is a number for every state. It is -inf or inf where one action is better
+whatever the subsidy, which average reward allows: a state whose play leads to a poorer class that
+is never left, say. It is never NaN.
+
+`rmab.planning.index.unichain` walks the subsidy line fast, `rmab.planning.index.multichain` for
+any arm.
+
+Reference: P. Whittle, "Restless bandits: activity allocation in a changing world", J. Appl. Prob.
+25A, 1988.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rmab.errors import ModelError
+from rmab.model.arms import Arm
+from rmab.planning.index.multichain import confirmed, follow_by_solving
+from rmab.planning.index.subsidy import History, Problem
+from rmab.planning.index.unichain import follow_by_pivots
+
+__all__ = ["Indices", "changes_back", "finite_indices"]
+
+FloatArray = npt.NDArray[np.float64]
+
+NEAR_ONE = 1 - 1e-4  # a discount that stands in for average reward
+ILL = 1e-6  # the most that rounding may change an advantage
+
+
+@dataclass(frozen=True, eq=False)
+class Indices:
+    """The indices of one arm and the verdict.
+
+    index: (S,), of each state; of an arm seen only when played (S, max_age), of last seen state s
+    and age k at [s, k - 1]; indexable: True, False or None (undecided); reason: why not True, "" if
+    it is; witness: (state, low, high) if False: passive is better at subsidy low, active at
+    high > low, the state being (last seen, age) where it is seen only when played, (None, 0) for
+    never seen; never_seen: the index before the first look, None where the state is always seen.
+    """
+
+    index: FloatArray
+    indexable: bool | None
+    reason: str
+    witness: tuple[int | tuple[int | None, int], float, float] | None
+    never_seen: float | None = None
+
+
+def finite_indices(
+    arm: Arm, discount: float | None = None, name: Callable[[int], str] = "state {}".format
+) -> Indices:
+    """Index of every state, (S,), the state taken as seen before each choice, and the verdict.
+
+    discount None: average reward; name: what the reason calls a state.
+
+    >>> arm = Arm([[0.5, 0.5], [0.25, 0.75]], [[1, 0], [0.5, 0.5]],
+    ...           reward_passive=[0.5, 0.5], reward_active=[2, 1], observed="always")
+    >>> finite_indices(arm).index.round(6).tolist()
+    [1.5, 1.0]
+    """
+    if discount is not None and not 0 < discount < 1:
+        raise ModelError(f"discount must lie in (0, 1), or be None for average reward: {discount}")
+    problem, units = _in_units(arm, discount)
+    history = _follow(problem)
+    index = history.index * units.scale + units.shift
+    doubt = _doubt(history, units, name)
+    if doubt:
+        return Indices(index, None, doubt, None)
+    if history.witness is not None:
+        state, *subsidies = history.witness
+        low, high = (units.subsidy(x) for x in subsidies)
+        return Indices(index, False, changes_back(name(state), low, high), (state, low, high))
+    if history.doubtful.any():
+        state = int(history.doubtful.argmax())
+        reason = f"both actions are equally good in {name(state)} to rounding, more than once"
+        return Indices(index, None, reason, None)
+    return Indices(index, True, "", None)
+
+
+def changes_back(state: str, low: float, high: float) -> str:
+    """A witness in words."""
+    return f"{state} is passive at subsidy {low:.9g} and active again at subsidy {high:.9g}"
+
+
+def _doubt(history: History, units: _Units, name: Callable[[int], str]) -> str:
+    """Why not even a witness would count; "" if it does."""
+    if history.apart is not None:
+        apart = history.apart
+        return (
+            "depends on the starting class: the best average reward at subsidy "
+            f"{units.subsidy(apart.subsidy):.9g} is {units.gain(apart.low_gain):.9g} from "
+            f"{name(apart.low_state)} and {units.gain(apart.high_gain):.9g} from "
+            f"{name(apart.high_state)}"
+        )
+    if history.exhausted:
+        return "rounding: the optimal policies cannot be followed to the end"
+    if history.error > ILL:
+        return f"rounding may change an advantage by {history.error:.0e}: classes hardly connected"
+    if history.undetermined.any():
+        state = int(history.undetermined.argmax())
+        return (
+            f"depends on the starting class: {name(state)} chooses between closed classes of the "
+            "same average reward"
+        )
+    return ""
+
+
+def _follow(problem: Problem) -> History:
+    """The whole line: by pivots if these can be trusted, else by solving.
+
+    Where rounding ends the walk early, the indices are those of a discount near 1.
+    """
+    history = History(problem.states)
+    if follow_by_pivots(problem, history) and confirmed(problem, history.witness):
+        return history
+    history = History(problem.states)
+    follow_by_solving(problem, history)
+    if history.exhausted and problem.discount is None:
+        near = History(problem.states)
+        if follow_by_pivots(replace(problem, discount=NEAR_ONE), near):
+            history.index = near.index
+    return history
+
+
+class _Units(NamedTuple):
+    """A problem's rewards are an arm's less a centre for each action, in units of scale."""
+
+    scale: float
+    paid: float
+    unpaid: float
+
+    @property
+    def shift(self) -> float:
+        """The subsidy that is 0 in the problem."""
+        return self.paid - self.unpaid
+
+    def subsidy(self, x: float) -> float:
+        return x * self.scale + self.shift
+
+    def gain(self, x: float) -> float:
+        return x * self.scale + self.paid
+
+
+def _in_units(arm: Arm, discount: float | None) -> tuple[Problem, _Units]:
+    """The arm with rewards around 0 of size 1, and what turns its indices back."""
+    rewards = np.stack([arm.reward_passive, arm.reward_active])
+    largest = float(np.abs(rewards).max()) or 1.0
+    rewards /= largest  # first, so that nothing overflows
+    centres = rewards.mean(1)
+    rewards -= centres[:, None]
+    scale = float(np.abs(rewards).max())
+    if scale <= 1e-12:  # equal rewards, but for rounding
+        scale = 1.0
+    rewards /= scale
+    problem = Problem(
+        passive=arm.passive / arm.passive.sum(1, keepdims=True),
+        active=arm.active / arm.active.sum(1, keepdims=True),
+        reward_passive=rewards[0],
+        reward_active=rewards[1],
+        discount=discount,
+    )
+    unpaid, paid = (float(centre) * largest for centre in centres)
+    return problem, _Units(scale * largest, paid, unpaid)

@@ -1,0 +1,1 @@
+"""Choosing K arms together, a few slots ahead."""

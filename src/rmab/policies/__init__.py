@@ -1,0 +1,1 @@
+"""Policies by name, and what agents play by."""

@@ -1,0 +1,1 @@
+"""An agent of a served federation."""

@@ -1,0 +1,376 @@
+"""An agent of a served federation, as most programs use it.
+
+    with rmab.Agent("https://server:8443", token=token) as agent:
+        while True:
+            arms = agent.choose()          # K arms, at once, from the table it has
+            states = radio.sense(arms)
+            agent.observe(states)          # counts; exchanges with the server by itself
+
+`choose` and `observe` never wait for the network and never raise because of it: what takes time is
+done in the background (`rmab.service.agent.exchange`). When the episode is over its counts are
+handed over, and the agent plays on by the table it has until the next round is there. All that it
+has seen is in a small file of its own before `observe` returns (`rmab.service.agent.state_file`),
+so that a process that ends, however it ends, loses nothing. The next process sends what the last
+one left under that one's *incarnation*, and begins a new one that has seen nothing: how many slots
+passed in between is not known.
+
+Where the server refuses an incarnation because it has something else under it (the agent's file
+was restored from a backup, say), which counts it has cannot be told; the agent gives the
+incarnation up, with what the server does not have of it, and begins a new one.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+
+from rmab.errors import (
+    FederationError,
+    ModelError,
+    ProtocolError,
+    StorageError,
+    UnreachableError,
+)
+from rmab.federation.messages import RoundMessage, parse_round
+from rmab.federation.player import Player
+from rmab.policies.settings import shown
+from rmab.service.agent.client import Link, make_client
+from rmab.service.agent.exchange import Exchange
+from rmab.service.agent.leftovers import leftovers
+from rmab.service.agent.outbox import Offer
+from rmab.service.agent.state_file import AgentFile, default_file
+from rmab.service.tokens import parse_token
+
+__all__ = ["Agent"]
+
+log = logging.getLogger("rmab.agent")
+
+FOLD_SLOTS = 4096  # slots that are kept one by one, at most, before they become a snapshot
+BRIEFLY = 2.0  # seconds that `close` waits for what is unsent
+QUIET_SECONDS = 60.0
+
+
+class Agent:
+    """An agent that plays what its server says and tells it what it counts.
+
+    url: the server's, https:// unless it is on this machine; token: the agent's credential; file:
+    of its own (default: in $XDG_STATE_HOME/rmab, by server and credential); ca: a file of
+    certificates to trust instead of the usual ones; patience: seconds that the very first start,
+    without a file, waits for the server; timeout: seconds for the steps of a request; transport:
+    httpx's, for tests.
+
+    Its methods are for one thread. It is to be closed, best by `with`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str,
+        file: str | PathLike[str] | None = None,
+        ca: str | PathLike[str] | None = None,
+        patience: float = 60.0,
+        timeout: float = 10.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        address, loopback = _address(url)
+        parsed = parse_token(str(token))
+        if parsed is None:
+            raise FederationError(
+                "the token must be as `rmab enroll` printed it: rmab_, 16 digits, _, 43 characters"
+            )
+        client = make_client(
+            address,
+            token,
+            ca=None if ca is None else str(ca),
+            loopback=loopback,
+            transport=transport,
+        )
+        self._closed = True
+        self._file = AgentFile(default_file(address, parsed[0]) if file is None else Path(file))
+        try:
+            incarnation = secrets.token_hex(16)
+            message = self._kept_message()
+            unsent = leftovers(self._file, message)
+            self._file.begin(incarnation)
+            self._exchange = Exchange(
+                Link(client, timeout), self._file, incarnation, message=message, leftovers=unsent
+            )
+            self._exchange.start()
+            try:
+                self._player = Player(message or self._first_round(patience), incarnation)
+            except BaseException:
+                self._exchange.stop()
+                raise
+        except BaseException as error:
+            self._file.close()
+            if isinstance(error, StorageError):
+                raise FederationError(str(error)) from None
+            raise
+        self._closed = False
+        self._chosen: list[int] | None = None
+        self._offered = 0  # slots of this incarnation that were handed over to be sent
+        self._folded = 0  # ... or to be kept together
+        self._reported: int | None = None  # this episode's length, once it is over
+        self._before = (0, 0.0)  # slots and reward of earlier incarnations of this process
+        self._kept = 0  # the last slot in the file
+        self._said = -QUIET_SECONDS
+
+    def _kept_message(self) -> RoundMessage | None:
+        """The round in the file; a file with one that is none is set aside."""
+        kept = self._file.message()
+        try:
+            return None if kept is None else parse_round(kept)
+        except ProtocolError as error:
+            self._file.set_aside(str(error))
+            return None
+
+    def _first_round(self, patience: float) -> RoundMessage:
+        """The first round ever: without it the arms are not known."""
+        exchange = self._exchange
+        with exchange.news:
+            exchange.news.wait_for(
+                lambda: exchange.message is not None or exchange.refusal is not None, patience
+            )
+            if exchange.message is not None:
+                return exchange.message
+            if exchange.refusal is not None:
+                raise FederationError(f"the server refuses the credential: {exchange.refusal}")
+            raise UnreachableError(
+                f"the server gave no round within {patience:g} s, and there is none from before: "
+                f"{exchange.trouble}"
+            )
+
+    # ---------------------------------------------------------------------------------- every slot
+
+    def choose(self) -> list[int]:
+        """The K arms to play now, from 0, in ascending order."""
+        self._follow()
+        chosen: list[int] = self._player.choose().tolist()
+        self._chosen = chosen
+        return list(chosen)
+
+    def observe(self, states: Sequence[int]) -> None:
+        """What the arms of the last `choose` showed, from 0, in its order; a slot has passed."""
+        self._check_open()
+        arms = self._chosen
+        if arms is None:
+            raise ModelError("observe must follow choose: no arms were chosen for this slot")
+        seen = _whole_states(states)
+        player = self._player
+        player.observe(arms, seen)
+        self._chosen = None
+        self._keep_slot(arms, seen)
+        if player.over and self._reported is None:
+            self._reported = player.length
+            self._hand_over(send=True)
+            self._exchange.want_round()
+        elif player.slots - self._folded >= FOLD_SLOTS:
+            self._hand_over(send=player.over)
+
+    def _follow(self) -> None:
+        """Take up what the server said since: a new round, or that a new incarnation is needed."""
+        self._check_open()
+        exchange, player = self._exchange, self._player
+        if exchange.outbox.conflict == player.incarnation:
+            self._renew()
+        elif exchange.message is not player.message and exchange.message is not None:
+            player.begin(exchange.message)
+            self._reported = None
+
+    def _renew(self) -> None:
+        old = self._player
+        message = self._exchange.message
+        assert message is not None
+        incarnation = secrets.token_hex(16)
+        self._before = (self._before[0] + old.slots, self._before[1] + old.reward)
+        self._player = Player(message, incarnation)
+        self._chosen = None
+        self._offered = self._folded = self._kept = 0
+        self._reported = None
+        try:
+            self._file.begin(incarnation, instead_of=old.incarnation)
+        except StorageError as error:
+            self._lament(error)
+        self._exchange.outbox.renew(incarnation)
+
+    def _keep_slot(self, arms: list[int], states: list[int]) -> None:
+        slot = self._player.slots
+        try:
+            self._file.keep_slot(slot, arms, states)
+        except StorageError as error:
+            self._lament(error)
+            return
+        if slot != self._kept + 1:  # the file misses some: rows after them need a snapshot
+            self._hand_over(send=False)
+        self._kept = slot
+
+    def _lament(self, error: StorageError) -> None:
+        now = time.monotonic()
+        if now - self._said >= QUIET_SECONDS:
+            self._said = now
+            log.error("%s; the agent goes on, but a restart would lose it", error)
+
+    def _hand_over(self, *, send: bool) -> None:
+        player = self._player
+        upload = player.upload(1)  # the exchange numbers what it sends
+        if self._reported is not None:
+            upload = replace(upload, length=self._reported)
+        if send:
+            self._offered = player.slots
+        self._folded = player.slots
+        last_seen, age = player.last_seen.copy(), player.age.copy()
+        self._exchange.offer(Offer(upload, last_seen, age, send))
+
+    # ------------------------------------------------------------------------------- how it stands
+
+    @property
+    def round(self) -> int:
+        """The number of the round that is played."""
+        return self._player.round
+
+    @property
+    def plays(self) -> int:
+        """K, the number of arms played in each slot."""
+        return self._player.message.shape.plays
+
+    @property
+    def arms(self) -> tuple[int, ...]:
+        """The number of states of each arm."""
+        return self._player.message.shape.states
+
+    @property
+    def slots(self) -> int:
+        """Slots since the process began."""
+        return self._before[0] + self._player.slots
+
+    @property
+    def reward(self) -> float:
+        """What those slots paid, in all."""
+        return self._before[1] + self._player.reward
+
+    @property
+    def uploads(self) -> int:
+        """How many uploads the server has acknowledged since the process began."""
+        return self._exchange.outbox.uploads
+
+    @property
+    def unsent(self) -> bool:
+        """Whether something was seen that the server has not acknowledged."""
+        exchange = self._exchange
+        with exchange.news:
+            return exchange.outbox.left > 0 or exchange.outbox.acknowledged < self._player.slots
+
+    @property
+    def over(self) -> bool:
+        """Whether the episode is over and the next round is not here yet."""
+        return self._player.over and self._exchange.message is self._player.message
+
+    @property
+    def connected(self) -> bool:
+        """Whether the last attempt to reach the server worked."""
+        return self._exchange.connected
+
+    @property
+    def file(self) -> Path:
+        """The agent's own file."""
+        return self._file.path
+
+    # ---------------------------------------------------------------------- the calls that may wait
+
+    def flush(self, timeout: float) -> bool:
+        """Send what is unsent, also in the midst of an episode, and wait until the server has it;
+        False where that takes longer than `timeout` seconds."""
+        self._check_open()
+        if self._chosen is None and self._exchange.outbox.conflict == self._player.incarnation:
+            self._renew()
+        if self._player.slots > self._offered:
+            self._hand_over(send=True)
+        self._exchange.hurry()
+        with self._exchange.news:
+            return self._exchange.news.wait_for(lambda: not self.unsent, timeout)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until a round is here that the next `choose` takes up, as a simulation may; False
+        where that takes longer than `timeout` seconds."""
+        self._check_open()
+        exchange, player = self._exchange, self._player
+
+        def here() -> bool:
+            return exchange.message is not player.message or exchange.outbox.conflict is not None
+
+        exchange.want_round()
+        with exchange.news:
+            return exchange.news.wait_for(here, timeout)
+
+    def close(self) -> None:
+        """Send what is unsent if that goes quickly, tell the server, and end. What could not be
+        sent stays in the file."""
+        if self._closed:
+            return
+        try:
+            if self.unsent:
+                self.flush(BRIEFLY)
+        finally:
+            self._closed = True
+            self._exchange.stop()
+            self._file.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ModelError("the agent is closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _address(url: str) -> tuple[str, bool]:
+    """The server's address without a slash at its end, and whether it is this machine."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+        httpx.URL(url)
+    except (ValueError, TypeError, AttributeError, httpx.InvalidURL):
+        parts, host, port = urlsplit(""), None, None
+    if parts.scheme not in ("http", "https") or not host or port == 0 or parts.query:
+        raise FederationError(
+            f"the server's address must be like https://server:8443, got {shown(url)}"
+        )
+    if parts.username is not None or parts.password is not None:
+        raise FederationError("the server's address must have no user name and password in it")
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if parts.scheme == "http" and not loopback:
+        raise FederationError(
+            f"the server's address must begin with https:// unless it is on this machine, got "
+            f"{shown(url)}: the credential would go over the network unprotected"
+        )
+    return url.rstrip("/"), loopback
+
+
+def _whole_states(states: Any) -> list[int]:
+    """States as whole numbers; what is none is refused, not rounded."""
+    try:
+        given = states.tolist() if isinstance(states, np.ndarray) else list(states)
+    except TypeError:
+        raise ModelError(f"states must be a list of whole numbers, got {shown(states)}") from None
+    for state in given:
+        if not isinstance(state, int | np.integer | np.bool_):
+            raise ModelError(f"a state must be a whole number, got {shown(state)}")
+    return [int(state) for state in given]

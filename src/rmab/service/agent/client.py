@@ -1,0 +1,127 @@
+"""An agent's way to its server: one request, one answer, each bounded in time and size.
+
+What goes wrong on the way is told by one exception, `NotReachedError`; what the answer means is the
+caller's. Redirects are not followed, as the credential is for this server alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any, NamedTuple
+
+import httpx
+
+from rmab.errors import FederationError, ProtocolError
+from rmab.federation.checks import read_object
+from rmab.policies.settings import shown
+
+__all__ = ["SLOWEST", "Answer", "Link", "NotReachedError", "make_client"]
+
+SLOWEST = 10  # time-outs that a whole answer may take, however it trickles in
+MOST_BYTES = 2**26  # of an answer
+
+
+class NotReachedError(Exception):
+    """No answer, or none that could be read to its end."""
+
+
+class Answer(NamedTuple):
+    """What came back; retry_after: seconds, where the server asks for them."""
+
+    status: int
+    body: bytes
+    retry_after: float | None
+
+    def number(self, key: str) -> int | None:
+        """The whole number of that name in it, None if there is none."""
+        try:
+            value = read_object(self.body).get(key)
+        except ProtocolError:
+            return None
+        return value if type(value) is int else None
+
+    @property
+    def detail(self) -> str:
+        """What it says of itself: on one line and not long, whatever it is."""
+        try:
+            detail = read_object(self.body).get("detail")
+        except ProtocolError:
+            detail = None
+        said = f": {shown(detail)}" if isinstance(detail, str) else ""
+        return f"status {self.status}{said}"
+
+
+class Link:
+    """Requests through a client. timeout: seconds for each step of a request."""
+
+    def __init__(self, client: httpx.AsyncClient, timeout: float) -> None:
+        self.client = client
+        self._timeout = timeout
+
+    async def ask(self, method: str, path: str, *, longer: float = 0.0, **more: Any) -> Answer:
+        """The answer to a request, for which the server may take `longer` seconds."""
+        limits = httpx.Timeout(self._timeout, read=self._timeout + longer)
+        try:
+            async with (
+                asyncio.timeout(SLOWEST * self._timeout + longer),
+                self.client.stream(
+                    method, path, timeout=limits, extensions={"trace": _Handshake()}, **more
+                ) as response,
+            ):
+                body = bytearray()
+                async for part in response.aiter_bytes():
+                    body += part
+                    if len(body) > MOST_BYTES:
+                        raise NotReachedError(f"an answer has over {MOST_BYTES} bytes")
+                return Answer(response.status_code, bytes(body), _retry_after(response))
+        except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            reason = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise NotReachedError(f"the server is not reached: {reason}") from None
+
+
+class _Handshake:
+    """Told of a request's steps; closes a connection whose TLS does not come about.
+
+    httpcore does so where the handshake fails, but not where the request is cancelled meanwhile:
+    such a connection would stay open, at both ends, until the garbage collector finds it.
+    """
+
+    def __init__(self) -> None:
+        self._stream: Any = None
+
+    async def __call__(self, step: str, info: dict[str, Any]) -> None:
+        if step == "connection.connect_tcp.complete":
+            self._stream = info["return_value"]
+        elif step == "connection.start_tls.failed" and self._stream is not None:
+            await self._stream.aclose()
+
+
+def make_client(
+    url: str,
+    token: str,
+    *,
+    ca: str | None,
+    loopback: bool,
+    transport: httpx.AsyncBaseTransport | None,
+) -> httpx.AsyncClient:
+    """A client of that server. ca: a file of certificates to trust instead of the usual ones."""
+    verify: ssl.SSLContext | bool = True
+    if ca is not None:
+        try:
+            verify = ssl.create_default_context(cafile=ca)
+        except (OSError, ssl.SSLError) as error:
+            raise FederationError(f"{ca}: no certificates can be read from it: {error}") from None
+    return httpx.AsyncClient(
+        base_url=url,
+        headers={"authorization": f"Bearer {token}", "accept": "application/json"},
+        verify=verify,
+        trust_env=not loopback,  # a proxy of the environment is not for this machine itself
+        transport=transport,
+    )
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    """The seconds that the server asks for."""
+    text = response.headers.get("retry-after", "")
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

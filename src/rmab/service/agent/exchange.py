@@ -1,0 +1,399 @@
+"""The exchange between an agent and its server, in the background.
+
+One thread runs an event loop and does all that takes time: it asks for rounds, sends uploads and
+writes to the agent's file. The agent's own thread hands things over (`offer`, `want_round`) and
+reads what has come (`message`, `outbox`), and never waits unless it asks to.
+
+The thread does the first of these that is to be done, over and over:
+
+    keep     what was handed over goes into the file, before anything else is tried
+    meet     the first contact: the round that is open now, whatever its number, which also tells
+             that the server takes this agent for the one whose file this is
+    send     uploads of earlier incarnations, oldest first, then this one's newest
+    fetch    where the agent's episode is over: wait at the server for the next round
+
+What comes back for an upload:
+
+    201, 200     the server has it. An answer that does not name the upload's sequence number is
+                 some other machine's and acknowledges nothing.
+    410          the round is closed: the same counts go out under the round that is open, with the
+                 next sequence number and length 0, since they are no report of that round's episode
+    409          the server has something else under this incarnation. It cannot be told which
+                 counts it has, so the incarnation is given up, and the agent begins a new one.
+    413, 422     the server will never take it: an error is logged, and the agent goes on
+    401          told once a minute; tried again
+    else         no answer, one that is not understood, 503, ...: tried again
+
+Trying again waits: 0.2 s at first, twice as long each time and 60 s at most, less up to a half by
+chance so that agents spread; or as long as the server says (Retry-After). An upload that waits is
+replaced by a newer one, as counts are cumulative.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+
+from rmab.errors import ProtocolError
+from rmab.federation.messages import RoundMessage, parse_round
+from rmab.service.agent.client import Answer, Link, NotReachedError
+from rmab.service.agent.leftovers import Outgoing
+from rmab.service.agent.outbox import Offer, Outbox, Seldom
+from rmab.service.agent.state_file import AgentFile
+
+__all__ = ["Exchange"]
+
+log = logging.getLogger("rmab.agent")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0
+LONGEST_ASKED = 600.0  # seconds of Retry-After that are believed
+WAIT = 20.0  # seconds that the server is asked to hold a request for the next round
+LEAST_BETWEEN = 1.0  # seconds between such requests, where the server does not hold them
+STOP_SECONDS = 10.0  # for all that is left to do in the end
+LEAVE_SECONDS = 2.0
+FEW = 3  # rounds that may close in a row, each before its upload, without a pause
+
+
+class _AgainError(Exception):
+    """It did not work out and is to be tried again, after `pause` seconds where that is known."""
+
+    def __init__(
+        self,
+        kind: str,
+        reason: str,
+        *,
+        pause: float | None = None,
+        level: int = logging.WARNING,
+    ) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.pause = pause
+        self.level = level
+
+
+class Exchange:
+    """The background side of one agent.
+
+    message: the newest round, None before the first; outbox: what is to be sent; refusal: why the
+    first contact failed for good; connected: whether the last attempt worked; trouble: why it did
+    not. They change under `news`, which is told.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        file: AgentFile,
+        incarnation: str,
+        *,
+        message: RoundMessage | None,
+        leftovers: Iterable[Outgoing],
+    ) -> None:
+        self.message = message
+        self.refusal: str | None = None
+        self.connected = False
+        self.trouble = "no attempt was made yet"
+        self.news = threading.Condition()
+        self._link = link
+        self._file = file
+        self._seldom = Seldom()
+        self.outbox = Outbox(file, incarnation, leftovers, self.news, self._seldom)
+        self._met = False
+        self._wants_round = message is None
+        self._after = 0
+        self._hurry = False
+        self._failures = 0
+        self._closed_rounds = 0  # told of in a row
+        self._wake = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._given_up: set[asyncio.Future[None]] = set()  # requests that end yet
+
+    # ----------------------------------------------------------------- from the agent's own thread
+
+    def start(self) -> None:
+        """Begin."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="rmab-agent", daemon=True)
+        self._thread.start()
+
+    def offer(self, offer: Offer) -> None:
+        """Hand over counts, to be kept and perhaps sent."""
+        self.outbox.offer(offer)
+        self._tell(self._wake)
+
+    def want_round(self) -> None:
+        """Ask for the next round."""
+        self._wants_round = True
+        self._tell(self._wake)
+
+    def hurry(self) -> None:
+        """Try now, though a pause may not be over."""
+        self._hurry = True
+        self._tell(self._wake)
+
+    def stop(self) -> None:
+        """Keep what was handed over, tell the server that the agent leaves, end the thread."""
+        self._tell(self._stop)
+        self._thread.join(STOP_SECONDS)
+
+    def _tell(self, event: asyncio.Event) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(event.set)
+
+    # --------------------------------------------------------------------------- in the background
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._live())
+        finally:
+            self._loop.close()
+
+    async def _live(self) -> None:
+        async with self._link.client:
+            work = asyncio.ensure_future(self._work())
+            await self._stop.wait()
+            work.cancel()
+            await asyncio.wait({work})
+            self._keep_offers()
+            await self._leave()
+            if self._given_up:  # whose connections may not be closed yet
+                await asyncio.wait(self._given_up)
+
+    async def _work(self) -> None:
+        while not self._stop.is_set():
+            try:
+                await self._turn()
+            except Exception:  # a fault of ours must not end the exchange
+                if self._seldom.is_news("fault"):
+                    log.exception("the exchange with the server failed")
+                self._failed("a fault in the agent")
+                await asyncio.sleep(self._next_pause())
+
+    async def _turn(self) -> None:
+        """Do the next thing; where it is to be tried again, wait first."""
+        try:
+            answered = await self._step()
+        except NotReachedError as error:
+            again = _AgainError("away", str(error))
+        except _AgainError as error:
+            again = error
+        else:
+            if answered:
+                self._worked()
+            return
+        if self._seldom.is_news(again.kind):
+            log.log(again.level, "%s", again)
+        self._failed(str(again))
+        await self._pause(again.pause)
+
+    async def _step(self) -> bool:
+        """Do the next thing; whether the server answered."""
+        self._keep_offers()
+        if not self._met:
+            await self._fetch(0.0)
+            return True
+        outgoing = self.outbox.next()
+        if outgoing is not None:
+            await self._send(outgoing)
+            return True
+        if self._wants_round:
+            return await self._fetch_unless_stirred()
+        await self._woken(None)
+        return False
+
+    async def _woken(self, seconds: float | None) -> bool:
+        """Wait until the agent's thread stirs; False where that takes longer."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        self._wake.clear()
+        return True
+
+    async def _fetch_unless_stirred(self) -> bool:
+        """Wait at the server for the next round; False where there is something to send first."""
+        fetch = asyncio.ensure_future(self._fetch(WAIT))
+        stirred = asyncio.ensure_future(self._wake.wait())
+        try:
+            while not fetch.done():
+                await asyncio.wait({fetch, stirred}, return_when=asyncio.FIRST_COMPLETED)
+                if stirred.done():
+                    self._wake.clear()
+                    stirred = asyncio.ensure_future(self._wake.wait())
+                self._keep_offers()
+                if self.outbox.news_of_this_life and not fetch.done():
+                    return False
+            await fetch
+            return True
+        finally:
+            self._given_up.add(fetch)
+            fetch.cancel()
+            stirred.cancel()
+            await asyncio.wait({fetch, stirred})
+            self._given_up.discard(fetch)
+
+    async def _pause(self, asked: float | None) -> None:
+        """Wait before the next attempt; what is handed over meanwhile is kept at once."""
+        seconds = self._next_pause() if asked is None else min(asked, LONGEST_ASKED) * _spread(1.5)
+        end = self._loop.time() + seconds
+        while (rest := end - self._loop.time()) > 0:
+            if not await self._woken(rest):
+                return
+            self._keep_offers()
+            if self._hurry and asked is None:
+                self._hurry = False
+                return
+
+    def _next_pause(self) -> float:
+        """Seconds, by how often it failed in a row."""
+        return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures - 1, 30)) * _spread(0.5)
+
+    def _failed(self, reason: str) -> None:
+        self._failures += 1
+        with self.news:
+            self.connected = False
+            self.trouble = reason
+            self.news.notify_all()
+
+    def _worked(self) -> None:
+        if self._failures:
+            log.info("the server is reached again")
+        self._failures = 0
+        self._hurry = False
+        with self.news:
+            self.connected = True
+
+    def _keep_offers(self) -> None:
+        self.outbox.keep_offers(self.message)
+
+    # ------------------------------------------------------------------------------------ fetching
+
+    async def _fetch(self, wait: float) -> None:
+        """Ask for a round above `_after`, and take what comes."""
+        started = self._loop.time()
+        query = {"after": self._after, "wait": f"{wait:g}"}
+        answer = await self._link.ask("GET", "/v1/round", params=query, longer=wait)
+        if answer.status == 204:
+            if not self._met:
+                raise _AgainError("nonsense", "the server has no round for this agent")
+            await asyncio.sleep(max(0.0, started + LEAST_BETWEEN - self._loop.time()))
+            return
+        if answer.status != 200:
+            raise self._refused(answer)
+        try:
+            message = parse_round(answer.body)
+        except ProtocolError as error:
+            raise _AgainError(
+                "nonsense", f"the server's round is not understood: {error}"
+            ) from None
+        if message.round <= self._after:
+            raise _AgainError(
+                "nonsense", f"the server gave round {message.round}, which is not new"
+            )
+        self._check_same(message)
+        self._take(message, answer.body)
+
+    def _check_same(self, message: RoundMessage) -> None:
+        """Refuse another federation's round, or one for another agent: counts in the file are not
+        theirs, and some of them may have reached the one they are of."""
+        known = self.message
+        if known is None:
+            return
+        theirs = (message.federation, message.agent, message.shape)
+        ours = (known.federation, known.agent, known.shape)
+        if theirs != ours:
+            raise _AgainError(
+                "stranger",
+                f"{self._file.path} is of agent {known.agent} in federation {known.federation}, "
+                f"but the server takes this agent for {message.agent} in {message.federation}, "
+                "or its arms are others: end this agent and start it with another file",
+                level=logging.ERROR,
+            )
+
+    def _take(self, message: RoundMessage, body: bytes) -> None:
+        with self._seldom.despite_the_disk():
+            self._file.keep_message(body)
+        self._met = True
+        self._wants_round = False
+        self._after = message.round
+        with self.news:
+            self.message = message
+            self.news.notify_all()
+
+    # ------------------------------------------------------------------------------------- sending
+
+    async def _send(self, outgoing: Outgoing) -> None:
+        """Send an upload, and act on what comes back."""
+        answer = await self._link.ask(
+            "POST",
+            "/v1/uploads",
+            content=outgoing.body,
+            headers={"content-type": "application/json"},
+        )
+        self._keep_offers()  # a newer one may have come meanwhile
+        try:
+            self._act_on(answer, outgoing)
+        except _AgainError:
+            self.outbox.failed(outgoing)
+            raise
+
+    def _act_on(self, answer: Answer, outgoing: Outgoing) -> None:
+        if answer.status in (200, 201):
+            if answer.number("sequence") != outgoing.upload.sequence:
+                raise _AgainError("nonsense", "what answers the upload is not this server")
+            self._closed_rounds = 0
+            self.outbox.acknowledge(outgoing)
+        elif answer.status == 410:
+            self._follow_round(outgoing, answer.number("round"))
+        elif answer.status == 409:
+            self.outbox.give_up(outgoing, answer.detail)
+        elif answer.status in (413, 422):
+            self.outbox.set_aside(outgoing, answer.detail)
+        else:
+            raise self._refused(answer)
+
+    def _follow_round(self, outgoing: Outgoing, number: int | None) -> None:
+        """The upload's round is closed, and another is open."""
+        closed = outgoing.upload.round
+        if number is None or number < 1 or number == closed:
+            raise _AgainError("nonsense", f"the server says round {closed} is not open")
+        assert self.message is not None
+        if number != self.message.round:
+            self._after = number - 1  # it may be a lower one: of a server that was set back
+            self._wants_round = True
+        self.outbox.restamp(outgoing, number, self.message)
+        self._closed_rounds += 1
+        if self._closed_rounds > FEW:
+            raise _AgainError("closed", f"{self._closed_rounds} rounds in a row were closed")
+
+    def _refused(self, answer: Answer) -> _AgainError:
+        detail = answer.detail
+        if answer.status == 401:
+            if self.message is None:
+                with self.news:
+                    self.refusal = detail
+                    self.news.notify_all()
+            return _AgainError("credential", f"the server refuses the credential: {detail}")
+        return _AgainError(
+            f"status {answer.status}",
+            f"the server cannot serve: {detail}",
+            pause=answer.retry_after,
+        )
+
+    async def _leave(self) -> None:
+        if not self._met:
+            return
+        # Where that fails, rounds wait for this agent until their deadline.
+        with suppress(TimeoutError, NotReachedError):
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await self._link.ask("POST", "/v1/leave")
+
+
+def _spread(share: float) -> float:
+    """By chance between 1 and that share, so that agents do not all come at once."""
+    return random.uniform(*sorted((share, 1.0)))

@@ -1,0 +1,256 @@
+"""The agent's own small file: what must outlive its process.
+
+An agent's process may end at any moment, `kill -9` included, and no look that `Agent.observe` has
+returned from may be lost. The file is SQLite's, in three tables:
+
+    round     the last round the server gave, so that a restarted agent can play at once
+    lives     each incarnation that is not wholly acknowledged: its last sequence number, the
+              upload under that number where no acknowledgement has come, the slots it tells of,
+              and a snapshot of the player after `slots` slots, which may be more
+    slots     the looks of each slot since: the arms played and the states they showed
+
+A slot is one row and one transaction in the write-ahead log, which outlives the process. What the
+machine loses with its power is what was not synced yet, a few thousand slots at most; such a loss
+is never counted wrongly, as the server refuses an upload that does not follow what it has.
+
+Two threads use the file: the caller's writes slots, the exchange's the rest. Only one process may.
+Both are the care of rmab.service.sqlite.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from rmab.errors import StorageError
+from rmab.service.sqlite import PAGE, OwnFile
+
+__all__ = ["AgentFile", "Life", "Look", "default_file"]
+
+T = TypeVar("T")
+
+VERSION = 1  # of the tables
+SLOT_BYTES = 2 * PAGE  # that a slot adds to the log, about
+
+_TABLES = """
+CREATE TABLE round (one INTEGER PRIMARY KEY CHECK (one = 1), message BLOB NOT NULL);
+CREATE TABLE lives (
+    life INTEGER PRIMARY KEY,
+    incarnation TEXT NOT NULL UNIQUE,
+    sequence INTEGER NOT NULL DEFAULT 0,
+    upload BLOB,
+    told INTEGER NOT NULL DEFAULT 0,
+    slots INTEGER NOT NULL DEFAULT 0,
+    snapshot BLOB
+);
+CREATE TABLE slots (
+    life INTEGER NOT NULL, slot INTEGER NOT NULL, looks BLOB NOT NULL, PRIMARY KEY (life, slot)
+) WITHOUT ROWID;
+"""
+_INSERT = "INSERT INTO slots VALUES (?, ?, ?)"
+
+
+class Look(NamedTuple):
+    """What one slot showed: arms and their states, both of length K."""
+
+    arms: tuple[int, ...]
+    states: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Life:
+    """What is kept of one incarnation.
+
+    sequence: the last one used; upload: the body under it, None once acknowledged; told: the slots
+    it tells of; slots: those in the snapshot; snapshot: None before the first; looks: of the slots
+    since.
+    """
+
+    incarnation: str
+    sequence: int
+    upload: bytes | None
+    told: int
+    slots: int
+    snapshot: bytes | None
+    looks: tuple[Look, ...]
+
+    @property
+    def has_more(self) -> bool:
+        """Whether it saw something that its last upload does not tell of."""
+        return bool(self.looks) or self.slots > self.told
+
+
+class AgentFile:
+    """The file at `path`, locked, made where there is none; a broken one is set aside.
+
+    Methods raise StorageError where the disk refuses; the file then lags behind, and the caller
+    may go on.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = OwnFile(path, tables=_TABLES.split(";"), version=VERSION)
+        self._life = 0  # of this process: the rows it writes
+
+    # ------------------------------------------------------------------------ what was kept before
+
+    def message(self) -> bytes | None:
+        """The last round the server gave."""
+        row = self._file.read("SELECT message FROM round").fetchone()
+        return None if row is None else bytes(row[0])
+
+    def lives(self) -> list[Life]:
+        """The earlier incarnations that left something, oldest first."""
+        rows = self._file.read(
+            "SELECT life, incarnation, sequence, upload, told, slots, snapshot FROM lives "
+            "WHERE life <> ? ORDER BY life",
+            (self._life,),
+        ).fetchall()
+        return [
+            Life(incarnation, sequence, upload, told, slots, snapshot, self._looks(life, slots))
+            for life, incarnation, sequence, upload, told, slots, snapshot in rows
+        ]
+
+    def _looks(self, life: int, after: int) -> tuple[Look, ...]:
+        """The looks of the slots that follow one another from the snapshot on."""
+        found = []
+        rows = self._file.read(
+            "SELECT slot, looks FROM slots WHERE life = ? AND slot > ? ORDER BY slot", (life, after)
+        )
+        for slot, packed in rows:
+            if slot != after + 1:
+                break  # the disk refused a slot: what came after it does not join on
+            numbers = struct.unpack(f"<{len(packed) // 4}I", packed)
+            found.append(Look(numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]))
+            after = slot
+        return tuple(found)
+
+    # ------------------------------------------------------------------------------- what is kept
+
+    def begin(self, incarnation: str, *, instead_of: str | None = None) -> None:
+        """A new incarnation, which is this process's from now on."""
+
+        def write(keeper: sqlite3.Connection) -> int:
+            if instead_of is not None:
+                _forget(keeper, instead_of)
+            made = keeper.execute("INSERT INTO lives (incarnation) VALUES (?)", (incarnation,))
+            assert made.lastrowid is not None
+            return made.lastrowid
+
+        self._life = self._write(write)
+
+    def keep_slot(self, slot: int, arms: Sequence[int], states: Sequence[int]) -> None:
+        """One slot of this process: its number, from 1, and what it showed."""
+        looks = struct.pack(f"<{2 * len(arms)}I", *arms, *states)
+        try:
+            self._file.add(_INSERT, (self._life, slot, looks))
+        except sqlite3.Error as error:
+            raise StorageError(f"{self.path}: slot {slot} is not kept: {error}") from None
+        self._file.grew(SLOT_BYTES)
+
+    def keep_message(self, message: bytes) -> None:
+        """The round the server gave, instead of the one before."""
+        self._write(lambda keeper: keeper.execute("REPLACE INTO round VALUES (1, ?)", (message,)))
+        self._file.grew(len(message))
+
+    def keep_snapshot(self, incarnation: str, slots: int, snapshot: bytes) -> None:
+        """The player after so many slots, instead of those slots."""
+        self._write(lambda keeper: _keep_snapshot(keeper, incarnation, slots, snapshot))
+        self._file.grew(len(snapshot) + SLOT_BYTES)
+
+    def keep_upload(
+        self, incarnation: str, sequence: int, upload: bytes, slots: int, snapshot: bytes | None
+    ) -> None:
+        """An upload of so many slots that is about to be sent, instead of the one before, and the
+        player as it was when the upload was made (None: as kept)."""
+
+        def write(keeper: sqlite3.Connection) -> None:
+            keeper.execute(
+                "UPDATE lives SET sequence = ?, upload = ?, told = ? WHERE incarnation = ?",
+                (sequence, upload, slots, incarnation),
+            )
+            if snapshot is not None:
+                _keep_snapshot(keeper, incarnation, slots, snapshot)
+
+        self._write(write)
+        self._file.grew(len(upload) + len(snapshot or b"") + SLOT_BYTES)
+
+    def acknowledge(self, incarnation: str, sequence: int) -> None:
+        """The server has the upload of that number, and so all of an incarnation of the past."""
+
+        def write(keeper: sqlite3.Connection) -> None:
+            keeper.execute(
+                "UPDATE lives SET upload = NULL WHERE incarnation = ? AND sequence = ?",
+                (incarnation, sequence),
+            )
+            keeper.execute(
+                "DELETE FROM lives WHERE incarnation = ? AND life <> ? AND upload IS NULL",
+                (incarnation, self._life),
+            )
+
+        self._write(write)
+
+    def forget(self, incarnations: Iterable[str]) -> None:
+        """Drop all that is kept of these."""
+
+        def write(keeper: sqlite3.Connection) -> None:
+            for incarnation in incarnations:
+                _forget(keeper, incarnation)
+
+        self._write(write)
+
+    def _write(self, write: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            with self._file.transaction() as keeper:
+                return write(keeper)
+        except sqlite3.Error as error:
+            raise StorageError(f"{self.path}: not kept: {error}") from None
+
+    def tidy(self) -> None:
+        """Move the log into the database where it has grown."""
+        self._file.tidy()
+
+    def set_aside(self, reason: str) -> None:
+        """Begin anew: what is in the file cannot be used, though it is a database."""
+        self._file.set_aside(reason)
+
+    def close(self) -> None:
+        """Close the file and let go of it."""
+        self._file.close()
+
+
+def default_file(url: str, key_id: str) -> Path:
+    """Where the agent with that credential keeps its file unless told otherwise."""
+    import hashlib
+
+    state = os.environ.get("XDG_STATE_HOME", "")
+    home = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    name = hashlib.sha256(f"{url} {key_id}".encode()).hexdigest()[:16]
+    return home / "rmab" / f"agent-{name}.db"
+
+
+def _keep_snapshot(
+    keeper: sqlite3.Connection, incarnation: str, slots: int, snapshot: bytes
+) -> None:
+    keeper.execute(
+        "UPDATE lives SET slots = ?, snapshot = ? WHERE incarnation = ?",
+        (slots, snapshot, incarnation),
+    )
+    keeper.execute(
+        "DELETE FROM slots WHERE slot <= ? AND life = "
+        "(SELECT life FROM lives WHERE incarnation = ?)",
+        (slots, incarnation),
+    )
+
+
+def _forget(keeper: sqlite3.Connection, incarnation: str) -> None:
+    keeper.execute(
+        "DELETE FROM slots WHERE life = (SELECT life FROM lives WHERE incarnation = ?)",
+        (incarnation,),
+    )
+    keeper.execute("DELETE FROM lives WHERE incarnation = ?", (incarnation,))

@@ -1,0 +1,256 @@
+"""Connections that cannot be held for nothing: uvicorn's HTTP protocol, with limits.
+
+uvicorn gives a connection as long as it likes to send a request. Here each phase has its time:
+
+    handshake of TLS, from connecting to its end: HANDSHAKE_SECONDS
+    head      from the first byte (or from connecting) to the end of the headers: HEAD_SECONDS
+    body      from there to the end of the body: BODY_SECONDS, or it is answered 408
+    answer    what was written must go out: the peer takes something within STALL_SECONDS
+    idle      between two requests: uvicorn's own keep-alive time-out
+
+and its size: MOST_HEAD bytes of head, MOST_FIELDS fields, MOST_AHEAD requests sent ahead of their
+answers. At most `most` connections are open at once; for one more, one without a request is closed,
+so that idle ones cannot keep others out. Which one is left to chance: with a rule, strangers could
+aim at those of others. A request that is on its way just then is lost, as it may be on any
+connection that is kept; an agent sends it again.
+
+A server that ends must know all of its connections, for none may be left open when uvloop's loop is
+closed: it warns of each, and where warnings are errors that one stays open and the loop waits for
+it without end. uvloop's own TLS server shows a connection only after its handshake. `Secured` is
+therefore known from the start. TLS also has each side say goodbye, and uvloop waits half a minute
+for the other's; a peer that keeps an idle connection does not look there, so `shutdown` says
+goodbye and does not wait.
+
+Times are kept as one deadline for each connection, and `Watch` looks at them all once a second:
+that costs a request nothing but two assignments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import ssl
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+from uvloop.loop import SSLProtocol  # type: ignore[attr-defined]  # its stubs leave it out
+
+from rmab.service.server.metrics import Metrics
+
+__all__ = ["BODY_SECONDS", "HEAD_SECONDS", "STALL_SECONDS", "Connection", "Secured", "Watch"]
+
+HANDSHAKE_SECONDS = 10.0
+HEAD_SECONDS = 10.0
+BODY_SECONDS = 10.0
+STALL_SECONDS = 30.0
+MOST_HEAD = 16 * 1024
+MOST_FIELDS = 100
+MOST_AHEAD = 8
+
+
+class TooMuchError(Exception):
+    """A head or a queue of requests beyond its limit; `status` answers it."""
+
+    def __init__(self, status: HTTPStatus) -> None:
+        super().__init__(status.phrase)
+        self.status = status
+
+
+class Connection(HttpToolsProtocol):
+    """One connection. `deadline` is when it must have moved on, on the loop's clock."""
+
+    def __init__(self, *args: Any, most: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.most = most
+        self.carrier: asyncio.Transport | None = None  # with TLS, what is below it
+        self.deadline = math.inf
+        self.unsent = 0  # bytes that waited at the last look
+        self.unsent_since = math.inf
+        self._answering: RequestResponseCycle | None = None
+        self._in_head = True
+        self._ended = False  # whether what was received last had the end of a request
+        self._head_bytes = 0  # received while the head was not complete
+        self._head_size = 0  # of the parts that the parser has found
+        self._refusal = HTTPStatus.BAD_REQUEST
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        super().connection_made(transport)
+        secured = transport.get_extra_info("uvloop.sslproto")
+        if isinstance(secured, Secured):
+            self.carrier = secured.carrier
+            secured.arriving.discard(secured.carrier)
+        self.deadline = self.loop.time() + HEAD_SECONDS
+        if len(self.connections) > self.most:
+            others = (c for c in self.connections if isinstance(c, Connection) and c is not self)
+            idle = (c for c in others if c.idle and not c.transport.is_closing())
+            next(idle, self).transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # With requests sent ahead uvicorn tells only the last one that nobody is there any more.
+        if self._answering is not None:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
+        super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being answered."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.response_complete
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of answers that the peer has not taken yet."""
+        below = 0 if self.carrier is None else self.carrier.get_write_buffer_size()
+        return below + int(self.transport.get_write_buffer_size())
+
+    def shutdown(self) -> None:
+        """Close once what is in flight is answered; called when the server ends."""
+        all_said = self.idle and self.waiting == 0
+        super().shutdown()
+        if all_said:
+            self.transport.abort()  # at the loop's next turn, after TLS's goodbye has been sent
+
+    def data_received(self, data: bytes) -> None:
+        if self.deadline == math.inf and self._in_head:
+            self.deadline = self.loop.time() + HEAD_SECONDS
+        self._ended = False
+        super().data_received(data)
+        if self._in_head and not self._ended:
+            self._head_bytes += len(data)
+            if self._head_bytes > MOST_HEAD and not self.transport.is_closing():
+                self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+                self.send_400_response("")
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        self._head_bytes = self._head_size = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + 4)
+        if len(self.headers) >= MOST_FIELDS:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= MOST_AHEAD:
+            self._refuse(HTTPStatus.TOO_MANY_REQUESTS)
+        self._in_head = False
+        self._head_bytes = 0
+        self.deadline = self.loop.time() + BODY_SECONDS
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_head = True  # of the next request, which need not come
+        self._ended = True
+        self.deadline = math.inf
+        super().on_message_complete()
+
+    def _count(self, more: int) -> None:
+        self._head_size += more
+        if self._head_size > MOST_HEAD:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+
+    def _refuse(self, status: HTTPStatus) -> None:
+        self._refusal = status
+        raise TooMuchError(status)  # the parser stops, and `send_400_response` is called
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's words, not ours
+        """Refuse what is no request, in the form of all refusals, and close."""
+        status = self._refusal
+        detail = {
+            HTTPStatus.BAD_REQUEST: "the request must be HTTP/1.1",
+            HTTPStatus.REQUEST_TIMEOUT: f"the body must arrive within {BODY_SECONDS:g} seconds",
+            HTTPStatus.TOO_MANY_REQUESTS: f"at most {MOST_AHEAD} requests may wait for an answer",
+        }.get(status, f"a head must have at most {MOST_HEAD} bytes and {MOST_FIELDS} fields")
+        word = "timeout" if status == HTTPStatus.REQUEST_TIMEOUT else "http"
+        body = json.dumps({"error": word, "detail": detail}).encode()
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def watch(self, now: float) -> bool:
+        """Close if the peer has used up its time; called once a second or so. Whether it had."""
+        waiting = self.waiting
+        if waiting == 0 or waiting < self.unsent:
+            self.unsent_since = math.inf
+        elif self.unsent_since == math.inf:
+            self.unsent_since = now
+        self.unsent = waiting
+        if now > self.unsent_since + STALL_SECONDS:
+            self.transport.abort()
+        elif now > self.deadline:
+            self.deadline = now + STALL_SECONDS
+            if self._in_head or self.idle or self.cycle.response_started:
+                self.transport.abort()
+            else:
+                self._refusal = HTTPStatus.REQUEST_TIMEOUT
+                self.send_400_response("")
+        else:
+            return False
+        return True
+
+
+class Secured(SSLProtocol):  # type: ignore[misc]  # Any, for want of a stub
+    """The TLS of one connection. `carrier` is below it, and in `arriving` during the handshake."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        context: ssl.SSLContext,
+        arriving: set[asyncio.Transport],
+    ) -> None:
+        super().__init__(
+            connection.loop,
+            connection,
+            context,
+            None,  # nobody waits for the handshake
+            server_side=True,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS,
+        )
+        self.arriving = arriving
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self.carrier = transport
+        self.arriving.add(transport)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.arriving.discard(self.carrier)
+        super().connection_lost(exc)
+
+
+class Watch:
+    """Looks at all connections of a server, `every` seconds, and drops those that are overdue."""
+
+    def __init__(self, state: ServerState, metrics: Metrics, every: float) -> None:
+        self.state = state
+        self.metrics = metrics
+        self.every = every
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self.every)
+            now = loop.time()
+            self.metrics.connections.set(len(self.state.connections))
+            for connection in list(self.state.connections):
+                if isinstance(connection, Connection) and connection.watch(now):
+                    self.metrics.dropped.inc()

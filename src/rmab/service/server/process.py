@@ -1,0 +1,348 @@
+"""The server as a process: its address, TLS, limits, signals; uvicorn carries the requests.
+
+It listens on loopback unless told otherwise, and on another address with TLS alone. It is ready
+once its round is open, and ends on SIGTERM or SIGINT: no new connections, agents that wait for a
+round are let go, what is in flight is finished and committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import ipaddress
+import resource
+import signal
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+import uvloop
+
+from rmab.errors import FederationError
+from rmab.federation.config import Federation
+from rmab.service.server.connections import Connection, Secured, Watch
+from rmab.service.server.logs import Log, quieten
+from rmab.service.server.metrics import Metrics
+from rmab.service.server.planning import Planning
+from rmab.service.server.rounds import Federator
+from rmab.service.server.routes import make_app
+
+__all__ = ["Server", "Settings", "in_thread", "serve"]
+
+PORT, TLS_PORT = 8080, 8443
+KEEP_ALIVE_SECONDS = 75  # longer than a client keeps a connection that it does not use
+SHUTDOWN_SECONDS = 15
+WATCH_SECONDS = 1.0  # between two looks at all connections
+BACKLOG, ACCEPTORS = 2048, 16
+MOST_FILES, FILES_OF_OUR_OWN = 65_536, 100
+MOST_CONNECTIONS = 10_000
+# Searches for cycles go through all that JAX has made, a tenth of a second each: seldom, then.
+GARBAGE_THRESHOLDS = (20_000, 20, 100)
+SWITCH_SECONDS = 0.0005  # a thread's turn: the writer, which often lets go, soon gets its next one
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a server is started with. Port None: 8080, or 8443 with TLS; 0: any free one."""
+
+    federation: Federation
+    database: str
+    host: str = "127.0.0.1"
+    port: int | None = None
+    tls_cert: str | Path | None = None
+    tls_key: str | Path | None = None
+    verbose: bool = False
+
+
+class Server:
+    """A server that has its address: everything that can be wrong with that is refused here."""
+
+    def __init__(
+        self, settings: Settings, *, planner: Planning | None = None, log: Log | None = None
+    ) -> None:
+        self.settings = settings
+        self.log = log or Log(level="debug" if settings.verbose else "info")
+        self.metrics = Metrics()
+        self._planner = planner
+        self._tls = _tls(settings)
+        family, address = _resolve(settings.host)
+        self.loopback = ipaddress.ip_address(address).is_loopback
+        if not self.loopback and self._tls is None:
+            raise FederationError(
+                f"host {settings.host} is not loopback and so needs --tls-cert and --tls-key"
+            )
+        self._socket = _bind(settings, family, address)
+        port = self._socket.getsockname()[1]
+        shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+        self.url = f"{'http' if self._tls is None else 'https'}://{shown}:{port}"
+        self._http: _Http | None = None
+        self._starting: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = threading.Event()
+
+    def close(self) -> None:
+        """Give the address back without having run."""
+        self._socket.close()
+
+    async def run(self, ready: Callable[[], None] = lambda: None, *, patient: bool = True) -> None:
+        """Serve until `stop`; `ready` is called once requests are answered.
+
+        patient: wait for the planner's thread at the end, should it be at work.
+        """
+        self._loop = asyncio.get_running_loop()
+        federation = self.settings.federation
+        federator = Federator(
+            federation,
+            self.settings.database,
+            planner=self._planner,
+            log=self.log,
+            metrics=self.metrics,
+        )
+        self.federator = federator
+        quieten(self.log)
+        try:
+            self._starting = asyncio.ensure_future(federator.start())
+            try:
+                await self._starting
+            except asyncio.CancelledError:
+                if self._stop.is_set():
+                    return
+                raise
+            hosts = _own_names(self.settings.host) if self.loopback else None
+            config = uvicorn.Config(
+                make_app(federator, hosts=hosts, log=self.log, metrics=self.metrics),
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                ws="none",
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            )
+
+            def started() -> None:
+                self.log("info", "ready", url=self.url, round=federator.number)
+                ready()
+
+            self._http = _Http(config, self._tls, _most_connections(), started)
+            if self._stop.is_set():
+                return
+            watch = asyncio.create_task(
+                Watch(self._http.server_state, self.metrics, WATCH_SECONDS).run()
+            )
+            try:
+                await self._http.serve(sockets=[self._socket])
+            finally:
+                watch.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await watch
+        finally:
+            self._socket.close()
+            await federator.stop(patient=patient)
+            if federator.number:
+                self.log("info", "stopped", round=federator.number)
+
+    def stop(self) -> None:
+        """End `run`, from any thread; a second time at once, without waiting for what is open."""
+        if self._loop is not None and not self._loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # it was closed between the two lines
+                self._loop.call_soon_threadsafe(self._end)
+        else:
+            self._stop.set()
+
+    def _end(self) -> None:
+        again = self._stop.is_set()
+        self._stop.set()
+        self.federator.release()
+        if self._http is not None:
+            self._http.should_exit = True
+            self._http.force_exit = again
+        elif self._starting is not None:
+            self._starting.cancel()
+
+
+class _Http(uvicorn.Server):
+    """uvicorn's server with our connections; signals are not its business."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        tls: ssl.SSLContext | None,
+        most: int,
+        ready: Callable[[], None],
+    ) -> None:
+        super().__init__(config)
+        self._tls = tls
+        self._most = most
+        self._ready = ready
+        self._arriving: set[asyncio.Transport] = set()  # whose TLS does not stand yet
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
+        def connect() -> asyncio.BaseProtocol:
+            made = Connection(self.config, self.server_state, {}, most=self._most)
+            return made if self._tls is None else Secured(made, self._tls, self._arriving)
+
+        loop = asyncio.get_running_loop()
+        # libuv accepts one connection of a socket each time round the loop, and under load a round
+        # takes long: several handles on the same socket keep newcomers from waiting for seconds.
+        self.servers = [
+            await loop.create_server(connect, sock=sock.dup(), backlog=BACKLOG)
+            for sock in sockets or ()
+            for _ in range(ACCEPTORS)
+        ]
+        self.started = True
+        self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let requests in flight end, within their time; then no connection is open."""
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(0)  # who has just been accepted is known from here on
+        for carrier in self._arriving:
+            carrier.abort()
+        await super().shutdown(sockets)
+        for left in tuple(self.server_state.connections):
+            left.transport.abort()
+        await asyncio.sleep(0)  # aborted at the loop's next turn
+
+
+def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
+    """Run a server in this process until SIGTERM or SIGINT; `ready` is given its URL.
+
+    All is committed when it returns. False: a plan is still being made, by a thread that an
+    ordinary end of the process would wait for.
+    """
+    server = Server(settings)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
+
+    def is_ready() -> None:
+        gc.freeze()  # what there is now stays
+        ready(server.url)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, server.stop)
+        await server.run(is_ready, patient=False)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+    return not server.federator.planning
+
+
+@contextmanager
+def in_thread(server: Server) -> Iterator[Server]:
+    """The server in a thread of its own, ready; stopped at the end of the block."""
+    is_up = threading.Event()
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(server.run(is_up.set))
+        except BaseException as error:  # handed to the thread that waits
+            failed.append(error)
+        finally:
+            is_up.set()
+
+    thread = threading.Thread(target=work, name="rmab-server", daemon=True)
+    thread.start()
+    try:
+        is_up.wait()
+        if failed:
+            raise failed[0]
+        yield server
+    finally:
+        server.stop()
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    cert, key = settings.tls_cert, settings.tls_key
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise FederationError("--tls-cert and --tls-key go together, got only one of them")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+
+    def password() -> str:
+        raise FederationError(f"--tls-key {key}: must not be encrypted")
+
+    for name, file in (("--tls-cert", cert), ("--tls-key", key)):
+        try:
+            Path(file).read_bytes()
+        except OSError as error:
+            raise FederationError(f"{name} {file}: cannot be read: {error.strerror}") from None
+    try:
+        context.load_cert_chain(cert, key, password)
+    except (ssl.SSLError, OSError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise FederationError(
+            f"--tls-cert {cert}, --tls-key {key}: must be a certificate and its key in PEM: "
+            f"{reason}"
+        ) from None
+    return context
+
+
+def _resolve(host: str) -> tuple[socket.AddressFamily, str]:
+    """The address of a host's name; of several the first, IPv4 before IPv6."""
+    try:
+        found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise FederationError(f"host {host!r} is no address of this machine: {reason}") from None
+    if not host:
+        raise FederationError("host must be an address or a name, got ''")
+    family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return family, str(address[0])
+
+
+def _bind(settings: Settings, family: socket.AddressFamily, address: str) -> socket.socket:
+    tls = settings.tls_cert is not None
+    port = settings.port if settings.port is not None else TLS_PORT if tls else PORT
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+        # A socket that listens elsewhere is found now, not once the round is planned.
+        sock.listen(BACKLOG)
+    except (OSError, OverflowError) as error:
+        sock.close()
+        reason = getattr(error, "strerror", None) or error
+        raise FederationError(f"cannot listen on {settings.host} port {port}: {reason}") from None
+    sock.setblocking(False)
+    return sock
+
+
+def _own_names(host: str) -> frozenset[str]:
+    """What a request to a loopback server may call it."""
+    return frozenset({"localhost", "127.0.0.1", "::1", host.lower()})
+
+
+def _most_connections() -> int:
+    """Connections that there are files for, after asking for more files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    if soft == resource.RLIM_INFINITY:
+        soft = MOST_FILES
+    return max(1, min(MOST_CONNECTIONS, soft - FILES_OF_OUR_OWN))

@@ -1,0 +1,187 @@
+"""The routes: who may ask for what, and what answers.
+
+    GET /v1/round?after=R&wait=S         agent   the open round if its number is above R, or 204
+    POST /v1/uploads                     agent   cumulative counts, see
+    `rmab.service.server.uploads` POST /v1/leave                       agent   not awaited until it
+    fetches again GET /v1/status, /v1/overview         viewer  the federation in numbers; all that
+    the page shows GET / and the files that it loads    viewer  the page
+    GET /metrics                         viewer  for Prometheus
+    GET, POST /v1/agents                 admin   list; enrol
+    DELETE /v1/agents/NAME               admin   revoke
+    GET /healthz, /readyz, /openapi.json all
+
+Who is who is in `rmab.service.server.process.identity`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp
+
+from rmab.errors import ProtocolError
+from rmab.federation.checks import LARGEST, malformed, read_object
+from rmab.federation.config import NAME_RULE, is_name
+from rmab.policies.settings import shown
+from rmab.service.server.identity import Access
+from rmab.service.server.logs import Log
+from rmab.service.server.metrics import Metrics
+from rmab.service.server.middleware import Edge, json_answer
+from rmab.service.server.openapi import document
+from rmab.service.server.page import ASSETS, address, asset
+from rmab.service.server.rounds import Federator
+from rmab.service.server.uploads import Uploads, announced, check_type, read_body
+
+__all__ = ["make_app"]
+
+MOST_WAIT = 30.0  # seconds that a request for a round may wait
+MOST_ENROLMENT = 4096  # bytes
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def make_app(
+    federator: Federator, *, hosts: frozenset[str] | None, log: Log, metrics: Metrics
+) -> ASGIApp:
+    """The application. hosts: the names of a server on loopback alone; None: it is public."""
+    access = Access(federator, loopback=hosts is not None)
+    routes = _Routes(federator, access, metrics)
+    router = Router(routes.all(), redirect_slashes=False)
+    return Edge(router, fast=routes.fast, hosts=hosts, log=log, metrics=metrics)
+
+
+class _Routes:
+    def __init__(self, federator: Federator, access: Access, metrics: Metrics) -> None:
+        self._federator = federator
+        self._access = access
+        self._metrics = metrics
+        self._document = document(federator.federation)
+        uploads = Route("/v1/uploads", Uploads(federator, access, metrics), methods=["POST"])
+        self.fast = {("POST", uploads.path): uploads}
+
+    def all(self) -> list[Route]:
+        return [
+            *self.fast.values(),
+            Route("/v1/round", self.round),
+            Route("/v1/leave", self.leave, methods=["POST"]),
+            Route("/v1/status", self.status),
+            Route("/v1/overview", self.overview),
+            Route("/v1/agents", self.agents, methods=["GET", "POST"]),
+            Route("/v1/agents/{name}", self.revoke, methods=["DELETE"]),
+            *(Route(address(name), self._page(name)) for name in ASSETS),
+            Route("/metrics", self.metrics),
+            Route("/healthz", self.alive),
+            Route("/readyz", self.ready),
+            Route("/openapi.json", self.openapi),
+        ]
+
+    # ------------------------------------------------------------------------------------ agents
+
+    async def round(self, request: Request) -> Response:
+        agent = await self._access.agent(request.scope, _headers(request))
+        after = _after(request.query_params.get("after", "0"))
+        wait = _wait(request.query_params.get("wait", "0"))
+        if not await self._federator.newer(agent, after, wait):
+            return Response(status_code=204)
+        if wait and await request.is_disconnected():
+            raise ClientDisconnect  # who is gone does not take part in the round
+        return json_answer(await self._federator.message(agent))
+
+    async def leave(self, request: Request) -> Response:
+        agent = await self._access.agent(request.scope, _headers(request))
+        self._federator.leave(agent.name)
+        return json_answer({"round": self._federator.number})
+
+    # ----------------------------------------------------------------------------------- viewers
+
+    async def status(self, request: Request) -> Response:
+        await self._access.viewer(_headers(request))
+        return json_answer(await self._federator.status())
+
+    async def overview(self, request: Request) -> Response:
+        await self._access.viewer(_headers(request))
+        return json_answer(await self._federator.overview())
+
+    def _page(self, name: str) -> Handler:
+        async def show(request: Request) -> Response:
+            await self._access.viewer(_headers(request))
+            content, kind = asset(name)
+            return Response(content, media_type=kind)
+
+        return show
+
+    async def metrics(self, request: Request) -> Response:
+        await self._access.viewer(_headers(request))
+        await self._federator.measure()
+        return Response(self._metrics.text(), media_type=Metrics.media_type)
+
+    # ------------------------------------------------------------------------------------ admins
+
+    async def agents(self, request: Request) -> Response:
+        headers = _headers(request)
+        await self._access.admin(headers)
+        if request.method != "POST":
+            return json_answer({"agents": await self._federator.agents()})
+        check_type(headers)
+        announced(headers, MOST_ENROLMENT)
+        name, role = _enrolment(await read_body(request.receive, MOST_ENROLMENT))
+        token = await self._federator.enroll(name, role)
+        return json_answer({"name": name, "role": role, "token": token}, 201)
+
+    async def revoke(self, request: Request) -> Response:
+        await self._access.admin(_headers(request))
+        name = request.path_params["name"]
+        if not is_name(name) or not await self._federator.revoke(name):
+            raise ProtocolError(404, "agent", f"no agent {shown(name)} is enrolled")
+        return Response(status_code=204)
+
+    # --------------------------------------------------------------------------------------- all
+
+    async def alive(self, _: Request) -> Response:
+        return json_answer({"status": "alive"})
+
+    async def ready(self, _: Request) -> Response:
+        if not await self._federator.ready():
+            raise ProtocolError(503, "unready", "the database does not answer or no round is open")
+        return json_answer({"status": "ready", "round": self._federator.number})
+
+    async def openapi(self, _: Request) -> Response:
+        return json_answer(self._document)
+
+
+def _headers(request: Request) -> dict[bytes, bytes]:
+    return dict(request.scope["headers"])
+
+
+def _after(text: str) -> int:
+    """The number of a round, or 0."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 16 and int(text) <= LARGEST):
+        raise malformed(f"after must be a whole number from 0 to 2^53, got {shown(text)}")
+    return int(text)
+
+
+def _wait(text: str) -> float:
+    """Seconds."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= MOST_WAIT:
+        raise malformed(f"wait must be a number from 0 to {MOST_WAIT:g}, got {shown(text)}")
+    return number
+
+
+def _enrolment(body: bytes) -> tuple[str, str]:
+    table = read_object(body)
+    for key in table:
+        if key not in ("name", "role"):
+            raise malformed(f"unknown key {shown(key)}; known are name, role")
+    name, role = table.get("name"), table.get("role", "agent")
+    if not isinstance(name, str) or not is_name(name):
+        raise malformed(f"name must have {NAME_RULE}, got {shown(name)}")
+    if role not in ("agent", "admin"):
+        raise malformed(f"role must be agent or admin, got {shown(role)}")
+    return name, role

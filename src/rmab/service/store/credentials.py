@@ -1,0 +1,124 @@
+"""Who was ever enrolled, in the database: names with their roles and lanes, and their credentials.
+
+A name keeps its role and lane, revoked or not, and has at most one credential that is not revoked.
+
+Inside transactions credentials are remembered, by the store that has the claim from one to the
+next. Other processes may enrol and revoke meanwhile: a counter in `meta`, read once in each
+transaction, tells when any has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rmab.errors import FederationError
+from rmab.service.store.database import Database
+from rmab.service.store.rows import Credential, Sighting
+from rmab.service.store.schema import count_up, counter
+
+__all__ = ["Register"]
+
+ROLES = ("agent", "admin")
+ADMIN_LANE = -1  # an admin plays nothing
+_COUNTER = "credentials"
+
+
+class Register:
+    """The credentials of one federation; whatever writes is called inside a transaction.
+
+    `inside`, set by the store: whether a transaction is open.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.inside = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop all that is remembered."""
+        self._known: dict[str, Credential] = {}
+        self._as_of = ""  # the counter when they were read
+        self._checked = False
+
+    def begin(self) -> None:
+        """A transaction has begun: others may have changed credentials since the last one."""
+        self._checked = False
+
+    def enroll(self, name: str, role: str, key_id: str, secret_hash: bytes, now: float) -> int:
+        """Give a name a credential; its lane. A name that was revoked keeps role and lane."""
+        if role not in ROLES:
+            raise FederationError(f"role must be agent or admin, got {role!r}")
+        self._change()
+        found = self._database.rows(
+            "SELECT role, lane, revoked FROM agents WHERE name = ?", (name,)
+        )
+        if found:
+            ((had, lane, revoked),) = found
+            if revoked is None:
+                raise FederationError(f"{name} is enrolled already; revoke it first")
+            if had != role:
+                raise FederationError(f"{name} was enrolled as {had}; a name keeps its role")
+            self._database.run(
+                "UPDATE agents SET enrolled = ?, revoked = NULL WHERE name = ?", (now, name)
+            )
+        else:
+            ((last,),) = self._database.rows("SELECT MAX(lane) FROM agents")
+            lane = (-1 if last is None else last) + 1 if role == "agent" else ADMIN_LANE
+            self._database.run(
+                "INSERT INTO agents (name, role, lane, enrolled, refused) VALUES (?, ?, ?, ?, 0)",
+                (name, role, lane, now),
+            )
+        self._database.run(
+            "INSERT INTO credentials (key_id, agent, secret_hash, created) VALUES (?, ?, ?, ?)",
+            (key_id, name, secret_hash, now),
+        )
+        return int(lane)
+
+    def revoke(self, name: str, now: float) -> bool:
+        """Take a name's credential back; False if it has none."""
+        self._change()
+        changed = self._database.run(
+            "UPDATE agents SET revoked = ? WHERE name = ? AND revoked IS NULL", (now, name)
+        )
+        self._database.run(
+            "UPDATE credentials SET revoked = ? WHERE agent = ? AND revoked IS NULL", (now, name)
+        )
+        return changed > 0
+
+    def _change(self) -> None:
+        """Tell other processes, and keep them out until this transaction ends."""
+        count_up(self._database, _COUNTER)
+        self._checked = False
+
+    def credential(self, key_id: str) -> Credential | None:
+        """Whose token has this key id."""
+        if self.inside and not self._checked:
+            as_of = counter(self._database, _COUNTER)
+            if as_of != self._as_of:
+                self._known.clear()
+                self._as_of = as_of
+            self._checked = True
+        known = self._known.get(key_id) if self.inside else None
+        if known is not None:
+            return known
+        found = self._database.rows(
+            "SELECT name, role, lane, secret_hash, credentials.revoked FROM credentials "
+            "JOIN agents ON agents.name = credentials.agent WHERE key_id = ?",
+            (key_id,),
+        )
+        if not found:
+            return None
+        ((name, role, lane, secret_hash, revoked),) = found
+        known = Credential(name, role, lane, secret_hash, revoked is not None)
+        if self.inside:
+            self._known[key_id] = known
+        return known
+
+    def sighted(self, sightings: Iterable[Sighting]) -> None:
+        """Keep when agents were seen other than by uploads, and what was refused of them."""
+        for name, seen, fetched, refused in sightings:
+            self._database.run(
+                "UPDATE agents SET last_seen = ?, last_round = COALESCE(?, last_round), "
+                "refused = refused + ? WHERE name = ?",
+                (seen, fetched, refused, name),
+            )

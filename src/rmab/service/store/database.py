@@ -1,0 +1,254 @@
+"""Connections to SQLite and PostgreSQL behind one small face.
+
+SQL is written once, in the words that both know, with `?` for values and BLOB for bytes. What the
+two databases do differently is here and in rmab.service.store.postgres:
+
+                    SQLite                                PostgreSQL
+    durable         WAL and synchronous=FULL: a commit    synchronous_commit=on
+                    returns after its fsync
+    one writer      BEGIN IMMEDIATE, waiting its turn     row locks
+    claim           flock on FILE.lock, held for life     an advisory lock of the session
+    away            does not happen                       connects again at the next transaction
+
+A *claim* is the right to serve: one process has it at a time, and the system takes it back when
+that process ends, however it ends. Commands that only write credentials need none.
+
+Errors of operation (disk full, connection lost, lock not granted in time) come out as StorageError.
+Errors in what was asked (a constraint, a type) come out as the driver's: those are mistakes here.
+No message has a password in it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from rmab.errors import FederationError, StorageError
+
+__all__ = ["Database", "SqliteDatabase", "Value", "connect"]
+
+Value = int | float | str | bytes | None
+Row = tuple[Any, ...]
+
+BUSY_SECONDS = 20.0  # how long a transaction waits for another process's
+CHECKPOINT_PAGES = 4000  # of 4 KiB: the log is copied into the file when it has passed 16 MB
+CACHE_KIBIBYTES = 16_384  # a batch of uploads fits, so nothing is written before the commit
+
+
+class Database(ABC):
+    """A connection; one thread at a time."""
+
+    place: str  # what messages call it
+    sessions: int = 0  # connections made: what was read in an earlier one may be out of date
+
+    @abstractmethod
+    def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
+        """What a query finds."""
+
+    @abstractmethod
+    def run(self, sql: str, values: Sequence[Value] = ()) -> int:
+        """Change rows; how many were."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Start a transaction that may write."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """End it. When this returns, what was written outlives a power cut."""
+
+    @abstractmethod
+    def rollback(self) -> None:
+        """Undo it. Never fails: at worst the next transaction is on a new connection."""
+
+    @abstractmethod
+    def claim(self) -> None:
+        """Become the one server on this database; FederationError if another is."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give the claim back."""
+
+    @abstractmethod
+    def tables(self) -> set[str]:
+        """Names of the tables that are there."""
+
+    @abstractmethod
+    def lock_schema(self) -> None:
+        """Inside a transaction: nobody else may prepare tables until it ends."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back the connection and the claim."""
+
+
+def connect(url: str, *, create: bool) -> Database:
+    """The database at a path, sqlite:///PATH or postgresql://...; `create`: a file may be made."""
+    scheme, colon, rest = url.partition("://")
+    if colon and scheme in ("postgresql", "postgres"):
+        try:
+            from rmab.service.store.postgres import PostgresDatabase
+        except ImportError:
+            raise FederationError(
+                "a PostgreSQL database needs psycopg: install rmab[postgres]"
+            ) from None
+        return PostgresDatabase(url)
+    if colon and scheme != "sqlite":
+        raise FederationError(
+            f"the database must be a path, sqlite:///PATH or postgresql://..., got {scheme!r}://..."
+        )
+    if colon and not rest.startswith("/"):
+        raise FederationError("an SQLite address must be sqlite:///PATH, with three slashes")
+    path = rest[1:] if colon else url
+    if not path or path.startswith((":memory:", "file:")):
+        raise FederationError(f"an SQLite database must be a file on a disk, got {path!r}")
+    return SqliteDatabase(Path(path), create=create)
+
+
+class SqliteDatabase(Database):
+    """A file, its log FILE-wal and its lock FILE.lock, readable by their owner alone."""
+
+    def __init__(self, path: Path, *, create: bool) -> None:
+        self.place = str(path)
+        self._path = path
+        self._lock: int | None = None
+        try:
+            if create:
+                _create(path)
+            elif not path.exists():
+                raise FederationError(f"there is no database at {path}; `rmab server` makes one")
+            self._connection = self._connect()
+        except OSError as error:
+            raise FederationError(f"database {path}: {error.strerror}") from None
+        except sqlite3.Error as error:
+            raise FederationError(f"database {path} cannot be opened: {error}") from None
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"file:{quote(str(self._path.absolute()))}?mode=rw",
+            uri=True,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,  # transactions begin and end where we say
+            check_same_thread=False,  # opened in one thread, used in another, never in two
+        )
+        try:
+            connection.execute("PRAGMA synchronous = FULL")
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":
+                raise FederationError(
+                    f"database {self._path}: its file system must allow SQLite's log (WAL)"
+                )
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIBIBYTES}")
+        except BaseException:
+            connection.close()
+            raise
+        self.sessions += 1
+        return connection
+
+    def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
+        try:
+            return self._connection.execute(sql, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            if _is_mistake(error):
+                raise
+            raise StorageError(f"database {self.place} failed: {error}") from error
+
+    def run(self, sql: str, values: Sequence[Value] = ()) -> int:
+        try:
+            return self._connection.execute(sql, values).rowcount
+        except sqlite3.DatabaseError as error:
+            if _is_mistake(error):
+                raise
+            raise StorageError(f"database {self.place} failed: {error}") from error
+
+    def begin(self) -> None:
+        self.run("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise StorageError(f"database {self.place} did not commit: {error}") from error
+
+    def rollback(self) -> None:
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._connection.close()
+            self._connection = self._connect()
+
+    def claim(self) -> None:
+        if self._lock is not None:
+            return
+        path = f"{self.place}.lock"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise FederationError(f"lock {path}: {error.strerror}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(descriptor, 20).decode("ascii", "replace").strip() or "unknown"
+            os.close(descriptor)
+            raise FederationError(
+                f"database {self.place} is served by another process already ({holder})"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
+        self._lock = descriptor
+
+    def release(self) -> None:
+        # The file stays: whoever removed it could take it from under one who is just opening it.
+        if self._lock is not None:
+            os.ftruncate(self._lock, 0)
+            os.close(self._lock)
+            self._lock = None
+
+    def tables(self) -> set[str]:
+        return {
+            name for (name,) in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
+
+    def lock_schema(self) -> None:
+        """BEGIN IMMEDIATE has done it."""
+
+    def close(self) -> None:
+        self._connection.close()
+        self.release()
+
+
+def _is_mistake(error: sqlite3.DatabaseError) -> bool:
+    """Whether what was asked is wrong, rather than the disk, the file or a lock in the way.
+
+    A damaged file is a DatabaseError itself. SQL that makes no sense is an OperationalError too,
+    with a code of its own.
+    """
+    if type(error) not in (sqlite3.OperationalError, sqlite3.DatabaseError):
+        return True
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
+
+
+def _create(path: Path) -> None:
+    """An empty file that others cannot read and that is still there after a power cut."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,200 @@
+"""The tables, their version, and how a database of an older version becomes one of this.
+
+    meta          name -> value: the schema's version, whose counts these are, how often the
+                  database was claimed and credentials changed
+    agents        who was ever enrolled: name, role, lane
+    credentials   key id -> digest of the secret; a name may have had several, one unrevoked
+    incarnations  the last upload accepted of each incarnation of each agent: what is summed
+    uploads       the ledger: the digest of every upload ever accepted, by (agent, incarnation,
+                  sequence), so that a repeat is known from a conflict
+    rounds        every round; the open one with its plan and the counts it was made from
+    plans         of the open round by lane, where agents draw for themselves
+
+Version v is reached from v - 1 by MIGRATIONS[v - 1], version 1 from an empty database; all that is
+missing is done in one transaction. A version that this program does not know is refused: an older
+program would not know what it leaves undone. Bytes of counts are little-endian 64-bit integers in
+the shape that the federation gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rmab.errors import FederationError
+from rmab.federation.config import Federation
+from rmab.service.store.database import Database
+
+__all__ = ["MIGRATIONS", "count_up", "counter", "prepare", "version_of"]
+
+Migration = Callable[[Database], None]
+
+# Large columns come last: SQLite then finds the small ones without reading them.
+_VERSION_1 = (
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    """CREATE TABLE agents (
+        name TEXT PRIMARY KEY,
+        role TEXT NOT NULL CHECK (role IN ('agent', 'admin')),
+        lane BIGINT NOT NULL,
+        enrolled DOUBLE PRECISION NOT NULL,
+        revoked DOUBLE PRECISION,
+        last_seen DOUBLE PRECISION,
+        last_round BIGINT,
+        refused BIGINT NOT NULL)""",
+    "CREATE UNIQUE INDEX agents_by_lane ON agents (lane) WHERE role = 'agent'",
+    """CREATE TABLE credentials (
+        key_id TEXT PRIMARY KEY,
+        agent TEXT NOT NULL REFERENCES agents (name),
+        secret_hash BLOB NOT NULL,
+        created DOUBLE PRECISION NOT NULL,
+        revoked DOUBLE PRECISION)""",
+    "CREATE UNIQUE INDEX credentials_in_use ON credentials (agent) WHERE revoked IS NULL",
+    """CREATE TABLE incarnations (
+        agent TEXT NOT NULL REFERENCES agents (name),
+        incarnation TEXT NOT NULL,
+        sequence BIGINT NOT NULL,
+        round BIGINT NOT NULL,
+        slots BIGINT NOT NULL,
+        uploads BIGINT NOT NULL,
+        updated DOUBLE PRECISION NOT NULL,
+        visits BLOB NOT NULL,
+        counts BLOB NOT NULL,
+        PRIMARY KEY (agent, incarnation))""",
+    """CREATE TABLE uploads (
+        agent TEXT NOT NULL,
+        incarnation TEXT NOT NULL,
+        sequence BIGINT NOT NULL,
+        digest BLOB NOT NULL,
+        round BIGINT NOT NULL,
+        length BIGINT NOT NULL,
+        received DOUBLE PRECISION NOT NULL,
+        PRIMARY KEY (agent, incarnation, sequence),
+        FOREIGN KEY (agent, incarnation) REFERENCES incarnations (agent, incarnation))""",
+    "CREATE INDEX uploads_by_round ON uploads (round)",
+    """CREATE TABLE rounds (
+        number BIGINT PRIMARY KEY,
+        opened DOUBLE PRECISION NOT NULL,
+        slot_limit BIGINT NOT NULL,
+        visit_factor BIGINT,
+        closed DOUBLE PRECISION,
+        reason TEXT,
+        reports BIGINT,
+        slots BIGINT,
+        reward DOUBLE PRECISION,
+        agents BIGINT,
+        visits BLOB,
+        plan BLOB,
+        counts BLOB)""",
+    "CREATE INDEX rounds_open ON rounds (number) WHERE closed IS NULL",
+    """CREATE TABLE plans (
+        round BIGINT NOT NULL REFERENCES rounds (number),
+        lane BIGINT NOT NULL,
+        plan BLOB NOT NULL,
+        PRIMARY KEY (round, lane))""",
+)
+
+
+def _first_tables(database: Database) -> None:
+    for statement in _VERSION_1:
+        database.run(statement)
+    for counter in ("claims", "credentials"):
+        database.run("INSERT INTO meta (name, value) VALUES (?, '0')", (counter,))
+
+
+MIGRATIONS: tuple[Migration, ...] = (_first_tables,)
+
+
+def prepare(database: Database, federation: Federation, *, create: bool) -> None:
+    """Make the tables, or bring them to this version, and check whose counts are in them.
+
+    A database in use is not changed under the server that uses it: that takes the claim.
+    """
+    migrations = MIGRATIONS
+    _check_version(database, len(migrations))
+    moving = 0 < version_of(database) < len(migrations)
+    if moving:
+        database.claim()
+    try:
+        database.begin()
+        try:
+            database.lock_schema()
+            _migrate(database, federation, migrations, create=create)
+            _check_owner(database, federation)
+            database.commit()
+        except BaseException:
+            database.rollback()
+            raise
+    finally:
+        if moving:
+            database.release()
+
+
+def version_of(database: Database) -> int:
+    """The version of the tables; 0 for a database without any."""
+    tables = database.tables()
+    if not tables:
+        return 0
+    found = _meta(database, "schema") if "meta" in tables else None
+    if found is None or not found.isdecimal():
+        raise FederationError(
+            f"database {database.place} has tables that are no federation's; use an empty one"
+        )
+    return int(found)
+
+
+def counter(database: Database, name: str) -> str:
+    """What a counter in `meta` has come to."""
+    found = _meta(database, name)
+    assert found is not None, name
+    return found
+
+
+def count_up(database: Database, name: str) -> None:
+    """Add one to a counter in `meta`."""
+    database.run(
+        "UPDATE meta SET value = CAST(CAST(value AS BIGINT) + 1 AS TEXT) WHERE name = ?", (name,)
+    )
+
+
+def _migrate(
+    database: Database, federation: Federation, migrations: Sequence[Migration], *, create: bool
+) -> None:
+    version = version_of(database)
+    _check_version(database, len(migrations))
+    if version == 0 and not create:
+        raise FederationError(
+            f"database {database.place} has no federation in it yet; `rmab server` makes one"
+        )
+    for migration in migrations[version:]:
+        migration(database)
+    if version == 0:
+        for name, value in (
+            ("schema", ""),
+            ("federation", federation.name),
+            ("fingerprint", federation.fingerprint()),
+        ):
+            database.run("INSERT INTO meta (name, value) VALUES (?, ?)", (name, value))
+    if version < len(migrations):
+        database.run("UPDATE meta SET value = ? WHERE name = 'schema'", (str(len(migrations)),))
+
+
+def _check_version(database: Database, newest: int) -> None:
+    version = version_of(database)
+    if version > newest:
+        raise FederationError(
+            f"database {database.place} has schema version {version}, but this rmab knows versions "
+            f"up to {newest}: use the rmab that wrote it, or a newer one"
+        )
+
+
+def _check_owner(database: Database, federation: Federation) -> None:
+    if _meta(database, "fingerprint") != federation.fingerprint():
+        raise FederationError(
+            f"database {database.place} has the counts of federation "
+            f"{_meta(database, 'federation')!r} as it was when they were counted; "
+            f"{federation.name!r} differs in its name, plays, arms or gaps: use another database"
+        )
+
+
+def _meta(database: Database, name: str) -> str | None:
+    found = database.rows("SELECT value FROM meta WHERE name = ?", (name,))
+    return str(found[0][0]) if found else None

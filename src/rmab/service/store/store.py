@@ -1,0 +1,352 @@
+"""What a federation must not forget: credentials, uploads, rounds; alike on both databases.
+
+A `Store` is used by one thread. Inside `with store.transaction():` all of what is written becomes
+durable together, or none of it; a single call outside makes a transaction of its own.
+
+How uploads are kept is in rmab.service.store.uploads, and how credentials are in
+rmab.service.store.credentials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from rmab.errors import FederationError, StorageError
+from rmab.federation.config import Federation
+from rmab.federation.messages import Merged, Record, Upload
+from rmab.service.store.credentials import Register
+from rmab.service.store.database import Database, connect
+from rmab.service.store.rows import AgentRow, Credential, OpenRound, RewardRow, RoundRow, Sighting
+from rmab.service.store.schema import count_up, counter, prepare
+from rmab.service.store.standing import Totals
+from rmab.service.store.uploads import Ledger, packed
+
+__all__ = [
+    "AgentRow",
+    "Credential",
+    "OpenRound",
+    "RewardRow",
+    "RoundRow",
+    "Sighting",
+    "Store",
+    "claimed_store",
+    "default_database",
+    "open_store",
+]
+
+
+def default_database(federation_file: Path) -> str:
+    """Beside the federation's file."""
+    return str(federation_file.with_suffix(".db"))
+
+
+def open_store(url: str, federation: Federation, *, create: bool = True) -> Store:
+    """The store in a database; FederationError if it cannot be this federation's."""
+    database = connect(url, create=create)
+    try:
+        prepare(database, federation, create=create)
+    except FederationError:
+        database.close()
+        raise
+    except StorageError as error:
+        database.close()
+        raise FederationError(str(error)) from None
+    except Exception as error:
+        database.close()
+        raise FederationError(
+            f"database {database.place} cannot be prepared: {type(error).__name__}"
+        ) from error
+    return Store(database, federation)
+
+
+def claimed_store(url: str, federation: Federation) -> Store:
+    """The store in a database, for the one server on it; FederationError if another is."""
+    store = open_store(url, federation)
+    try:
+        store.claim()
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+class Store:
+    """The durable state of one federation."""
+
+    def __init__(self, database: Database, federation: Federation) -> None:
+        self.database = database
+        self._register = Register(database)
+        self._ledger = Ledger(database, federation.shape)
+        self._pays = np.zeros(self._ledger.visits_shape)  # (S, N)
+        for n, arm in enumerate(federation.arms):
+            self._pays[: arm.states, n] = arm.reward
+        self._claimed = False
+        self._claims = ""
+        self._inside = False
+        self._session = database.sessions
+        self._forget()
+
+    def _forget(self) -> None:
+        self._register.forget()
+        self._ledger.forget()
+        self._open_number: int | None = None
+
+    def claim(self) -> None:
+        """Become the one server on this database, for life; FederationError if another is."""
+        self.database.claim()
+        with self._atomic():
+            count_up(self.database, "claims")
+            self._claims = counter(self.database, "claims")
+        self._claimed = True
+        self._forget()
+
+    def close(self) -> None:
+        """Give the database back."""
+        self.database.close()
+
+    # ---------------------------------------------------------------------------- transactions
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit at the end, or undo all when anything is raised."""
+        if self._inside:
+            raise RuntimeError("a transaction is open already")
+        self._mark(inside=True)
+        try:
+            self.database.begin()
+            if self._session != self.database.sessions:
+                self._resume()
+            self._register.begin()
+            yield
+            self._ledger.write()
+            self.database.commit()
+        except BaseException:
+            self._forget()
+            self.database.rollback()
+            raise
+        finally:
+            self._mark(inside=False)
+        if not self._claimed:
+            self._forget()
+
+    def _mark(self, *, inside: bool) -> None:
+        self._inside = self._register.inside = self._ledger.inside = inside
+
+    def _resume(self) -> None:
+        """On a new connection: nothing that is remembered may be older than the database.
+
+        A server that has lost its claim for a while has a round and agents in mind that another
+        one may have changed. It must not go on with them.
+        """
+        self._forget()
+        if self._claimed and counter(self.database, "claims") != self._claims:
+            raise StorageError(
+                f"database {self.database.place} was served by another process since the "
+                "connection was lost; this server must be started again"
+            )
+        self._session = self.database.sessions
+
+    @contextmanager
+    def _atomic(self) -> Iterator[None]:
+        """Inside a transaction a part of it, outside one of its own."""
+        if self._inside:
+            yield
+        else:
+            with self.transaction():
+                yield
+
+    # ------------------------------------------------------------------- agents and credentials
+
+    def enroll(self, name: str, role: str, key_id: str, secret_hash: bytes, now: float) -> int:
+        """Give a name a credential; its lane. A name that was revoked keeps role and lane."""
+        with self._atomic():
+            return self._register.enroll(name, role, key_id, secret_hash, now)
+
+    def revoke(self, name: str, now: float) -> bool:
+        """Take a name's credential back; False if it has none. What it gave stays."""
+        with self._atomic():
+            return self._register.revoke(name, now)
+
+    def credential(self, key_id: str) -> Credential | None:
+        """Whose token has this key id."""
+        return self._register.credential(key_id)
+
+    def agents(self) -> list[AgentRow]:
+        """All that were ever enrolled, revoked ones too: admins, then agents by lane."""
+        tallies = self._ledger.standing().tallies
+        rows = []
+        for row in self.database.rows(
+            "SELECT name, role, lane, enrolled, revoked, last_seen, last_round, refused "
+            "FROM agents ORDER BY lane, name"
+        ):
+            name, role, lane, enrolled, revoked, seen, fetched, refused = row
+            tally, reward = tallies.get(name), None
+            if tally is not None:
+                seen = max(tally.last_upload, seen or 0.0)
+                fetched = max(tally.last_round, fetched or 0)
+                reward = float((tally.visits * self._pays).sum()) / max(1, tally.slots)
+            uploads, slots = (tally.uploads, tally.slots) if tally else (0, 0)
+            rows.append(
+                AgentRow(
+                    name,
+                    role,
+                    lane,
+                    enrolled,
+                    revoked,
+                    seen,
+                    fetched,
+                    uploads,
+                    refused,
+                    slots,
+                    reward,
+                )
+            )
+        return rows
+
+    def sighted(self, sightings: Iterable[Sighting]) -> None:
+        """Keep when agents were seen other than by uploads, and what was refused of them."""
+        with self._atomic():
+            self._register.sighted(sightings)
+
+    # --------------------------------------------------------------------------------- uploads
+
+    def record(self, agent: str, incarnation: str) -> Record | None:
+        """The last upload accepted of an incarnation."""
+        return self._ledger.record(agent, incarnation)
+
+    def digest(self, agent: str, incarnation: str, sequence: int) -> bytes | None:
+        """Of the upload accepted under a key."""
+        return self._ledger.digest(agent, incarnation, sequence)
+
+    def accept(self, agent: str, upload: Upload, now: float) -> None:
+        """Count an upload, in a transaction, after it was found to be new and to fit."""
+        self._ledger.accept(agent, upload, now)
+
+    def merged(self) -> Merged:
+        """The sum over all incarnations of all agents; what revoked ones gave stays."""
+        return self._ledger.standing().merged()
+
+    def totals(self) -> Totals:
+        """Uploads and slots of all agents."""
+        return self._ledger.standing().totals()
+
+    # ---------------------------------------------------------------------------------- rounds
+
+    def open_round(self, round: OpenRound) -> None:
+        """Open a round; the one before must be closed, in the same transaction or earlier."""
+        with self._atomic():
+            if self.database.rows("SELECT number FROM rounds WHERE closed IS NULL"):
+                raise RuntimeError(f"round {round.number} cannot open: another one is open")
+            self.database.run(
+                "INSERT INTO rounds (number, opened, slot_limit, visit_factor, agents, visits, "
+                "plan, counts) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    round.number,
+                    round.opened,
+                    round.limit,
+                    round.visit_factor,
+                    round.merged.agents,
+                    packed(round.merged.visits),
+                    round.plan_json,
+                    packed(round.merged.counts),
+                ),
+            )
+            self._open_number = round.number
+
+    def close_round(
+        self,
+        number: int,
+        closed: float,
+        reason: str,
+        reports: int,
+        slots: int,
+        reward: float | None,
+    ) -> None:
+        """Close the open round; its plan and the counts it was made from are needed no more."""
+        with self._atomic():
+            changed = self.database.run(
+                "UPDATE rounds SET closed = ?, reason = ?, reports = ?, slots = ?, reward = ?, "
+                "agents = NULL, visits = NULL, plan = NULL, counts = NULL "
+                "WHERE number = ? AND closed IS NULL",
+                (closed, reason, reports, slots, reward, number),
+            )
+            if changed == 0:
+                raise RuntimeError(f"round {number} cannot close: it is not open")
+            self.database.run("DELETE FROM plans WHERE round = ?", (number,))
+            self._open_number = None
+
+    def current_round(self) -> OpenRound | None:
+        """The open round; None before the first."""
+        found = self.database.rows(
+            "SELECT number, opened, slot_limit, visit_factor, agents, visits, plan, "
+            "counts FROM rounds WHERE closed IS NULL"
+        )
+        if not found:
+            return None
+        ((number, opened, limit, factor, agents, visits, plan, counts),) = found
+        merged = Merged(self._ledger.counts(counts), self._ledger.visits(visits), agents)
+        return OpenRound(number, opened, limit, factor, merged, plan)
+
+    def open_number(self) -> int:
+        """The number of the open round, 0 before the first; asked for with every upload.
+
+        It is remembered as credentials are, and forgotten when a transaction is undone: what was
+        to open a round did not.
+        """
+        if self._open_number is None or not self._inside:
+            found = self.database.rows("SELECT number FROM rounds WHERE closed IS NULL")
+            self._open_number = int(found[0][0]) if found else 0
+        return self._open_number
+
+    def rounds(self, limit: int) -> list[RoundRow]:
+        """The last rounds, newest first."""
+        found = self.database.rows(
+            "SELECT number, opened, slot_limit, closed, reason, reports, slots, reward "
+            "FROM rounds ORDER BY number DESC LIMIT ?",
+            (limit,),
+        )
+        return [RoundRow(*row) for row in found]
+
+    def rewards(self, limit: int) -> list[RewardRow]:
+        """What the last closed rounds brought, oldest first."""
+        found = self.database.rows(
+            "SELECT number, slots, reward FROM rounds WHERE closed IS NOT NULL "
+            "ORDER BY number DESC LIMIT ?",
+            (limit,),
+        )
+        return [RewardRow(*row) for row in reversed(found)]
+
+    def awaited(self, number: int) -> tuple[set[str], Mapping[str, int]]:
+        """For a server that goes on with round `number`: who is awaited, and who has reported.
+
+        Awaited are agents that reported in this round or the one before, and those that were
+        sighted with this one, unless revoked. Of those that reported in this one, the length of
+        the longest episode.
+        """
+        with self._atomic():
+            reports = self._ledger.reports(number)
+            rows = self.database.rows("SELECT name, revoked, last_round FROM agents")
+        reported = {agent: length for agent, round_, length in reports if round_ == number}
+        fetched = {name for name, _, last_round in rows if last_round == number}
+        gone = {name for name, revoked, _ in rows if revoked is not None}
+        return (fetched | {agent for agent, *_ in reports}) - gone, reported
+
+    def plan(self, number: int, lane: int) -> bytes | None:
+        """The plan of one lane, where agents draw for themselves."""
+        found = self.database.rows(
+            "SELECT plan FROM plans WHERE round = ? AND lane = ?", (number, lane)
+        )
+        return found[0][0] if found else None
+
+    def save_plan(self, number: int, lane: int, plan_json: bytes) -> None:
+        """Keep the plan of one lane; the first one stays."""
+        with self._atomic():
+            self.database.run(
+                "INSERT INTO plans (round, lane, plan) VALUES (?, ?, ?) "
+                "ON CONFLICT (round, lane) DO NOTHING",
+                (number, lane, plan_json),
+            )

@@ -1,0 +1,137 @@
+"""Studies run: from a `Study` to `Results`, and its exact values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from rmab.engine.montecarlo import Simulated, Tally, Trials, simulate, table_ages
+from rmab.engine.setting import Setting
+from rmab.engine.tally import Moments
+from rmab.errors import ConvergenceError, TooLargeError
+from rmab.planning.exact.bounds import upper_bound
+from rmab.planning.exact.optimum import Optimum, known_values, optimal
+from rmab.policies.lookahead import DEPTH
+from rmab.policies.registry import Policy, named
+from rmab.studies.results import Curve, PolicyResult, Results
+from rmab.studies.study import Study
+
+__all__ = ["Values", "run", "value"]
+
+
+def run(
+    study: Study,
+    progress: Callable[[int], None] | None = None,
+    *,
+    batch: int | None = None,
+    threads: int | None = None,
+) -> Results:
+    """Simulate all policies of a study.
+
+    progress is called with the number of trials just done. batch and threads change speed and
+    memory, never results. Ctrl-C returns what is done, with `interrupted` set.
+    """
+    policies = {
+        name: policy
+        if isinstance(policy, Policy)
+        else named(policy, study.horizon, study.options.get(policy))
+        for name, policy in zip(study.policy_names, study.policies, strict=True)
+    }
+    setting = Setting.of(
+        study.arms,
+        study.agents,
+        study.horizon,
+        shared=study.realisations == "shared",
+        schedule=study.schedule,
+        draws=study.draws,
+        weights=None if study.weights is None else tuple(study.weights),
+        max_age=table_ages(study.arms),
+    )
+    optimum = None
+    if any(policy.joint for policy in policies.values()):
+        optimum = _optimum(study)
+    trials = Trials(study.arms, study.plays, setting, study.trials, study.seed, batch, threads)
+    return _results(study, simulate(trials, policies, optimum, progress))
+
+
+def _optimum(study: Study) -> Optimum:
+    """The joint optimum with its table of actions, or what stands in the way."""
+    try:
+        optimum = optimal(study.arms, study.plays)
+        assert optimum.actions.size
+    except TooLargeError as error:
+        raise TooLargeError(f"policies: 'optimal' is too large: {error}", error.states) from None
+    return optimum
+
+
+def _curve(moments: Moments, rows: int | None = None) -> Curve:
+    return Curve(moments.mean[:rows], moments.se[:rows])
+
+
+def _results(study: Study, done: Simulated) -> Results:
+    covariance = done.means.covariance
+    reference = len(done.tallies)
+    policies = {}
+    for place, (name, tally) in enumerate(done.tallies.items()):
+        spread = (
+            covariance[place, place]
+            + covariance[reference, reference]
+            - 2 * covariance[place, reference]
+        )
+        policies[name] = _policy_result(
+            tally,
+            mean=float(done.means.mean[place]),
+            se=float(np.sqrt(covariance[place, place])),
+            behind=float(done.means.mean[reference] - done.means.mean[place]),
+            behind_se=float(np.sqrt(np.maximum(spread, 0))),
+        )
+    size = len(policies)
+    return Results(study, done.n_trials, done.interrupted, policies, covariance[:size, :size])
+
+
+def _policy_result(
+    tally: Tally, *, mean: float, se: float, behind: float, behind_se: float
+) -> PolicyResult:
+    rows = int((tally.length.count > 0).sum())
+    return PolicyResult(
+        mean=mean,
+        se=se,
+        final=float(tally.final.mean),
+        final_se=float(tally.final.se),
+        episodes=float(tally.episodes.mean),
+        behind=behind,
+        behind_se=behind_se,
+        slots=_curve(tally.reward),
+        regret=_curve(tally.regret),
+        episode_trials=tally.length.count[:rows],
+        episode_length=_curve(tally.length, rows),
+        episode_reward=_curve(tally.episode_reward, rows),
+        episode_regret=_curve(tally.episode_regret, rows),
+        episode_error=_curve(tally.error, rows) if tally.error.count.any() else None,
+    )
+
+
+class Values(dict[str, float | None]):
+    """Exact values by name; `reasons` says why a value is None."""
+
+    def __init__(self, values: dict[str, float | None], reasons: dict[str, str]) -> None:
+        super().__init__(values)
+        self.reasons = reasons
+
+
+def value(study: Study) -> Values:
+    """Exact long-run average rewards per agent and slot with known dynamics.
+
+    "optimum", "upper_bound" (Lagrangian), then each policy; None where the problem is too large.
+    """
+    depth = study.options.get("lookahead", {}).get("depth", DEPTH)
+    known = known_values(study.arms, study.plays, depth)
+    values, reasons = dict(known.values), dict(known.reasons)
+    optimum = values.pop("optimum")
+    bound = None
+    try:
+        bound = upper_bound(study.arms, study.plays)
+    except (TooLargeError, ConvergenceError) as error:
+        reasons["upper_bound"] = str(error)
+    return Values({"optimum": optimum, "upper_bound": bound, **values}, reasons)
