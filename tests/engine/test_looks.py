@@ -21,7 +21,7 @@ from rmab.engine.world import World
 from rmab.errors import ModelError
 from rmab.learning.learners import count_kinds, thompson
 from rmab.model.arms import Kind
-from rmab.planning.planners import myopic
+from rmab.planning.tables import myopic
 from rmab.policies.registry import Policy
 
 CHANNEL = Kind(2, always=False, alike=True)

@@ -19,8 +19,9 @@ from rmab.engine.tally import BLOCK
 from rmab.engine.world import truth
 from rmab.learning.learners import thompson
 from rmab.model.arms import Kind, stationary_belief
-from rmab.planning.exact.optimum import fixed_value, optimal, policy_value, random_value
-from rmab.planning.planners import index_table, myopic, whittle_at
+from rmab.planning.exact.optimum import optimal
+from rmab.planning.exact.policies import fixed_value, policy_value, random_value
+from rmab.planning.tables import index_table, myopic, whittle_at
 from rmab.policies.registry import Policy, named
 from rmab.random import seed_words
 from rmab.studies.results import Curve

@@ -1,9 +1,9 @@
 """How agents that look ahead play: what they are sent, and how they choose by it.
 
-Where all arms are channels a plan is a `ChannelOutlook`, ten numbers (N, A, R) for each arm, and
-what a lookahead needs is a formula of the information state. Other arms have an `Outlook`: tables
-(N, I, A, R) of chances and gains, filled from the dynamics in each episode, or given where
-the dynamics are known (`Ahead`). The choice itself is `rmab.policies.lookahead.choose`, the
+Where all arms are channels a plan is a `ChannelValues`, ten numbers (N, A, R) for each arm, and
+what a lookahead needs is a formula of the information state. Other arms have `LookaheadTables`
+(N, I, A, R) of chances and gains, filled from the dynamics in each episode, or given where the
+dynamics are known (`Ahead`). The choice itself is `rmab.policies.lookahead.choose`, the
 same function that exact values use; K is part of the program, as the sets of K arms are.
 """
 
@@ -24,10 +24,9 @@ from rmab.engine.plans import Found, Plans, model_of, pair
 from rmab.engine.setting import Ahead, Guide, Setting
 from rmab.engine.world import Truth, World
 from rmab.model.arms import NEVER, Dynamics, InformationStates
-from rmab.model.beliefs import after, table_rows
-from rmab.planning.lookahead.channel import channel_outlook, channel_view
-from rmab.planning.lookahead.tables import fill_outlook
-from rmab.policies.lookahead import Outlook, choose, table_view
+from rmab.planning.lookahead.channel import channel_state, channel_values
+from rmab.planning.lookahead.tables import fill_lookahead
+from rmab.policies.lookahead import LookaheadTables, choose, state_from_tables
 from rmab.policies.registry import Policy
 
 __all__ = ["LookaheadPlans", "ahead_shape"]
@@ -44,15 +43,15 @@ class LookaheadPlans(Plans):
     def first(self, truth: Truth, n_trials: int, guide: Guide, agents: int) -> Any:
         """As in Plans."""
         if isinstance(guide, Ahead):
-            return jax.tree.map(lambda table: table[:, :, None, None], guide.outlook)
+            return jax.tree.map(lambda table: table[:, :, None, None], guide.tables)
         return super().first(truth, n_trials, guide, agents)
 
     def _filled(self, found: Found, truth: Truth) -> Any:
         if self.setting.channels:
             reward = truth.reward_active[1][:, None]
-            return channel_outlook(Dynamics(*pair(found), reward), self.plays)
+            return channel_values(Dynamics(*pair(found), reward), self.plays)
         model = model_of(found, truth, self.setting.kinds, self.policy.name)
-        return fill_outlook(model, self.setting.max_age, self.plays, self.policy.depth)
+        return fill_lookahead(model, self.setting.max_age, self.plays, self.policy.depth)
 
     def wraps(self, guide: Guide) -> Array:
         """As in Plans."""
@@ -78,28 +77,15 @@ class LookaheadPlans(Plans):
 
         if self.setting.channels:
             states = InformationStates(looks.last_seen, looks.age)
-            view = apart(partial(channel_view, plan, states, depth))
+            ahead = apart(partial(channel_state, plan, states, depth))
         else:
-            view = table_view(plan, self.always, depth, self._reader(looks, state, wraps))
+            shown = self.world.shown(state, looks.last_seen).astype(jnp.int32)
+            states = InformationStates(jnp.broadcast_to(shown, looks.age.shape), looks.age)
+            ahead = state_from_tables(plan, states, depth, wraps, self.always)
         if depth == 1:
-            return largest(view.now.gains[0], plays)
-        played: Array = choose(view, self.plays, apart)
+            return largest(ahead.now.gains[0], plays)
+        played: Array = choose(ahead, self.plays, apart)
         return played
-
-    def _reader(self, looks: Looks, state: Array, wraps: Array) -> Callable[[Array, int], Array]:
-        """From a table (N, I, A, R) and slots alone to its entries (N, M, R)."""
-        shown = self.world.shown(state, looks.last_seen).astype(jnp.int32)
-        shown = jnp.broadcast_to(shown, looks.age.shape)
-        states = InformationStates(shown, jnp.where(self.world.always, 1, looks.age))
-
-        def read(table: Array, ahead: int) -> Array:
-            max_age = (table.shape[1] - 1) // self.setting.n_states
-            row = table_rows(after(states, ahead), max_age, wraps[:, None, None])
-            if table.shape[2] == 1:  # one plan for all agents
-                return jnp.take_along_axis(table[:, :, 0], row, axis=1)
-            return jnp.take_along_axis(table, row[:, None], axis=1)[:, 0]
-
-        return read
 
 
 def _apart(always: Array, compute: Callable[[], Any]) -> Any:
@@ -111,9 +97,9 @@ def _apart(always: Array, compute: Callable[[], Any]) -> Any:
 
 
 def ahead_shape(setting: Setting, depth: int, rows: int, kind: Callable[..., Any]) -> Ahead:
-    """The shapes of a known outlook of so many rows; kind: from a shape and a type to one."""
+    """The shapes of known tables of so many rows; kind: from a shape and a type to one."""
     table = kind((setting.n_arms, rows), jnp.float32)
     states = (table,) * (setting.n_states - 1)
-    drifts = states if any(arm.always for arm in setting.kinds) else None
-    outlook = Outlook(states, (table,) * depth, drifts)
-    return Ahead(outlook, kind((setting.n_arms,), jnp.int32))
+    passive = states if any(arm.always for arm in setting.kinds) else None
+    tables = LookaheadTables(states, (table,) * depth, passive)
+    return Ahead(tables, kind((setting.n_arms,), jnp.int32))

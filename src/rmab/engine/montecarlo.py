@@ -32,7 +32,7 @@ from rmab.model.arms import Arms
 from rmab.model.information import settled_age
 from rmab.planning.exact.chain import Layout
 from rmab.planning.exact.optimum import Optimum
-from rmab.planning.lookahead.tables import fill_outlook, known_wraps
+from rmab.planning.lookahead.tables import fill_lookahead, known_wraps
 from rmab.planning.tables import Model
 from rmab.policies.lookahead import check_depth
 from rmab.policies.registry import Policy, named
@@ -193,7 +193,7 @@ def _program(trials: Trials, width: int, policy: Policy, guide: Guide) -> Simula
     elif isinstance(guide, Lookup):
         shapes = (guide.table.shape[1],)
     elif policy.depth:  # the sets of K arms are part of the program
-        rows = (guide.outlook.gains[0].shape[1],) if isinstance(guide, Ahead) else ()
+        rows = (guide.tables.gains[0].shape[1],) if isinstance(guide, Ahead) else ()
         shapes = (trials.plays, *rows)
     return simulator(trials.setting, policy, width, shapes)
 
@@ -239,8 +239,8 @@ def _ahead(trials: Trials, policy: Policy) -> Ahead | None:
         return None
     max_age = table_ages(arms, KNOWN_TOLERANCE, MOST_KNOWN_AGES)
     wraps = known_wraps(arms, max_age)
-    outlook = fill_outlook(Model.of(arms), max_age, plays, policy.depth, wraps)
-    tables = jax.tree.map(lambda x: jnp.asarray(x[..., 0], jnp.float32), outlook)
+    filled = fill_lookahead(Model.of(arms), max_age, plays, policy.depth, wraps)
+    tables = jax.tree.map(lambda x: jnp.asarray(x[..., 0], jnp.float32), filled)
     return Ahead(tables, jnp.asarray(wraps, jnp.int32))
 
 

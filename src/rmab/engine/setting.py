@@ -15,7 +15,7 @@ from jax import Array
 from rmab.engine.world import Truth
 from rmab.model.arms import Arms, Kind
 from rmab.planning.exact.chain import Layout
-from rmab.policies.lookahead import Outlook
+from rmab.policies.lookahead import LookaheadTables
 
 __all__ = ["Ahead", "Guide", "Joint", "Lookup", "Outcome", "Setting", "Simulate"]
 
@@ -76,7 +76,7 @@ class Lookup(NamedTuple):
 class Ahead(NamedTuple):
     """The tables of a lookahead for known dynamics."""
 
-    outlook: Outlook  # of tables (N, 1 + S max_age)
+    tables: LookaheadTables  # (N, 1 + S max_age) each
     wraps: Array  # as in Lookup
 
 

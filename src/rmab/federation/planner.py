@@ -25,10 +25,9 @@ from rmab.federation.config import Federation
 from rmab.federation.messages import Merged
 from rmab.learning.learners import Evidence, thompson
 from rmab.model.arms import Dynamics, InformationStates, Moves, information_states
-from rmab.planning.lookahead.channel import channel_outlook, channel_view
-from rmab.planning.lookahead.tables import fill_outlook
+from rmab.planning.lookahead.channel import channel_tables, channel_values
+from rmab.planning.lookahead.tables import fill_lookahead
 from rmab.planning.tables import Model
-from rmab.policies.lookahead import Outlook
 from rmab.policies.plans import IndexPlan, LookaheadPlan, Plan, TurnsPlan
 from rmab.policies.registry import named
 from rmab.random import DRAWS, Draws, seed_words, stream
@@ -118,19 +117,15 @@ class Planner:
             assert policy.planner is not None
             index = policy.planner(Dynamics(p01, p11, rewards), grid)
             return jnp.broadcast_to(index, (p01.shape[0], grid.age.shape[1]))
-        outlook = channel_outlook(Dynamics(p01, p11, rewards), plays)
-        gains = [
-            channel_view(outlook, grid, depth).now.gains[0] for depth in range(1, policy.depth + 1)
-        ]
-        bad = channel_view(outlook, grid, 2).now.shows[0][0]
-        return Outlook((bad,), tuple(gains), None)
+        values = channel_values(Dynamics(p01, p11, rewards), plays)
+        return channel_tables(values, grid, policy.depth)
 
     def _arm_tables(self, found: Moves) -> Any:
         kinds = self.federation.kinds
         model = Model(found, jnp.zeros_like(self._pays), self._pays, kinds)
         if self.policy.depth:
-            outlook = fill_outlook(model, ARM_AGES, self.federation.plays, self.policy.depth)
-            return jax.tree.map(lambda table: table[..., 0], outlook)
+            tables = fill_lookahead(model, ARM_AGES, self.federation.plays, self.policy.depth)
+            return jax.tree.map(lambda table: table[..., 0], tables)
         assert self.policy.table is not None
         return self.policy.table(model, ARM_AGES)[..., 0]
 

@@ -24,13 +24,12 @@ import numpy.typing as npt
 
 from rmab.federation.checks import floats, listed, malformed, take, whole_number
 from rmab.federation.config import Shape
-from rmab.model.arms import Array, Dynamics, InformationStates
-from rmab.model.beliefs import after, table_rows
-from rmab.planning.planners import take_turns
-from rmab.policies.lookahead import DEPTHS, Outlook, choose, table_view
+from rmab.model.arms import NEVER, Array, InformationStates, array_namespace
+from rmab.model.beliefs import table_rows
+from rmab.policies.lookahead import DEPTHS, LookaheadTables, choose, state_from_tables
 from rmab.policies.settings import shown
 
-__all__ = ["IndexPlan", "LookaheadPlan", "Plan", "TurnsPlan", "parse_plan"]
+__all__ = ["IndexPlan", "LookaheadPlan", "Plan", "TurnsPlan", "parse_plan", "take_turns"]
 
 Floats = npt.NDArray[np.float32]
 Places = npt.NDArray[np.intp]
@@ -68,8 +67,7 @@ class TurnsPlan:
 
     def choose(self, looks: InformationStates, plays: int) -> Places:
         """The K arms to play, in ascending order, from looks (N,) each."""
-        alive = self.in_play.astype(np.float32)
-        return _largest(take_turns(Dynamics(alive, alive, alive), looks), plays)
+        return _largest(take_turns(self.in_play, looks), plays)
 
     def to_table(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -78,25 +76,20 @@ class TurnsPlan:
 
 @dataclass(frozen=True, eq=False)
 class LookaheadPlan:
-    """outlook: tables (N, 1 + S J); depth: slots that are looked ahead."""
+    """tables: (N, 1 + S J) each, for arms observed when played; depth: in slots."""
 
     depth: int
     max_age: int
     wrap: int
-    outlook: Outlook
+    tables: LookaheadTables
 
     def choose(self, looks: InformationStates, plays: int) -> Places:
         """The K arms to play, in ascending order, from looks (N,) each."""
-        columns = InformationStates(*(np.asarray(x)[:, None] for x in looks))
-
-        def read(table: Array, ahead: int) -> Array:
-            row = table_rows(after(columns, ahead), self.max_age, np.int64(self.wrap))
-            return np.take_along_axis(table[:, :, 0], row, 1)
-
-        shows, gains = (tuple(x[:, :, None] for x in tables) for tables in self.outlook[:2])
-        none = np.zeros(len(columns.age), bool)  # that are always seen
-        view = table_view(Outlook(shows, gains, None), none, self.depth, read)
-        return np.flatnonzero(np.asarray(choose(view, plays))[:, 0])
+        states = InformationStates(*(np.asarray(x)[:, None] for x in looks))
+        probs, gains = (tuple(x[:, :, None] for x in tables) for tables in self.tables[:2])
+        tables = LookaheadTables(probs, gains, None)
+        ahead = state_from_tables(tables, states, self.depth, np.int64(self.wrap))
+        return np.flatnonzero(np.asarray(choose(ahead, plays))[:, 0])
 
     def to_table(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -105,12 +98,29 @@ class LookaheadPlan:
             "depth": self.depth,
             "max_age": self.max_age,
             "wrap": self.wrap,
-            "shows": [[_written(row) for row in table] for table in self.outlook.shows],
-            "gains": [[_written(row) for row in table] for table in self.outlook.gains],
+            "shows": [[_written(row) for row in table] for table in self.tables.observation_probs],
+            "gains": [[_written(row) for row in table] for table in self.tables.gains],
         }
 
 
 Plan = IndexPlan | TurnsPlan | LookaheadPlan
+
+
+def take_turns(in_play: Array, states: InformationStates) -> Array:
+    """An index (N, ...) by which arms in play (N, ...) take turns: the longest unplayed first, new
+    ones before all, arms out of play last.
+
+    It is fair also where K does not divide the number of arms in play. Arms played in one slot have
+    one age. Where they were the last and the first of a round, the last go first again; the lower
+    arm, as in other ties, would get ahead of the rest for ever.
+    """
+    xp = array_namespace(in_play, states.age)
+    playing, age = xp.broadcast_arrays(xp.asarray(in_play), xp.asarray(states.age))
+    turn = xp.where(playing, xp.where(age == NEVER, xp.inf, age), -1.0)
+    first = xp.take_along_axis(age, xp.argmax(playing, axis=0)[None], axis=0)
+    with_first = playing & (age == first)
+    ends_a_round = with_first & (xp.cumsum(playing & ~with_first, axis=0) > 0)
+    return turn + 0.5 * ends_a_round
 
 
 def _largest(index: Array, plays: int) -> Places:
@@ -179,8 +189,8 @@ def _read_lookahead(table: dict[str, Any], shape: Shape) -> LookaheadPlan:
             for i, each in enumerate(listed(place, value, length))
         )
 
-    outlook = Outlook(tables("plan.shows", shows, S - 1), tables("plan.gains", gains, depth), None)
-    return LookaheadPlan(depth, max_age, back, outlook)
+    probs, by_slots = tables("plan.shows", shows, S - 1), tables("plan.gains", gains, depth)
+    return LookaheadPlan(depth, max_age, back, LookaheadTables(probs, by_slots, None))
 
 
 _READERS: dict[str, Callable[[dict[str, Any], Shape], Plan]] = {

@@ -23,11 +23,23 @@ from jax import Array
 
 from rmab.errors import ModelError
 from rmab.learning.learners import Evidence, Prior, survivors, thompson, ucb
-from rmab.model.arms import Arms, FloatArray, Moves
-from rmab.planning.general import fixed_best_scores, fixed_scores, myopic_table, whittle_table
-from rmab.planning.planners import Planner, fixed, fixed_best, myopic, take_turns, whittle_at
-from rmab.planning.tables import Table, fill_myopic, fill_whittle
+from rmab.model.arms import Arms, Dynamics, FloatArray, InformationStates, Moves
+from rmab.planning.tables import (
+    Planner,
+    Table,
+    fill_myopic,
+    fill_whittle,
+    fixed,
+    fixed_best,
+    fixed_best_scores,
+    fixed_scores,
+    myopic,
+    myopic_table,
+    whittle_at,
+    whittle_table,
+)
 from rmab.policies.lookahead import DEPTH
+from rmab.policies.plans import take_turns
 from rmab.policies.settings import GAPS
 from rmab.random import Draws
 
@@ -95,10 +107,13 @@ def _fed1_ucb(name: str, horizon: int, *, sigma: float = 0.5) -> Policy:
         left = in_play.sum(0).astype(jnp.int32)
         return jnp.where(left > plays, -(-pulls * left // plays), horizon)
 
+    def turns(dynamics: Dynamics, states: InformationStates) -> Any:
+        return take_turns(dynamics.p11 > 0, states)
+
     learner = partial(survivors, pulls=pulls, horizon=horizon, sigma=sigma)
     return Policy(
         name,
-        take_turns,
+        turns,
         learner,
         statewise=True,
         lengths=lengths,

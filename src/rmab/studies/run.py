@@ -10,8 +10,9 @@ from rmab.engine.montecarlo import Simulated, Tally, Trials, simulate, table_age
 from rmab.engine.setting import Setting
 from rmab.engine.tally import Moments
 from rmab.errors import ConvergenceError, TooLargeError
-from rmab.planning.exact.bounds import upper_bound
-from rmab.planning.exact.optimum import Optimum, known_values, optimal
+from rmab.planning.exact.bound import upper_bound
+from rmab.planning.exact.optimum import Optimum, optimal
+from rmab.planning.exact.policies import known_values
 from rmab.policies.lookahead import DEPTH
 from rmab.policies.registry import Policy, named
 from rmab.studies.results import Curve, PolicyResult, Results

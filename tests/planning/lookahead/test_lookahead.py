@@ -23,14 +23,15 @@ from rmab.model.arms import (
 )
 from rmab.model.information import expansion
 from rmab.planning.channel.values import solve
-from rmab.planning.exact.bounds import upper_bound
-from rmab.planning.exact.optimum import lookahead_value, optimal, policy_value
-from rmab.planning.general import whittle_table
-from rmab.planning.lookahead.channel import ChannelOutlook, channel_outlook, channel_value
-from rmab.planning.lookahead.tables import known_view, known_wraps, terminal_values
-from rmab.planning.tables import Model
+from rmab.planning.exact.bound import upper_bound
+from rmab.planning.exact.optimum import optimal
+from rmab.planning.exact.policies import lookahead_value, policy_value
+from rmab.planning.lookahead import tables
+from rmab.planning.lookahead.channel import ChannelValues, channel_values, terminal_value
+from rmab.planning.lookahead.tables import known_lookahead, known_wraps
+from rmab.planning.tables import Model, whittle_table
 from rmab.policies import lookahead
-from rmab.policies.lookahead import check_depth, choose, expected_largest
+from rmab.policies.lookahead import SearchLimits, check_depth, choose, expected_largest
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
 POOR = channels([0.13, 0.26, 0.77, 0.57], [0.13, 0.44, 0.48, 0.19], [0.81, 0.38, 0.57, 0.66])
@@ -68,18 +69,19 @@ def hidden(seed: int) -> Arms:
 def terminal(arms: Arms, plays: int):
     """The value of arm n last seen in s some slots ago, at the end of a lookahead."""
     if arms.are_channels:
-        outlook = channel_outlook(arms.dynamics, plays)
+        values = channel_values(arms.dynamics, plays)
 
         @cache
         def value(n: int, s: int, age: int) -> float:
-            one = ChannelOutlook(*(np.asarray(x)[n] for x in outlook))
+            one = ChannelValues(*(np.asarray(x)[n] for x in values))
             states = InformationStates(np.int64(s), np.int64(age))
             belief = stationary_belief(one) + deviation(one, states)
-            return float(channel_value(one, *states, belief))
+            return float(terminal_value(one, *states, belief))
 
         return value
     wraps = known_wraps(arms, MAX_AGE)
-    table = terminal_values(Model.of(arms), MAX_AGE, plays, wraps)[:, :, 0]
+    rows = tables._rows(Model.of(arms), MAX_AGE, wraps)
+    table = tables._terminal_values(rows, plays)[:, :, 0]
     return lambda n, s, age: float(table[n, 0 if age == NEVER else age + s * MAX_AGE])
 
 
@@ -119,8 +121,8 @@ def check_decisions(arms: Arms, plays: int, depth: int, seed: int, cases: int) -
     last_seen = rng.integers(0, arms.sizes[:, None], (len(arms), cases))
     age = rng.integers(0, 6, (len(arms), cases))  # with never seen
     age = np.where(np.array([kind.always for kind in arms.kinds])[:, None], 1, age)
-    view = known_view(arms, plays, depth, MAX_AGE)(InformationStates(last_seen, age))
-    played = choose(view, plays)
+    state = known_lookahead(arms, plays, depth, MAX_AGE)(InformationStates(last_seen, age))
+    played = choose(state, plays)
     end = terminal(arms, plays)
     for case in range(cases):
         states = tuple(zip(last_seen[:, case].tolist(), age[:, case].tolist(), strict=True))
@@ -160,22 +162,21 @@ def test_decisions_three_slots_ahead_are_those_of_enumeration():
 def test_ties_go_to_the_lowest_arms(depth):
     alike = channels([0.3] * 4, [0.6] * 4, 1.0)
     states = InformationStates(np.zeros((4, 1), int), np.full((4, 1), NEVER))
-    played = choose(known_view(alike, 2, depth, MAX_AGE)(states), 2)
+    played = choose(known_lookahead(alike, 2, depth, MAX_AGE)(states), 2)
     assert played[:, 0].tolist() == [True, True, False, False]
 
 
-def test_sets_near_the_best_alone_are_those_of_all_where_the_best_is_near(monkeypatch):
+def test_sets_near_the_best_alone_are_those_of_all_where_the_best_is_near():
     """With seven arms the near sets hold what is best nearly always, and never lose much."""
     arms = some_channels(7, 1)
     rng = np.random.default_rng(0)
     states = InformationStates(rng.integers(0, 2, (7, 400)), rng.integers(0, 8, (7, 400)))
-    view = known_view(arms, 3, 2, MAX_AGE)(states)
-    best, all_sets = choose(view, 3), lookahead._all_sets(7, 3)
-    monkeypatch.setattr(lookahead, "MOST_WAYS", 0)
-    near = choose(view, 3)
+    state = known_lookahead(arms, 3, 2, MAX_AGE)(states)
+    best, all_sets = choose(state, 3), lookahead._all_sets(7, 3)
+    near = choose(state, 3, limits=SearchLimits(ways=0))
     assert (near.sum(0) == 3).all()
     assert (near == best).all(0).mean() > 0.95
-    worth = np.array([_worth(view, one) for one in all_sets])
+    worth = np.array([_worth(state, one) for one in all_sets])
     which = (np.arange(7)[:, None] == all_sets[:, None]).any(-1)  # (A, N)
     lost = (
         worth.max(0)
@@ -184,9 +185,11 @@ def test_sets_near_the_best_alone_are_those_of_all_where_the_best_is_near(monkey
     assert 0 <= lost.max() < 0.02
 
 
-def _worth(view, arms):
-    rest = np.setdiff1d(np.arange(len(view.now.gains[0])), arms)
-    return view.now.gains[0][arms].sum(0) + lookahead._after_last(view, arms, rest)
+def _worth(state, arms):
+    rest = np.setdiff1d(np.arange(len(state.now.gains[0])), arms)
+    return state.now.gains[0][arms].sum(0) + lookahead._after_last(
+        state, arms, rest, SearchLimits()
+    )
 
 
 # --- the largest of random values ---
@@ -224,26 +227,26 @@ def test_expected_sum_of_the_largest(seed, states, n_random, n_fixed, data):
 def test_values_of_channels_are_those_of_the_subsidy_problem(seed):
     arms = some_channels(5, seed)
     plays = 1 + seed % 4
-    outlook = channel_outlook(arms.dynamics, plays)
+    values = channel_values(arms.dynamics, plays)
     more = upper_bound(arms, plays + 1) - upper_bound(arms, plays)
-    assert outlook.subsidy == pytest.approx(np.full(5, more), abs=1e-3)
+    assert values.subsidy == pytest.approx(np.full(5, more), abs=1e-3)
     states = information_states(MAX_AGE)
-    column = ChannelOutlook(*(x[:, None] for x in outlook))
+    column = ChannelValues(*(x[:, None] for x in values))
     dynamics = Dynamics(*(x[:, None] for x in arms.dynamics))
     belief = stationary_belief(dynamics) + deviation(dynamics, states)
     exact = solve(*dynamics, column.subsidy)
-    assert outlook.excess == pytest.approx(exact.excess[:, 0], abs=1e-3)
+    assert values.excess == pytest.approx(exact.excess[:, 0], abs=1e-3)
     short = (exact.waits[:, :, 0] <= 8).all(0) | (exact.excess[:, 0] <= 0)
     assert short.any()
-    found = channel_value(column, *states, belief)
+    found = terminal_value(column, *states, belief)
     assert found[short] == pytest.approx(exact.value(belief)[short], abs=1e-9)
 
 
 def test_channels_that_never_change_or_always_do():
     arms = channels([0.0, 1.0, 0.0, 0.5], [1.0, 0.0, 0.5, 1.0], 1.0)
     for plays in (1, 2, 3):
-        outlook = channel_outlook(arms.dynamics, plays)
-        assert all(np.isfinite(x).all() for x in outlook[:8])
+        values = channel_values(arms.dynamics, plays)
+        assert all(np.isfinite(x).all() for x in values[:8])
         assert lookahead_value(arms, plays) <= optimal(arms, plays).value + 1e-9
 
 
@@ -332,17 +335,17 @@ def test_many_arms_and_plays():
     arms = some_channels(64, 2)
     rng = np.random.default_rng(1)
     states = InformationStates(rng.integers(0, 2, (64, 10)), rng.integers(0, 8, (64, 10)))
-    view = known_view(arms, 16, 2, MAX_AGE)(states)
-    played = choose(view, 16)
+    state = known_lookahead(arms, 16, 2, MAX_AGE)(states)
+    played = choose(state, 16)
     assert (played.sum(0) == 16).all()
-    alone = np.argsort(np.argsort(-view.now.gains[0], 0), 0) < 16
+    alone = np.argsort(np.argsort(-state.now.gains[0], 0), 0) < 16
     changed = (played != alone).sum(0)
     assert (changed <= 4).all()  # one or two arms exchanged
     case = int(changed.argmax())
     assert changed[case]
-    one = type(view)(
-        lookahead._mapped(lambda x: x[..., [case]], view.now),
-        tuple(tuple(level) for level in view.seen),
+    one = type(state)(
+        lookahead._mapped(lambda x: x[..., [case]], state.now),
+        tuple(tuple(level) for level in state.observed),
     )
     worth = [_worth(one, np.flatnonzero(mask[:, case]))[0] for mask in (played, alone)]
     assert worth[0] > worth[1]

@@ -12,17 +12,17 @@ from rmab.errors import TooLargeError
 from rmab.markov import limit, resting_law
 from rmab.model.arms import Arm, Arms, channels
 from rmab.model.information import expand, expansion
-from rmab.planning.exact.bounds import upper_bound
-from rmab.planning.exact.optimum import (
+from rmab.planning.exact.bound import upper_bound
+from rmab.planning.exact.chain import joint_code
+from rmab.planning.exact.optimum import optimal
+from rmab.planning.exact.policies import (
     KNOWN,
     fixed_value,
-    joint_code,
     known_values,
-    optimal,
     policy_value,
     random_value,
 )
-from rmab.planning.general import fixed_best_scores, fixed_scores, myopic_table, whittle_table
+from rmab.planning.tables import fixed_best_scores, fixed_scores, myopic_table, whittle_table
 
 IDENTITY, SWAP = [[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]
 
