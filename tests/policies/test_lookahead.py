@@ -1,7 +1,7 @@
-"""The lookahead: decisions against enumeration, values against the optimum, large problems."""
+"""Choosing K arms together: decisions against enumeration, large problems."""
 
 import math
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from itertools import combinations, product
 
 import numpy as np
@@ -14,56 +14,22 @@ from rmab.model.arms import (
     NEVER,
     Arm,
     Arms,
-    Dynamics,
     InformationStates,
     channels,
     deviation,
-    information_states,
     stationary_belief,
 )
 from rmab.model.information import expansion
-from rmab.planning.channel.values import solve
-from rmab.planning.exact.bound import upper_bound
-from rmab.planning.exact.optimum import optimal
-from rmab.planning.exact.policies import lookahead_value, policy_value
+from rmab.planning.exact.policies import lookahead_value
 from rmab.planning.lookahead import tables
 from rmab.planning.lookahead.channel import ChannelValues, channel_values, terminal_value
 from rmab.planning.lookahead.tables import known_lookahead, known_wraps
-from rmab.planning.tables import Model, whittle_table
+from rmab.planning.tables import Model
 from rmab.policies import lookahead
 from rmab.policies.lookahead import SearchLimits, check_depth, choose, expected_largest
+from tests.planning.lookahead.arms import PAPER, hidden, mixed, random_arm, some_channels
 
-PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
-POOR = channels([0.13, 0.26, 0.77, 0.57], [0.13, 0.44, 0.48, 0.19], [0.81, 0.38, 0.57, 0.66])
 MAX_AGE = 12
-
-
-def random_arm(rng: np.random.Generator, states: int, observed: str) -> Arm:
-    passive, active = rng.dirichlet(np.ones(states), (2, states))
-    return Arm(
-        passive,
-        active,
-        reward_active=rng.normal(size=states),
-        reward_passive=rng.normal(size=states),
-        observed=observed,
-    )
-
-
-def some_channels(n_arms: int, seed: int) -> Arms:
-    p01, p11, reward = np.random.default_rng(seed).uniform(0.05, 0.95, (3, n_arms))
-    return channels(p01, p11, reward)
-
-
-def mixed(seed: int) -> Arms:
-    rng = np.random.default_rng(seed)
-    kinds = [(2, "when_played"), (3, "when_played"), (2, "always"), (3, "always")]
-    picked = rng.permutation(4)[:3]
-    return Arms(random_arm(rng, *kinds[kind]) for kind in picked)
-
-
-def hidden(seed: int) -> Arms:
-    rng = np.random.default_rng(seed)
-    return Arms(random_arm(rng, states, "when_played") for states in (3, 2, 3, 2))
 
 
 def terminal(arms: Arms, plays: int):
@@ -220,113 +186,6 @@ def test_expected_sum_of_the_largest(seed, states, n_random, n_fixed, data):
     assert expected_largest(chances, values, fixed, plays) == pytest.approx(wanted)
 
 
-# --- terminal values ---
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_values_of_channels_are_those_of_the_subsidy_problem(seed):
-    arms = some_channels(5, seed)
-    plays = 1 + seed % 4
-    values = channel_values(arms.dynamics, plays)
-    more = upper_bound(arms, plays + 1) - upper_bound(arms, plays)
-    assert values.subsidy == pytest.approx(np.full(5, more), abs=1e-3)
-    states = information_states(MAX_AGE)
-    column = ChannelValues(*(x[:, None] for x in values))
-    dynamics = Dynamics(*(x[:, None] for x in arms.dynamics))
-    belief = stationary_belief(dynamics) + deviation(dynamics, states)
-    exact = solve(*dynamics, column.subsidy)
-    assert values.excess == pytest.approx(exact.excess[:, 0], abs=1e-3)
-    short = (exact.waits[:, :, 0] <= 8).all(0) | (exact.excess[:, 0] <= 0)
-    assert short.any()
-    found = terminal_value(column, *states, belief)
-    assert found[short] == pytest.approx(exact.value(belief)[short], abs=1e-9)
-
-
-def test_channels_that_never_change_or_always_do():
-    arms = channels([0.0, 1.0, 0.0, 0.5], [1.0, 0.0, 0.5, 1.0], 1.0)
-    for plays in (1, 2, 3):
-        values = channel_values(arms.dynamics, plays)
-        assert all(np.isfinite(x).all() for x in values[:8])
-        assert lookahead_value(arms, plays) <= optimal(arms, plays).value + 1e-9
-
-
-@pytest.mark.parametrize("plays", [1, 2])
-def test_channels_taken_as_any_arms_have_nearly_the_same_values(plays):
-    """A third state that is never reached makes tables of what has a closed form."""
-    arms = some_channels(3, 8)
-    wider = Arms(
-        Arm(
-            np.block([[arm.passive, np.zeros((2, 1))], [np.full((1, 3), 1 / 3)]]),
-            reward=[*arm.reward_active, 0],
-        )
-        for arm in arms
-    )
-    assert lookahead_value(wider, plays) == pytest.approx(lookahead_value(arms, plays), rel=1e-3)
-
-
-# --- exact values ---
-
-
-@pytest.mark.parametrize(
-    ("arms", "plays", "depth", "value"),
-    [
-        (PAPER, 1, 2, 0.586135),
-        (PAPER, 2, 2, 0.987134),
-        (PAPER, 3, 2, 1.219876),
-        (POOR, 1, 1, 0.355319),
-        (POOR, 1, 2, 0.355178),
-        (POOR, 1, 3, 0.355319),
-    ],
-)
-def test_exact_values(arms, plays, depth, value):
-    found = lookahead_value(arms, plays, depth, max_states=60_000)
-    assert found == pytest.approx(value, abs=3e-6)
-
-
-def test_it_is_near_the_optimum_where_whittle_is_not():
-    best, whittle = 0.987557, 0.985198
-    two = lookahead_value(PAPER, 2, max_states=20_000)
-    three = lookahead_value(PAPER, 2, 3, max_states=5_000)
-    assert 0.9866 < two < three < best + 1e-5
-    assert two - whittle > 0.8 * (best - whittle)
-    assert lookahead_value(POOR, 1, max_states=20_000) > 0.3549
-
-
-@settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), plays=st.integers(1, 2), depth=st.integers(1, 3))
-def test_never_above_the_optimum(seed, plays, depth):
-    p01, p11, reward = np.random.default_rng(seed).uniform(0.1, 0.9, (3, 3))
-    arms = channels(p01, (p01 + p11) / 2, reward)
-    best = optimal(arms, plays, max_states=20_000)
-    assert lookahead_value(arms, plays, depth, max_states=5_000) <= best.value + 1e-4
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_never_above_the_optimum_on_any_arms(seed):
-    rng = np.random.default_rng(seed)
-    arms = Arms([random_arm(rng, 2, "when_played"), random_arm(rng, 3, "always")])
-    best = optimal(arms, 1).value
-    values = [lookahead_value(arms, 1, depth) for depth in (1, 2, 3)]
-    assert max(values) <= best + 1e-6
-    assert values[2] >= best - 0.05 * abs(best)
-
-
-def test_machines_are_mended_though_that_pays_later():
-    worn = np.eye(4, k=1) * 0.4 + np.eye(4) * 0.6
-    worn[3, 3] = 1
-    machine = Arm(
-        worn,
-        np.eye(4)[[0] * 4],
-        reward_passive=[1, 0.7, 0.3, 0],
-        reward_active=[0.2] * 4,
-        observed="always",
-    )
-    arms = Arms([machine] * 3)
-    best = optimal(arms, 1).value
-    assert lookahead_value(arms, 1) == pytest.approx(best, rel=0.01)
-    assert best > 1.5 * policy_value(arms, 1, lambda age: np.zeros((3, 1 + 4 * age)))
-
-
 # --- large problems ---
 
 
@@ -362,14 +221,3 @@ def test_a_depth_that_would_take_too_long_is_refused():
     # A number of outcomes with more digits than Python prints.
     with pytest.raises(ModelError, match=r"of 15000 played arms, .* got 3"):
         check_depth(PAPER.kinds * 3750, 15_000, 3)
-
-
-def test_whittle_is_beaten_on_average():
-    """Ten random sets of channels; both exact."""
-    gain = []
-    for seed in range(10):
-        arms = some_channels(3, 100 + seed)
-        whittle = policy_value(arms, 1, partial(whittle_table, arms), max_states=3_000)
-        gain.append(lookahead_value(arms, 1, max_states=3_000) / whittle - 1)
-    assert np.mean(gain) > 0
-    assert min(gain) > -0.01
