@@ -1,4 +1,4 @@
-"""What a federation knows beforehand: its arms but for their dynamics, and how it learns.
+"""A federation's configuration: its arms but for their dynamics, and how it learns.
 
 A TOML file says it:
 
@@ -7,6 +7,7 @@ A TOML file says it:
     policy = "fedtswi"          # one that learns
     schedule = "linear"         # lengths of episodes: "paper", "linear", "doubling"
     draws = "shared"            # of the dynamics: one for all agents, or "per-agent"
+    aggregation = "sum"         # what agents share: all counts, or "none"
     deadline = 30               # seconds from a round's first report until it closes
     seed = 0
     [options]                   # of the policy: prior, gaps, ...
@@ -28,25 +29,21 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from os import PathLike
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from rmab.errors import FederationError, ModelError, StudyError
+from rmab.federation.aggregation import AGGREGATIONS, Aggregation
 from rmab.federation.rounds import DRAWS, SCHEDULES
 from rmab.model.arms import Kind
 from rmab.policies.lookahead import DEPTH, check_depth
-from rmab.policies.settings import (
-    GAPS,
-    LEARNERS,
-    OPTIONS,
-    check_options,
-    is_number,
-    one_of,
-    read_toml,
-    shown,
-)
+from rmab.policies.registry import GAPS, LEARNERS, POLICIES, check_options
+from rmab.reading import is_number, one_of, read_toml, shown
 
 __all__ = [
     "MOST_COUNTS",
@@ -61,18 +58,6 @@ __all__ = [
 NAME_RULE = "1 to 64 letters, digits, dots, hyphens or underscores, the first a letter or digit"
 MOST_ARMS, MOST_STATES, MOST_COUNTS = 4096, 64, 2**20
 _REWARDS = (1e-30, 1e30)  # sizes that single precision keeps
-_KEYS = (
-    "name",
-    "plays",
-    "policy",
-    "schedule",
-    "draws",
-    "deadline",
-    "seed",
-    "options",
-    "horizon",
-    "reference",
-)
 
 
 def is_name(text: Any) -> bool:
@@ -125,6 +110,7 @@ class Federation:
     policy: str = "fedtswi"
     schedule: str = "linear"
     draws: str = "shared"
+    aggregation: str = "sum"
     deadline: float = 30.0
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -155,6 +141,7 @@ class Federation:
             one_of("policy", self.policy, LEARNERS)
             one_of("schedule", self.schedule, SCHEDULES)
             one_of("draws", self.draws, DRAWS)
+            one_of("aggregation", self.aggregation, tuple(AGGREGATIONS))
             check_options(self.policy, self.options, "options")
             check_depth(self.kinds, self.plays, self.options.get("depth", DEPTH))
         except (StudyError, ModelError) as error:
@@ -179,7 +166,26 @@ class Federation:
     @property
     def gaps(self) -> int:
         """G: of policies that learn from every look their own, else 1."""
-        return int(self.options.get("gaps", GAPS)) if "gaps" in OPTIONS[self.policy] else 1
+        by_gap = "gaps" in POLICIES[self.policy].options
+        return int(self.options.get("gaps", GAPS)) if by_gap else 1
+
+    @property
+    def shares(self) -> Aggregation:
+        """What agents share: by the policy's option, else by the federation's key."""
+        return AGGREGATIONS[self.options.get("aggregation", self.aggregation)]
+
+    @property
+    def plan_per_agent(self) -> bool:
+        """Whether each agent has a plan of its own: its own draw, or evidence of its own."""
+        return self.draws == "per-agent" or not self.shares.shared
+
+    @property
+    def rewards(self) -> npt.NDArray[np.float64]:
+        """(S, N): what a play pays by state and arm; 0 for states that an arm does not have."""
+        pays = np.zeros((max(self.shape.states), len(self.arms)))
+        for n, arm in enumerate(self.arms):
+            pays[: arm.states, n] = arm.reward
+        return pays
 
     @property
     def shape(self) -> Shape:
@@ -217,10 +223,11 @@ def load_federation(path: str | PathLike[str]) -> Federation:
 
 
 def _from_table(table: Mapping[str, Any]) -> Federation:
+    known = [field.name for field in fields(Federation) if field.name != "arms"]
     for key in table:
-        if key not in (*_KEYS, "arm"):
+        if key not in (*known, "arm"):
             raise FederationError(
-                f"unknown key {shown(key)}; known are {', '.join((*_KEYS, 'arm'))}"
+                f"unknown key {shown(key)}; known are {', '.join((*known, 'arm'))}"
             )
     for key in ("name", "plays", "policy"):
         if key not in table:
