@@ -15,9 +15,10 @@ __all__ = ["check"]
 CURVES = ("slots", "regret", "episode_length", "episode_reward", "episode_regret", "episode_error")
 
 
-def check(study: str, policy: str) -> None:
-    """Run the policy, and `whittle` for the paired difference, and compare."""
-    compare(study, policy, _outcome(study, policy))
+def check(study: str, policy: str, file: str = "") -> None:
+    """Run the policy, and `whittle` for the paired difference, and compare with the entry of the
+    policy in the study's file, unless another is named."""
+    compare(file or study, policy, _outcome(study, policy))
 
 
 def _outcome(study: str, policy: str) -> dict[str, Any]:

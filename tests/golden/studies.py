@@ -9,6 +9,7 @@ Sizes are as small as they can be: what a study costs is to compile its programs
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import rmab
 
@@ -45,20 +46,19 @@ def _paper(policies: list[str]) -> rmab.Study:
 
 def _mixed(policies: list[str]) -> rmab.Study:
     slow = [[0.8, 0.2, 0.0], [0.1, 0.7, 0.2], [0.0, 0.2, 0.8]]
-    lifted = [[0.4, 0.5, 0.1], [0.1, 0.4, 0.5], [0.0, 0.1, 0.9]]
-    falling = [[0.9, 0.1, 0.0], [0.4, 0.5, 0.1], [0.1, 0.4, 0.5]]
+    falls, lifted = [[0.9, 0.1], [0.4, 0.6]], [[0.4, 0.6], [0.1, 0.9]]
     arms = [
         rmab.channels(p01=0.3, p11=0.85, reward=0.8)[0],
         rmab.Arm(slow, reward=[0.0, 0.5, 1.0]),
-        rmab.Arm(falling, lifted, reward_active=[0.0, 0.3, 0.9], reward_passive=[0.0, 0.1, 0.2]),
-        rmab.Arm(falling, lifted, reward=[0.1, 0.4, 0.7], observed="always"),
+        rmab.Arm(falls, lifted, reward_active=[0.0, 0.9], reward_passive=[0.0, 0.2]),
+        rmab.Arm(falls, lifted, reward=[0.1, 0.7], observed="always"),
     ]
     return rmab.Study(
         arms=rmab.Arms(arms),
-        agents=3,
+        agents=2,
         plays=2,
-        horizon=60,
-        trials=32,
+        horizon=40,
+        trials=16,
         seed=12,
         schedule="linear",
         draws="per-agent",
@@ -68,7 +68,7 @@ def _mixed(policies: list[str]) -> rmab.Study:
 
 
 def _weighed(policies: list[str]) -> rmab.Study:
-    options = {
+    options: dict[str, dict[str, Any]] = {
         "fedtswi": {"prior": [1.0, 0.5]},
         "feducb-wi": {"clip": False},
         "feducb-myopic": {"prior": 2.0},

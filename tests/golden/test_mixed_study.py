@@ -1,4 +1,4 @@
-"""Results of every policy on the study `mixed`; see tests.golden.studies."""
+"""Results on the study `mixed` of every policy but those of test_mixed_gap_study."""
 
 import pytest
 
@@ -6,6 +6,6 @@ from tests.golden.frozen_study import check
 from tests.golden.studies import POLICIES
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [name for name in POLICIES if not name.endswith("-gap")])
 def test_results_are_as_recorded(policy):
     check("mixed", policy)
