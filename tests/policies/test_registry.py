@@ -2,9 +2,9 @@
 
 import pytest
 
-from rmab.errors import ModelError
+from rmab.errors import ModelError, StudyError
 from rmab.policies.policy import Policy
-from rmab.policies.registry import GROUPS, LEARNERS, OPTIONS, POLICIES, named
+from rmab.policies.registry import GROUPS, LEARNERS, OPTIONS, POLICIES, check_options, named
 
 VALUES = {
     "aggregation": "none",
@@ -27,10 +27,11 @@ def test_every_entry_makes_its_policy(name):
     assert set(entry.options) <= set(VALUES) == set(OPTIONS)
     for option, value in VALUES.items():
         if option in entry.options:
+            check_options(name, {option: value}, "options")
             named(name, 100, {option: value})
         else:
-            with pytest.raises(TypeError):
-                named(name, 100, {option: value})
+            with pytest.raises(StudyError, match=f"unknown key '{option}'; {name} "):
+                check_options(name, {option: value}, "options")
 
 
 def test_entries_differ_where_people_tell_them_apart():

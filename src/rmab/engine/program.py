@@ -220,12 +220,14 @@ class _Simulator:
             drawn = self.policy.own.dynamics(state, draws)
         else:
             evidence = self.counting.evidence(counts, truth, plays, number)
-            agents: Any = evidence.agents  # of weight 1 each, or what they come to
+            agents: Any = evidence.agents
+            if not self.counting.running:
+                agents = in_line(agents)
             evidence = evidence._replace(
                 counts=in_line(evidence.counts),
                 visits=in_line(evidence.visits),
                 episode=jnp.tile(number, self.drawers),
-                agents=agents if self.counting.running else in_line(agents),
+                agents=agents,
             )
             drawn = self.policy.learner(evidence, draws)
         # A learner may leave what is the same in all trials at a width of one.
