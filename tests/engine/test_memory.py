@@ -22,7 +22,8 @@ from rmab.errors import ModelError
 from rmab.learning.learners import count_kinds, thompson
 from rmab.model.arms import Arm, Arms, Kind
 from rmab.planning.planners import myopic
-from rmab.policies.policy import Observations, Policy
+from rmab.policies.own_index import Observations
+from rmab.policies.policy import Policy
 
 CHANNEL = Kind(2, always=False, alike=True)
 PERSON = Kind(2, always=False, alike=False)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmab.errors import ModelError
-from rmab.federation.config import Shape
+from rmab.federation.messages import Shape
 from rmab.federation.player import Player
 from rmab.model.arms import InformationStates
 from rmab.model.beliefs import table_rows

@@ -12,9 +12,8 @@ import rmab
 from rmab.federation.config import Federation, KnownArm
 from rmab.federation.planner import Planner
 from rmab.linalg import Array
-from rmab.policies.own_index import MeanRewards
+from rmab.policies.own_index import MeanRewards, Observations
 from rmab.policies.plans import OwnPlan
-from rmab.policies.policy import Observations
 from tests.federation.lockstep import engine_decisions, served_decisions, true_states
 
 PAPER = rmab.channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])

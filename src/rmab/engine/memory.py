@@ -4,7 +4,7 @@ A play shows an arm's state; a fully observed arm shows it in every slot. Two su
 observations of an arm, s and then s', are a pair. Learners read counts: pairs by kind c, as
 `rmab.learning.learners` has them, and visits. They are the state of such a learner, `start`ed
 before the first slot and `update`d after each; a learner with a state of its own has `init` and
-`update` instead (`rmab.policies.policy.OwnLearner`).
+`update` instead (`rmab.policies.own_index.OwnLearner`).
 
 A policy reads few kinds of pairs or, where it learns from observations at any gap (`Policy.gaps`),
 many:
@@ -35,7 +35,8 @@ from rmab.engine.world import Truth, World
 from rmab.errors import ModelError
 from rmab.learning.learners import Evidence, count_kinds
 from rmab.model.beliefs import NEVER, InformationStates
-from rmab.policies.policy import Observations, Policy
+from rmab.policies.own_index import Observations
+from rmab.policies.policy import Policy
 
 __all__ = ["Counting", "Counts", "first_states", "next_states"]
 

@@ -41,7 +41,8 @@ from rmab.federation.rounds import (
 from rmab.model.arms import Moves
 from rmab.model.beliefs import InformationStates
 from rmab.policies.filling import Found, channel_pair
-from rmab.policies.policy import Observations, Policy, TurnsRule
+from rmab.policies.own_index import Observations
+from rmab.policies.policy import Policy, TurnsRule
 from rmab.random import CHANNELS, DRAWS, PLAYS, Draws, Key, stream, threefry, unit
 
 __all__ = ["simulator"]

@@ -27,69 +27,28 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from os import PathLike
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import FederationError, ModelError, StudyError
 from rmab.federation.aggregation import AGGREGATIONS, Aggregation
+from rmab.federation.messages import MAX_COUNTS, NAME_RULE, Shape, is_name
 from rmab.federation.rounds import DRAWS, SCHEDULES
 from rmab.model.arms import Kind
 from rmab.policies.lookahead import DEPTH, check_depth
 from rmab.policies.registry import GAPS, LEARNERS, POLICIES, check_options
 from rmab.reading import is_number, one_of, read_toml, shown
 
-__all__ = [
-    "MOST_COUNTS",
-    "NAME_RULE",
-    "Federation",
-    "KnownArm",
-    "Shape",
-    "is_name",
-    "load_federation",
-]
+__all__ = ["Federation", "KnownArm", "load_federation"]
 
-NAME_RULE = "1 to 64 letters, digits, dots, hyphens or underscores, the first a letter or digit"
-MOST_ARMS, MOST_STATES, MOST_COUNTS = 4096, 64, 2**20
+_MAX_ARMS, _MAX_STATES = 4096, 64
 _REWARDS = (1e-30, 1e30)  # sizes that single precision keeps
-
-
-def is_name(text: Any) -> bool:
-    """Whether it may name a federation or an agent."""
-    return isinstance(text, str) and bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text))
-
-
-class Shape(NamedTuple):
-    """What messages are made of: K, the states of each arm, and G.
-
-    Pairs of successive looks at an arm are counted by their gap, 1 to G slots, and those further
-    apart together.
-    """
-
-    plays: int
-    states: tuple[int, ...]
-    gaps: int
-
-    @property
-    def kinds(self) -> int:
-        """C, how many kinds of pairs are told apart."""
-        return self.gaps + 1
-
-    @property
-    def n_arms(self) -> int:
-        """N."""
-        return len(self.states)
-
-    @property
-    def size(self) -> int:
-        """How many counts an upload has."""
-        return self.kinds * sum(states**2 for states in self.states)
 
 
 @dataclass(frozen=True)
@@ -120,8 +79,8 @@ class Federation:
     def __post_init__(self) -> None:
         if not is_name(self.name):
             raise FederationError(f"name must have {NAME_RULE}, got {shown(self.name)}")
-        if not 1 <= len(self.arms) <= MOST_ARMS:
-            raise FederationError(f"there must be 1 to {MOST_ARMS} arms, got {len(self.arms)}")
+        if not 1 <= len(self.arms) <= _MAX_ARMS:
+            raise FederationError(f"there must be 1 to {_MAX_ARMS} arms, got {len(self.arms)}")
         for key, low, high, rule in (
             ("plays", 1, len(self.arms), f"between 1 and {len(self.arms)}, the number of arms"),
             ("seed", 0, 2**64 - 1, "from 0 to 2^64 - 1"),
@@ -156,9 +115,9 @@ class Federation:
             raise FederationError(
                 "options.clip must be true unless all arms have two states, got false"
             )
-        if self.shape.size > MOST_COUNTS:
+        if self.shape.size > MAX_COUNTS:
             raise FederationError(
-                f"an upload must have at most {MOST_COUNTS} counts, got {self.shape.size}: fewer "
+                f"an upload must have at most {MAX_COUNTS} counts, got {self.shape.size}: fewer "
                 "arms, states or gaps"
             )
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
@@ -248,9 +207,9 @@ def _arm(number: int, table: Mapping[str, Any]) -> KnownArm:
                 f"arm {number}: unknown key {shown(key)}{hint}; known are states, reward"
             )
     states, reward = table.get("states", 2), table.get("reward")
-    if not isinstance(states, int) or isinstance(states, bool) or not 2 <= states <= MOST_STATES:
+    if not isinstance(states, int) or isinstance(states, bool) or not 2 <= states <= _MAX_STATES:
         raise FederationError(
-            f"arm {number}: states must be a whole number from 2 to {MOST_STATES}, "
+            f"arm {number}: states must be a whole number from 2 to {_MAX_STATES}, "
             f"got {shown(states)}"
         )
     pays: list[float]

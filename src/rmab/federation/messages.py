@@ -45,7 +45,6 @@ from rmab.federation.checks import (
     take,
     whole_number,
 )
-from rmab.federation.config import MOST_COUNTS, Shape, is_name
 from rmab.federation.rounds import LONGEST
 from rmab.policies.lookahead import DEPTHS, Outlook
 from rmab.policies.own_index import OWN_INDICES
@@ -53,12 +52,16 @@ from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPl
 from rmab.reading import is_number, shown
 
 __all__ = [
+    "MAX_COUNTS",
+    "NAME_RULE",
     "PROTOCOL",
     "Merged",
     "Record",
     "RoundMessage",
+    "Shape",
     "Upload",
     "check_growth",
+    "is_name",
     "most_bytes",
     "parse_plan",
     "parse_round",
@@ -68,6 +71,8 @@ __all__ = [
 
 PROTOCOL = 1
 MAX_PLAN_AGES = 4096
+MAX_COUNTS = 2**20  # of an upload
+NAME_RULE = "1 to 64 letters, digits, dots, hyphens or underscores, the first a letter or digit"
 FEW_STATES = 4
 Ints = npt.NDArray[np.int64]
 
@@ -83,6 +88,38 @@ _KEYS = (
     "visits",
 )
 _QUOTES = 2 * len(_KEYS) + 4  # in an upload: of its keys, federation and incarnation
+
+
+def is_name(text: Any) -> bool:
+    """Whether it may name a federation or an agent."""
+    return isinstance(text, str) and bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text))
+
+
+class Shape(NamedTuple):
+    """What messages are made of: K, the states of each arm, and G.
+
+    Pairs of successive looks at an arm are counted by their gap, 1 to G slots, and those further
+    apart together.
+    """
+
+    plays: int
+    states: tuple[int, ...]
+    gaps: int
+
+    @property
+    def kinds(self) -> int:
+        """C, how many kinds of pairs are told apart."""
+        return self.gaps + 1
+
+    @property
+    def n_arms(self) -> int:
+        """N."""
+        return len(self.states)
+
+    @property
+    def size(self) -> int:
+        """How many counts an upload has."""
+        return self.kinds * sum(states**2 for states in self.states)
 
 
 class Merged(NamedTuple):
@@ -370,8 +407,8 @@ def parse_round(body: bytes) -> RoundMessage:
     if whole_number("plays", plays, 1) > len(arms):
         raise malformed(f"plays must be at most {len(arms)}, the number of arms, got {plays}")
     shape = Shape(plays, tuple(states), whole_number("gaps", gaps, 1))
-    if shape.size > MOST_COUNTS:
-        raise malformed(f"arms must have at most {MOST_COUNTS} counts, got {shape.size}")
+    if shape.size > MAX_COUNTS:
+        raise malformed(f"arms must have at most {MAX_COUNTS} counts, got {shape.size}")
     return RoundMessage(
         federation=federation,
         agent=agent,

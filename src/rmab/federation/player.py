@@ -23,8 +23,8 @@ from rmab.errors import ModelError
 from rmab.federation.messages import RoundMessage, Upload
 from rmab.federation.rounds import LONGEST, visit_limit
 from rmab.model.beliefs import NEVER, InformationStates
+from rmab.policies.own_index import Observations
 from rmab.policies.plans import OwnPlan, largest
-from rmab.policies.policy import Observations
 
 __all__ = ["Player"]
 

@@ -1,22 +1,54 @@
 """Learners that keep a state of their own, per arm and agent, and give an index from it.
 
-`rmab.policies.policy.OwnLearner` says what such a learner is. Those here are written for NumPy and
-JAX arrays alike and import NumPy alone: the engine runs them for many trials, a served agent for
-itself, by the name that `OWN_INDICES` has.
+`OwnLearner` says what such a learner is. Those here are written for NumPy and JAX arrays alike and
+import NumPy alone: the engine runs them for many trials, a served agent for itself, by the name
+that `OWN_INDICES` has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from rmab.linalg import Array, array_namespace
-from rmab.policies.policy import Observations
 
-__all__ = ["OWN_INDICES", "MeanRewards"]
+__all__ = ["OWN_INDICES", "MeanRewards", "Observations", "OwnLearner"]
+
+
+class Observations(NamedTuple):
+    """A slot as a learner with a state of its own sees it; arrays (N, ...), arms first.
+
+    played: which arms were played; state: the state of each arm, to be read where it was observed;
+    observed: where it was; reward: what the arm paid; slot: how many slots came before.
+    """
+
+    played: Array
+    observed: Array
+    state: Array
+    reward: Array
+    slot: Array
+
+
+class OwnLearner(Protocol):
+    """A learner that carries a state of its own, per arm and agent.
+
+    A state is a tuple of arrays that end in the shape it was made for: (N, M agents, R trials) in
+    the engine, (N,) in a served agent, where it is kept in the agent's file. All methods work on
+    NumPy and JAX arrays alike, element by element along agents and trials, and change nothing in
+    place. Besides `init` and `update` it has one of
+
+        index(state, slot) -> (N, ...)               what arms are played by in this slot
+        dynamics(state, evidence, draws) -> Moves    what a learner gives at the start of an episode
+    """
+
+    def init(self, n_states: int, shape: tuple[int, ...]) -> tuple[Array, ...]:
+        """The state before the first slot; n_states: of the largest arm."""
+
+    def update(self, state: Any, seen: Observations) -> tuple[Array, ...]:
+        """The state after a slot."""
 
 
 class _Sums(NamedTuple):

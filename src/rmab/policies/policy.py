@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from rmab.errors import ModelError
 from rmab.linalg import Array
@@ -30,10 +30,8 @@ from rmab.reading import is_whole, shown
 __all__ = [
     "IndexRule",
     "LookaheadRule",
-    "Observations",
     "OptimumRule",
     "OwnIndexRule",
-    "OwnLearner",
     "Policy",
     "RandomRule",
     "Rule",
@@ -41,39 +39,6 @@ __all__ = [
 ]
 
 Learner = Callable[[Any, Any], Any]  # evidence, draws -> Moves, or for channels (p01, p11)
-
-
-class Observations(NamedTuple):
-    """A slot as a learner with a state of its own sees it; arrays (N, ...), arms first.
-
-    played: which arms were played; state: the state of each arm, to be read where it was observed;
-    observed: where it was; reward: what the arm paid; slot: how many slots came before.
-    """
-
-    played: Array
-    observed: Array
-    state: Array
-    reward: Array
-    slot: Array
-
-
-class OwnLearner(Protocol):
-    """A learner that carries a state of its own, per arm and agent.
-
-    A state is a tuple of arrays that end in the shape it was made for: (N, M agents, R trials) in
-    the engine, (N,) in a served agent, where it is kept in the agent's file. All methods work on
-    NumPy and JAX arrays alike, element by element along agents and trials, and change nothing in
-    place. Besides `init` and `update` it has one of
-
-        index(state, slot) -> (N, ...)               what arms are played by in this slot
-        dynamics(state, evidence, draws) -> Moves    what a learner gives at the start of an episode
-    """
-
-    def init(self, n_states: int, shape: tuple[int, ...]) -> tuple[Array, ...]:
-        """The state before the first slot; n_states: of the largest arm."""
-
-    def update(self, state: Any, seen: Observations) -> tuple[Array, ...]:
-        """The state after a slot."""
 
 
 @dataclass(frozen=True, eq=False)
