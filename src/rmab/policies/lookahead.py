@@ -48,15 +48,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import combinations, product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError
-from rmab.linalg import computed, repeat, rounding
-from rmab.model.arms import Array, InformationStates, Kind, array_namespace
-from rmab.model.beliefs import after, table_rows
+from rmab.linalg import Array, array_namespace, computed, repeat, rounding
+from rmab.model.beliefs import InformationStates, after, table_rows
+
+if TYPE_CHECKING:  # an agent loads no more than it needs
+    from rmab.model.arms import Kind
 
 __all__ = [
     "DEPTH",

@@ -140,7 +140,7 @@ def test_copies_of_any_arms_scale():
 def test_arms_of_many_information_states_are_refused():
     slow = Arm(0.9 * np.eye(3) + 0.1 / 3, reward=[0, 1, 2])
     with pytest.raises(TooLargeError, match=r"1 different arms: \d+ information states.*0\.001"):
-        upper_bound(Arms([slow, slow]), 1, max_columns=100)
+        relaxed_value(Arms([slow, slow]), 1, max_columns=100)
 
 
 @pytest.mark.parametrize("plays", [0, 5])

@@ -11,7 +11,7 @@ from rmab.errors import ConvergenceError, TooLargeError
 from rmab.model.arms import Arm, Arms, channels, stationary_belief
 from rmab.model.information import expand
 from rmab.planning.exact.bound import upper_bound
-from rmab.planning.exact.optimum import optimal
+from rmab.planning.exact.optimum import optimal, solve_optimum
 from rmab.planning.exact.policies import (
     fixed_value,
     known_values,
@@ -242,7 +242,7 @@ def test_iteration_that_does_not_settle():
     known = known_values(random_arms(2, 0), 1, max_sweeps=3)
     assert "after 3 sweeps" in known.reasons["optimum"]
     with pytest.raises(ConvergenceError):
-        optimal(random_arms(2, 0), 1, max_sweeps=3)
+        solve_optimum(random_arms(2, 0), 1, max_sweeps=3)
 
 
 def test_arms_that_forget_too_slowly_are_refused():

@@ -84,11 +84,10 @@ _MAX_ROUNDS = 100  # of adding columns
 _BISECTIONS = 60
 
 
-def upper_bound(arms: Arms, plays: int, *, max_columns: int = _MAX_COLUMNS) -> float:
+def upper_bound(arms: Arms, plays: int) -> float:
     """The smallest L(lambda) of eq. (10): no policy's average reward per agent and slot exceeds it.
 
-    Of channels it is exact. For other arms beliefs are rounded, at 1e-9 or as finely as fits into a
-    linear programme of max_columns columns.
+    Of channels it is exact. For other arms beliefs are rounded, at 1e-9 or as finely as fits.
 
     >>> from rmab.model.arms import channels
     >>> round(upper_bound(channels([0.2, 0.2], [0.8, 0.8], 1.0), plays=1), 5)
@@ -96,7 +95,7 @@ def upper_bound(arms: Arms, plays: int, *, max_columns: int = _MAX_COLUMNS) -> f
     """
     arms.check_plays(plays)
     if not arms.are_channels:
-        return relaxed_value(arms, plays, max_columns=max_columns)
+        return relaxed_value(arms, plays)
     passive = len(arms) - plays
 
     def relaxed(subsidy: float) -> SubsidyProblem:
@@ -113,7 +112,7 @@ def upper_bound(arms: Arms, plays: int, *, max_columns: int = _MAX_COLUMNS) -> f
 
 
 def relaxed_value(arms: Arms, plays: int, *, max_columns: int = _MAX_COLUMNS) -> float:
-    """The same of any arms, channels too, by the linear programme."""
+    """The same of any arms, channels too, by a linear programme of at most max_columns columns."""
     from scipy.sparse import block_diag, csr_array, vstack
 
     arms.check_plays(plays)

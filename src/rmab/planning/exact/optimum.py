@@ -59,7 +59,7 @@ from rmab.planning.exact.chain import (
 )
 from rmab.planning.exact.gains import MAX_SWEEPS, optimal_gain
 
-__all__ = ["Optimum", "optimal"]
+__all__ = ["Optimum", "optimal", "solve_optimum"]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -109,14 +109,18 @@ class Optimum:
         return joint_code(last_seen, age, self.layout)
 
 
-def optimal(
-    arms: Arms, plays: int, *, max_states: int = _MAX_STATES, max_sweeps: int = MAX_SWEEPS
-) -> Optimum:
+def optimal(arms: Arms, plays: int, *, max_states: int = _MAX_STATES) -> Optimum:
     """The optimum over all policies that know the dynamics.
 
-    TooLargeError where more than max_states joint states may be reachable at every tolerance,
-    ConvergenceError where value iteration takes more than max_sweeps sweeps.
+    TooLargeError where more than max_states joint states may be reachable at every tolerance.
     """
+    return solve_optimum(arms, plays, max_states=max_states)
+
+
+def solve_optimum(
+    arms: Arms, plays: int, *, max_states: int = _MAX_STATES, max_sweeps: int = MAX_SWEEPS
+) -> Optimum:
+    """As `optimal`, with the limit of value iteration too: ConvergenceError past max_sweeps."""
     arms.check_plays(plays)
     n_arms = len(arms)
     tolerance = _finest_tolerance(arms, plays, max_states)

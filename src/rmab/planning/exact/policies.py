@@ -49,7 +49,7 @@ from rmab.planning.exact.chain import (
     transitions,
 )
 from rmab.planning.exact.gains import MAX_SWEEPS, chain_gain
-from rmab.planning.exact.optimum import optimal
+from rmab.planning.exact.optimum import solve_optimum
 from rmab.planning.lookahead.tables import known_lookahead
 from rmab.planning.tables import (
     fixed_best_scores,
@@ -109,7 +109,7 @@ def known_values(
         return KnownValues(dict.fromkeys(KNOWN, random_value(arms, plays)), {})
     indexed = partial(policy_value, arms, plays, max_sweeps=max_sweeps)
     compute: dict[str, Callable[[], float]] = {
-        "optimum": lambda: optimal(arms, plays, max_sweeps=max_sweeps).value,
+        "optimum": lambda: solve_optimum(arms, plays, max_sweeps=max_sweeps).value,
         "whittle": lambda: indexed(partial(whittle_table, arms)),
         "myopic": lambda: indexed(partial(myopic_table, arms)),
         "lookahead": lambda: lookahead_value(arms, plays, depth, max_sweeps=max_sweeps),
