@@ -4,7 +4,7 @@ import pytest
 
 from rmab.errors import ModelError
 from rmab.policies.registry import POLICIES, Policy, named
-from rmab.studies.study import KNOWN, LEARNERS, OPTIONS
+from rmab.policies.settings import KNOWN, LEARNERS, OPTIONS
 
 
 def test_a_study_knows_the_policies_that_exist():

@@ -8,11 +8,11 @@ import pytest
 
 import rmab
 from rmab.policies.registry import named
-from rmab.studies.figure import Claim, Drawn, Figure, Variant
+from rmab.studies.figures import Claim, Figure, FigureResult, Variant
 from rmab.studies.reproduce import figures, reproduce
 from rmab.studies.results import Curve, Results
 from rmab.studies.run import Values
-from rmab.studies.scaling import FIGURES, GAP, PLAIN
+from rmab.studies.scaling import GAP, JUDGES, PLAIN
 
 HORIZON = 60
 NAME = "<b>&$x"  # a policy may be called anything
@@ -23,7 +23,7 @@ class Small(NamedTuple):
 
     several: Results
     odd: str
-    drawn: list[Drawn]
+    drawn: list[FigureResult]
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +38,7 @@ def small() -> Small:
     theory = reproduce(short(about["theory"]))
     assert theory is not None
     results = {"fig06": theory.results[0], "fig07": theory.results[0], "fig08": theory.results[0]}
-    results |= dict.fromkeys(FIGURES, compared(several))
+    results |= dict.fromkeys(JUDGES, compared(several))
     drawn = []
     for name, figure in about.items():
         if name == "theory":
@@ -74,10 +74,10 @@ def compared(results: Results) -> Results:
     )
 
 
-def pretended(figure: Figure, results: Results) -> Drawn:
+def pretended(figure: Figure, results: Results) -> FigureResult:
     """The figure as if every variant had given these results, with a claim of each kind."""
     exact = {"optimum": 1.25, "upper_bound": 1.5, "whittle": 1.0, "fixed": None}
-    return Drawn(
+    return FigureResult(
         figure,
         [results] * len(figure.variants),
         values=[Values(exact, {"fixed": "too <large>"}) for _ in figure.variants],

@@ -6,11 +6,11 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
+from rmab.policies.settings import KNOWN, LEARNERS
 from rmab.report import canvas, plots
-from rmab.report import style as looks
+from rmab.report.style import label, line_styles
 from rmab.studies.results import Curve
 from rmab.studies.scaling import GAP, PLAIN
-from rmab.studies.study import KNOWN, LEARNERS
 
 
 @pytest.mark.parametrize("horizon", [1, 2, 60, 1000])
@@ -36,14 +36,16 @@ def test_episodes_that_few_trials_finished_are_left_out():
     assert canvas.kept_episodes(np.array([10.0]), 10).tolist() == [0]  # one episode is all there is
 
 
-def test_every_policy_has_a_look_of_its_own(small):
-    each = list(looks.LOOKS.values())
-    assert set(looks.LOOKS) >= {*LEARNERS, *KNOWN}
-    assert len({look.label for look in each}) == len(each)
-    assert len({look.colour for look in each}) == len(each)
-    assert len({(look.dash, look.marker) for look in each}) == len(each)
-    assert looks.label("fedtswi") == "FedTSWI"
-    assert looks.label(small.odd) == small.odd
+def test_every_policy_has_a_style_of_its_own(small):
+    names = [*LEARNERS, *KNOWN]
+    each = list(line_styles(names).values())
+    assert len({style.label for style in each}) == len(names)
+    assert not {style.label for style in each} & set(names)  # all have more than a name
+    assert len({style.colour for style in each}) == len(names)
+    assert len({(style.dash, style.marker) for style in each}) == len(names)
+    assert all(style.marker for style in each[: len(LEARNERS)])
+    assert label("fedtswi") == "FedTSWI"
+    assert label(small.odd) == small.odd
 
 
 def test_a_study_is_drawn_with_its_bands(small):
@@ -55,7 +57,7 @@ def test_a_study_is_drawn_with_its_bands(small):
     for (name, result), line, band in zip(
         small.several.items(), reward.get_lines(), reward.collections, strict=True
     ):
-        assert line.get_label() == looks.label(name)
+        assert line.get_label() == label(name)
         _, curve = canvas.binned(result.slots, edges)
         assert np.asarray(line.get_ydata()).tolist() == curve.mean.tolist()
         corners = np.asarray(band.get_paths()[0].vertices)
@@ -165,9 +167,9 @@ def test_regret_is_drawn_with_its_laws_and_shares(small):
     np.testing.assert_allclose(y(theorem), final / np.sqrt(places))
     np.testing.assert_allclose(y(below.get_lines()[0]), 0.5)
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert legend == [looks.label(PLAIN), looks.label(GAP), "As 1/√M (Theorem 1)"]
+    assert legend == [label(PLAIN), label(GAP), "As 1/√M (Theorem 1)"]
     slopes = [text.get_text().replace("\N{MINUS SIGN}", "") for text in first.texts]
-    assert slopes == [f"{looks.label(name)}: M^0.00" for name in (PLAIN, GAP)]
+    assert slopes == [f"{label(name)}: M^0.00" for name in (PLAIN, GAP)]
 
 
 def test_regret_over_the_slots_is_that_of_the_run(small):

@@ -1,6 +1,7 @@
-"""How lines look: a policy has one name, colour, dash and marker wherever it is drawn.
+"""How lines are drawn: a policy has one label, colour, dash and marker in every drawing.
 
-The colours (Okabe and Ito, Tol) are told apart by the colour-blind.
+The colours (Okabe and Ito, Tol) can be told apart by the colour-blind. Learners have solid lines
+with markers, policies that know the dynamics have dashes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["LOOKS", "STYLE", "Look", "label", "looks_of", "spare"]
+from rmab.policies.settings import KNOWN, LEARNERS
+
+__all__ = ["STYLE", "LineStyle", "label", "line_styles", "spare_style"]
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the layout is the same everywhere
@@ -34,7 +37,7 @@ Dash = str | tuple[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Look:
+class LineStyle:
     """How a line is named and drawn."""
 
     label: str
@@ -43,27 +46,36 @@ class Look:
     marker: str = ""
 
 
-# Learners have whole lines with markers, policies that know the dynamics have dashes.
-LOOKS = {
-    "fedtswi": Look("FedTSWI", "#d55e00", "-", "o"),
-    "fedts-myopic": Look("FedTS-Myopic", "#0072b2", "-", "s"),
-    "feducb-wi": Look("FedUCB-WI", "#e69f00", "-", "^"),
-    "feducb-myopic": Look("FedUCB-Myopic", "#56b4e9", "-", "D"),
-    "fed1-ucb": Look("Fed1-UCB", "#cc79a7", "-", "v"),
-    "fedtswi-gap": Look("FedTSWI-gap", "#117733", "-", "P"),
-    "fedts-myopic-gap": Look("FedTS-Myopic-gap", "#004488", "-", "X"),
-    "feducb-wi-gap": Look("FedUCB-WI-gap", "#aa4499", "-", "<"),
-    "fedts-lookahead-gap": Look("FedTS-Lookahead-gap", "#661100", "-", "*"),
-    "optimal": Look("Optimal", "#000000", "-."),
-    "whittle": Look("WI policy", "#009e73", "--"),
-    "myopic": Look("Myopic policy", "#332288", ":"),
-    "lookahead": Look("Lookahead policy", "#44aa99", (0, (5, 1))),
-    "fixed": Look("Fixed selection", "#7f7f7f", (0, (6, 2, 1, 2, 1, 2))),
-    "fixed-best": Look("Fixed selection, best pay", "#882255", (0, (3, 1, 1, 1))),
-    "random": Look("Random selection", "#999933", (0, (1, 2))),
+_LABELS_AND_COLOURS = {
+    "fedtswi": ("FedTSWI", "#d55e00"),
+    "fedts-myopic": ("FedTS-Myopic", "#0072b2"),
+    "feducb-wi": ("FedUCB-WI", "#e69f00"),
+    "feducb-myopic": ("FedUCB-Myopic", "#56b4e9"),
+    "fed1-ucb": ("Fed1-UCB", "#cc79a7"),
+    "fedtswi-gap": ("FedTSWI-gap", "#117733"),
+    "fedts-myopic-gap": ("FedTS-Myopic-gap", "#004488"),
+    "feducb-wi-gap": ("FedUCB-WI-gap", "#aa4499"),
+    "fedts-lookahead-gap": ("FedTS-Lookahead-gap", "#661100"),
+    "optimal": ("Optimal", "#000000"),
+    "whittle": ("WI policy", "#009e73"),
+    "myopic": ("Myopic policy", "#332288"),
+    "lookahead": ("Lookahead policy", "#44aa99"),
+    "fixed": ("Fixed selection", "#7f7f7f"),
+    "fixed-best": ("Fixed selection, best pay", "#882255"),
+    "random": ("Random selection", "#999933"),
 }
-# For lines without a look of their own: variants, arms, a user's policies.
-SPARE = (
+_MARKERS = ("o", "s", "^", "D", "P", "X", "<", "*", "v", "h", ">", "d")  # of learners in order
+_DASHES: tuple[Dash, ...] = (  # of policies that know the dynamics, in order
+    "--",
+    ":",
+    (0, (5, 1)),
+    "-.",
+    (0, (6, 2, 1, 2, 1, 2)),
+    (0, (3, 1, 1, 1)),
+    (0, (1, 2)),
+)
+# For lines that are no built-in policy: variants, arms, a user's policies.
+_SPARE = (
     ("#aa3377", "P"),
     ("#4477aa", "s"),
     ("#228833", "^"),
@@ -73,19 +85,35 @@ SPARE = (
 )
 
 
+def _described(name: str) -> tuple[str, str] | None:
+    """The label and the colour of a built-in policy; None for any other name."""
+    return _LABELS_AND_COLOURS.get(name)
+
+
 def label(name: str) -> str:
     """What the paper calls a policy; a user's keeps its name."""
-    return LOOKS[name].label if name in LOOKS else name
+    described = _described(name)
+    return name if described is None else described[0]
 
 
-def spare(text: str, place: int) -> Look:
-    """The look of a line that has none of its own, by its place among such lines."""
-    colour, marker = SPARE[place % len(SPARE)]
-    return Look(text, colour, "-", marker)
+def _line_style(name: str) -> LineStyle | None:
+    """How a built-in policy is drawn; None for any other name."""
+    described = _described(name)
+    if described is None:
+        return None
+    if name in LEARNERS:
+        return LineStyle(*described, marker=_MARKERS[LEARNERS.index(name) % len(_MARKERS)])
+    return LineStyle(*described, dash=_DASHES[KNOWN.index(name) % len(_DASHES)])
 
 
-def looks_of(names: Iterable[str]) -> dict[str, Look]:
-    """The look of each of these policies."""
+def spare_style(text: str, place: int) -> LineStyle:
+    """The style of a line that is no built-in policy, by its place among such lines."""
+    colour, marker = _SPARE[place % len(_SPARE)]
+    return LineStyle(text, colour, marker=marker)
+
+
+def line_styles(names: Iterable[str]) -> dict[str, LineStyle]:
+    """The style of each of these policies."""
     listed = list(names)
-    own = [name for name in listed if name not in LOOKS]
-    return {name: LOOKS.get(name) or spare(name, own.index(name)) for name in listed}
+    own = [name for name in listed if _described(name) is None]
+    return {name: _line_style(name) or spare_style(name, own.index(name)) for name in listed}
