@@ -10,6 +10,7 @@ import pytest
 from matplotlib.image import imread
 
 from rmab.report.page import write_paper, write_study
+from rmab.studies.study import KEYS
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
@@ -118,6 +119,7 @@ def test_the_settings_and_arms_of_a_study_are_in_it(small, study):
     assert settings["Trials"] == ["64"]
     assert settings["Draws"] == [small.several.study.draws]
     assert settings["Policies"] == [f"{small.odd}, whittle"]
+    assert {"Arms N", *(key.label for key in KEYS.values())} <= set(settings)
     assert ["2", "0.89", "0.17", "0.9", "0.5174"] in page.rows
 
 
@@ -203,12 +205,27 @@ def test_nothing_done_is_said(tmp_path):
 
 
 def test_the_same_results_give_the_same_bytes(small, paper, tmp_path):
+    """Drawn again, one figure of each kind: its files, its claims and its part of the page."""
     folder, _ = paper
     (tmp_path / "report.html").write_text("old", encoding="utf-8")
-    write_paper(tmp_path, small.drawn)
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(p.name for p in folder.iterdir())
-    for path in tmp_path.iterdir():
-        assert path.read_bytes() == (folder / path.name).read_bytes(), path.name
+    kinds = {(each.figure.x, each.figure.y): each for each in small.drawn}
+    assert len(kinds) == 9
+    write_paper(tmp_path, list(kinds.values()))
+    again, before = (
+        (each / "report.html").read_text(encoding="utf-8") for each in (tmp_path, folder)
+    )
+    claims, all_claims = (
+        json.loads((each / "claims.json").read_text(encoding="utf-8"))
+        for each in (tmp_path, folder)
+    )
+    for name in (each.name for each in kinds.values()):
+        assert claims[name] == all_claims[name]
+        start = again.index(f'<section id="{name}">')
+        assert again[start : again.index("</section>", start)] in before
+    drawn_again = {path.name for path in tmp_path.iterdir()} - {"report.html", "claims.json"}
+    assert {f"{each.name}.svg" for each in kinds.values()} <= drawn_again
+    for name in drawn_again:
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), name
 
 
 def test_chapters_stand_in_their_order(small, paper):
