@@ -84,7 +84,7 @@ def test_an_error_on_the_way_is_passed_on():
         run(replace(KNOWN, trials=100), fail, batch=32)
 
 
-# ----------------------------------------------------------------- what observations at any gap earn
+# ---------------------------------------------------------------- what observations at any gap earn
 
 
 @pytest.mark.slow

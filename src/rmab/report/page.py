@@ -85,11 +85,11 @@ def write_paper(
 
 _TITLE = "The paper's figures, run again"
 _INTRODUCTION = (
-    "Each figure of the paper's simulations was computed anew and drawn. Below each stands what "
-    "the paper says of it, what was measured, and whether it held. A difference counts when it "
+    "All figures of the paper's simulations, computed and drawn again. Below each figure: what the "
+    "paper claims, what was measured, and whether the claim held. A difference counts if it "
     "exceeds four standard errors. Bands in the drawings are 95 %: 1.96 standard errors to each "
-    "side. Rewards are averages per agent and slot, and regret is counted against the Whittle "
-    "(WI) policy with known dynamics."
+    "side. Rewards are averages per agent and slot, and regret is against the Whittle (WI) policy "
+    "with known dynamics."
 )
 
 

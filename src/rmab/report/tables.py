@@ -62,10 +62,10 @@ def what_was_run(results: Results) -> Markup:
     return join(said, tag("p", note, "note"))
 
 
-def means_table(done: Sequence[tuple[str, Results]]) -> Markup:
+def means_table(runs: Sequence[tuple[str, Results]]) -> Markup:
     """One row for each policy of each variant."""
     rows: list[list[str]] = []
-    for text, results in done:
+    for text, results in runs:
         for name, r in results.items():
             rows.append(
                 [
@@ -77,7 +77,7 @@ def means_table(done: Sequence[tuple[str, Results]]) -> Markup:
                     _plus_minus(r.behind, r.behind_se),
                 ]
             )
-    named = [*(["Variant"] if done[0][0] else []), "Policy"]
+    named = [*(["Variant"] if runs[0][0] else []), "Policy"]
     head = [*named, "Mean", "Last tenth", "Episodes", "Shortfall to whittle"]
     return table("Means", head, rows, numbers_from=len(named))
 
@@ -203,5 +203,12 @@ def _arm_rows(arms: Arms) -> tuple[list[str], list[list[str]]]:
             chances = (", ".join(f"{p:g}" for p in P[s]) for P in (arm.passive, arm.active))
             rewards = (f"{r[s]:g}" for r in (arm.reward_passive, arm.reward_active))
             rows.append([f"{number}, {observed}" if s == 0 else "", str(s), *chances, *rewards])
-    head = ["Arm", "State", "Passive row", "Active row", "Passive reward", "Active reward"]
+    head = [
+        "Arm",
+        "State",
+        "Passive transitions",
+        "Active transitions",
+        "Passive reward",
+        "Active reward",
+    ]
     return head, rows

@@ -30,9 +30,9 @@ from rmab.studies.figures import (
 )
 from rmab.studies.run import value
 
-__all__ = ["FIGURES", "SECTIONS", "figures", "reproduce"]
+__all__ = ["FIGURES", "figures", "reproduce"]
 
-MIN_CLOSED = 0.75  # of the distance from random to Whittle, for "approaches"
+_MIN_CLOSED = 0.75  # of the distance from random to Whittle, for "approaches"
 
 
 def _any_arms(done: FigureResult) -> list[Claim]:
@@ -63,7 +63,7 @@ def _any_arms(done: FigureResult) -> list[Claim]:
             f"in the last tenth of the slots it has closed {100 * closed:.0f} % of the distance "
             f"from random to Whittle and is {gap:.5f} ± {gap_se:.5f} behind; over the horizon "
             f"{learnt.behind:.5f} ± {learnt.behind_se:.5f}.",
-            bool(closed > MIN_CLOSED),
+            bool(closed > _MIN_CLOSED),
         ),
         Claim(
             "Learning pays: FedTSWI is better than playing at random.",
@@ -73,20 +73,20 @@ def _any_arms(done: FigureResult) -> list[Claim]:
     ]
 
 
-class Section(NamedTuple):
+class _Section(NamedTuple):
     """The folder of a section's figures, and their judges."""
 
     folder: str
     judges: Mapping[str, Judge]
 
 
-SECTIONS = {
-    "paper": Section("paper_figures", paper.JUDGES),
-    "gaps": Section("regret_figures", scaling.JUDGES),
-    "beyond": Section("catalogue", dict.fromkeys(("fading", "machine", "adherence"), _any_arms)),
+_SECTIONS = {
+    "paper": _Section("paper_figures", paper.JUDGES),
+    "gaps": _Section("regret_figures", scaling.JUDGES),
+    "beyond": _Section("catalogue", dict.fromkeys(("fading", "machine", "adherence"), _any_arms)),
 }
 FIGURES: dict[str, Judge] = {
-    name: judge for section in SECTIONS.values() for name, judge in section.judges.items()
+    name: judge for section in _SECTIONS.values() for name, judge in section.judges.items()
 }
 
 
@@ -97,7 +97,7 @@ def figures(names: Sequence[str] = (), trials: int | None = None) -> list[Figure
             raise StudyError(f"unknown figure {name!r}; known are {', '.join(FIGURES)}")
     return [
         load_figure(section.folder, name, key, trials)
-        for key, section in SECTIONS.items()
+        for key, section in _SECTIONS.items()
         for name in section.judges
         if not names or name in names
     ]
