@@ -13,8 +13,8 @@ import pytest
 
 from rmab.cli.main import _parser
 from rmab.errors import ProtocolError
-from rmab.federation.config import Federation, Shape, load_federation
-from rmab.federation.messages import parse_upload
+from rmab.federation.config import Federation, load_federation
+from rmab.federation.messages import Shape, parse_upload
 from rmab.service.server.metrics import Metrics
 from rmab.service.server.openapi import document
 

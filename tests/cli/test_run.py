@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rmab.cli import main
-from rmab.policies.settings import KNOWN, LEARNERS
+from rmab.policies.registry import KNOWN, LEARNERS
 from tests.cli.commands import Ran, toml
 
 EVERY_POLICY = [*LEARNERS, *KNOWN]

@@ -1,6 +1,6 @@
 """How lines are drawn: every policy in its own way, a user's by its name."""
 
-from rmab.policies.settings import KNOWN, LEARNERS
+from rmab.policies.registry import KNOWN, LEARNERS
 from rmab.report.style import label, line_styles
 
 

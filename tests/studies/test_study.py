@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmab import Arm, Arms, RmabError, Study, StudyError, channels, load
-from rmab.policies.settings import KNOWN, LEARNERS
+from rmab import Arm, Arms, Policy, RmabError, Study, StudyError, channels, load
+from rmab.policies.registry import KNOWN, LEARNERS, named
 from rmab.studies.study import KEYS, from_table, read_table
 
 ARMS = channels(p01=[0.2, 0.89], p11=[0.8, 0.17], reward=[0.4, 0.9])
@@ -148,9 +148,9 @@ def test_policies_must_be_a_list(policies):
         ((), "at least one"),
         (["nope"], "unknown 'nope'; known are fedtswi, "),
         (["whittle", "whittle"], "'whittle' twice"),
-        (["whittle", SimpleNamespace(name="whittle", planner=None)], "'whittle' twice"),
-        ([SimpleNamespace(name="", planner=None)], "names"),
-        ([SimpleNamespace(planner=None)], "names"),
+        (["whittle", named("whittle", 10)], "'whittle' twice"),
+        ([Policy("", depth=1)], "names"),
+        ([SimpleNamespace(name="whittle")], "names"),
         ([3], "got 3"),
         ([None], "got None"),
         ([["whittle"]], r"got \['whittle'\]"),
@@ -178,7 +178,7 @@ def test_every_field_but_the_arms_is_a_key_of_a_file():
 @pytest.mark.parametrize("key", [name for name, key in KEYS.items() if key.choices])
 @pytest.mark.parametrize("word", ["default", "last"])
 def test_words_that_are_known_are_taken(key, word):
-    choices = KEYS[key].choices
+    choices = tuple(KEYS[key].choices)
     assert getattr(study(), key) in choices
     given = getattr(study(), key) if word == "default" else choices[-1]
     assert getattr(study(**{key: given}), key) == given

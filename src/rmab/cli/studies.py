@@ -134,31 +134,28 @@ def _study_help() -> str:
 
 
 def _policies_help() -> list[str]:
-    """The policies by what they learn from, and the options of each."""
-    from rmab.policies.settings import KNOWN, LEARNERS, OPTIONS
+    """The policies by group with the names of their options, then the options."""
+    from rmab.policies.registry import GROUPS, OPTIONS, POLICIES
 
-    any_gap = [name for name in LEARNERS if "gaps" in OPTIONS[name]]
-    groups = {
-        "policies that learn from observations in consecutive slots, as the paper's do": [
-            name for name in LEARNERS if name not in any_gap
-        ],
-        "policies that learn from successive observations at any gap": any_gap,
-        "policies that know the dynamics": KNOWN,
-    }
     lines = []
-    for title, names in groups.items():
-        lines += [f"{title}:"]
-        for name in names:
-            taken = ", ".join(OPTIONS.get(name, ()))
-            lines += _item(name, f"options: {taken}" if taken else "")
-    return [*lines, "options stand in a table of their own: options.fedtswi-gap.gaps = 64"]
+    for group, title in GROUPS.items():
+        lines.append(f"policies: {title}")
+        for name, entry in POLICIES.items():
+            if entry.group == group:
+                taken = f"; options {', '.join(entry.options)}" if entry.options else ""
+                lines += _item(name, entry.summary + taken)
+    lines += ["", "options of a policy, as in options.fedtswi-gap.gaps = 64:"]
+    for name, option in OPTIONS.items():
+        lines += _item(name, f"{option.meaning}; default: {option.default}")
+    return lines
 
 
 def _item(name: str, about: str) -> list[str]:
     """A name and what is said of it, below its own start where that takes several lines."""
     import textwrap
 
-    return textwrap.wrap(f"  {name:<20}  {about}".rstrip(), _HELP_WIDTH, subsequent_indent=" " * 24)
+    text = f"  {name:<20}  {about}"
+    return textwrap.wrap(text, _HELP_WIDTH, subsequent_indent=" " * 24, break_on_hyphens=False)
 
 
 def _load(options: argparse.Namespace) -> Study:

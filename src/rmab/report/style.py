@@ -1,7 +1,6 @@
 """How lines are drawn: a policy has one label, colour, dash and marker in every drawing.
 
-The colours (Okabe and Ito, Tol) can be told apart by the colour-blind. Learners have solid lines
-with markers, policies that know the dynamics have dashes.
+Built-in policies have theirs in the registry; all others take one of a few spare styles.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rmab.policies.settings import KNOWN, LEARNERS
+from rmab.policies.registry import POLICIES, Entry
 
 __all__ = ["STYLE", "LineStyle", "label", "line_styles", "spare_style"]
 
@@ -46,34 +45,6 @@ class LineStyle:
     marker: str = ""
 
 
-_LABELS_AND_COLOURS = {
-    "fedtswi": ("FedTSWI", "#d55e00"),
-    "fedts-myopic": ("FedTS-Myopic", "#0072b2"),
-    "feducb-wi": ("FedUCB-WI", "#e69f00"),
-    "feducb-myopic": ("FedUCB-Myopic", "#56b4e9"),
-    "fed1-ucb": ("Fed1-UCB", "#cc79a7"),
-    "fedtswi-gap": ("FedTSWI-gap", "#117733"),
-    "fedts-myopic-gap": ("FedTS-Myopic-gap", "#004488"),
-    "feducb-wi-gap": ("FedUCB-WI-gap", "#aa4499"),
-    "fedts-lookahead-gap": ("FedTS-Lookahead-gap", "#661100"),
-    "optimal": ("Optimal", "#000000"),
-    "whittle": ("WI policy", "#009e73"),
-    "myopic": ("Myopic policy", "#332288"),
-    "lookahead": ("Lookahead policy", "#44aa99"),
-    "fixed": ("Fixed selection", "#7f7f7f"),
-    "fixed-best": ("Fixed selection, best pay", "#882255"),
-    "random": ("Random selection", "#999933"),
-}
-_MARKERS = ("o", "s", "^", "D", "P", "X", "<", "*", "v", "h", ">", "d")  # of learners in order
-_DASHES: tuple[Dash, ...] = (  # of policies that know the dynamics, in order
-    "--",
-    ":",
-    (0, (5, 1)),
-    "-.",
-    (0, (6, 2, 1, 2, 1, 2)),
-    (0, (3, 1, 1, 1)),
-    (0, (1, 2)),
-)
 # For lines that are no built-in policy: variants, arms, a user's policies.
 _SPARE = (
     ("#aa3377", "P"),
@@ -85,25 +56,9 @@ _SPARE = (
 )
 
 
-def _described(name: str) -> tuple[str, str] | None:
-    """The label and the colour of a built-in policy; None for any other name."""
-    return _LABELS_AND_COLOURS.get(name)
-
-
 def label(name: str) -> str:
     """What the paper calls a policy; a user's keeps its name."""
-    described = _described(name)
-    return name if described is None else described[0]
-
-
-def _line_style(name: str) -> LineStyle | None:
-    """How a built-in policy is drawn; None for any other name."""
-    described = _described(name)
-    if described is None:
-        return None
-    if name in LEARNERS:
-        return LineStyle(*described, marker=_MARKERS[LEARNERS.index(name) % len(_MARKERS)])
-    return LineStyle(*described, dash=_DASHES[KNOWN.index(name) % len(_DASHES)])
+    return POLICIES[name].label if name in POLICIES else name
 
 
 def spare_style(text: str, place: int) -> LineStyle:
@@ -113,7 +68,14 @@ def spare_style(text: str, place: int) -> LineStyle:
 
 
 def line_styles(names: Iterable[str]) -> dict[str, LineStyle]:
-    """The style of each of these policies."""
+    """The style of each of these policies, from the registry where it is a built-in one."""
     listed = list(names)
-    own = [name for name in listed if _described(name) is None]
-    return {name: _line_style(name) or spare_style(name, own.index(name)) for name in listed}
+    own = [name for name in listed if name not in POLICIES]
+    return {
+        name: spare_style(name, own.index(name)) if name in own else _built_in(POLICIES[name])
+        for name in listed
+    }
+
+
+def _built_in(entry: Entry) -> LineStyle:
+    return LineStyle(entry.label, entry.colour, entry.dash, entry.marker)

@@ -22,33 +22,25 @@ Arms count from 1, rows, columns and states from 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import resources
 from importlib.resources.abc import Traversable
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rmab.errors import ModelError, StudyError
+from rmab.federation.aggregation import AGGREGATIONS
 from rmab.federation.rounds import DRAWS, SCHEDULES
 from rmab.model.arms import OBSERVED, Arm, Arms, channels
 from rmab.policies.lookahead import DEPTH, check_depth
-from rmab.policies.settings import (
-    KNOWN,
-    LEARNERS,
-    check_options,
-    is_number,
-    one_of,
-    read_toml,
-    shown,
-)
-
-if TYPE_CHECKING:
-    from rmab.policies.registry import Policy
+from rmab.policies.policy import Policy
+from rmab.policies.registry import KNOWN, LEARNERS, check_options
+from rmab.reading import is_number, one_of, read_toml, shown
 
 __all__ = ["KEYS", "Key", "Study", "from_table", "load", "read_table"]
 
@@ -67,11 +59,11 @@ class Key(NamedTuple):
 
     label: str  # in the report
     about: str  # in the help
-    choices: tuple[str, ...] = ()  # the words it may be; empty: no word
+    choices: Collection[str] = ()  # the words it may be; empty: it is no word
 
 
 def _key(
-    default: Any, label: str, about: str, choices: tuple[str, ...] = (), *, last: bool = False
+    default: Any, label: str, about: str, choices: Collection[str] = (), *, last: bool = False
 ) -> Any:
     """A field of `Study`. last: a list or table, which stands after the plain values in a file.
 
@@ -120,6 +112,9 @@ class Study:
         "whether all agents plan with one draw of the dynamics, or each with its own",
         DRAWS,
     )
+    aggregation: str = _key(
+        "sum", "Aggregation", "what agents learn from one another", AGGREGATIONS
+    )
 
     def __post_init__(self) -> None:
         self._check_arms()
@@ -137,7 +132,7 @@ class Study:
             object.__setattr__(self, key, int(value))
         for key, (_, _, choices) in KEYS.items():
             if choices:
-                one_of(key, getattr(self, key), choices)
+                one_of(key, getattr(self, key), tuple(choices))
         alike = [arm.moves_alike for arm in self.arms]
         if self.realisations == "shared" and not all(alike):
             raise StudyError(
@@ -183,10 +178,11 @@ class Study:
             raise StudyError(f"policies must be a list of names, got {shown(self.policies)}")
         if not self.policies:
             raise StudyError("policies must name at least one policy, got an empty list")
+        policy: Any
         for policy in self.policies:
             if isinstance(policy, str):
                 one_of("policies", policy, (*LEARNERS, *KNOWN))
-            elif not hasattr(policy, "planner") or not getattr(policy, "name", ""):
+            elif not isinstance(policy, Policy) or not policy.name:
                 raise StudyError(
                     f"policies must be names or rmab.Policy objects, got {shown(policy)}"
                 )
