@@ -197,7 +197,7 @@ def test_words_must_be_among_the_known(key, value):
         (3, "^options must be a table"),
         ({"nope": {}}, "^options: unknown 'nope'"),
         ({"fedtswi": 3}, r"^options\.fedtswi must be a table"),
-        ({"fedtswi": {"sigma": 1}}, "unknown key 'sigma'; fedtswi has prior"),
+        ({"fedtswi": {"sigma": 1}}, "unknown key 'sigma'; fedtswi has aggregation, prior"),
         ({"random": {"sigma": 1}}, "unknown key 'sigma'; random takes no options"),
         ({"feducb-wi": {"clip": 1}}, r"feducb-wi\.clip must be true or false, got 1"),
         ({"fedtswi": {"prior": (0, 1)}}, r"fedtswi\.prior must be a number, or two numbers"),
