@@ -14,7 +14,6 @@ from rmab.errors import RmabError, StudyError
 
 if TYPE_CHECKING:
     from rmab.model.arms import Arm
-    from rmab.planning.index.indices import Indices
     from rmab.studies.figures import FigureResult
     from rmab.studies.results import Results
     from rmab.studies.study import Study
@@ -259,7 +258,9 @@ def _arm_indices(arm: Arm, max_age: int, discount: float | None = None) -> dict[
     >>> _arm_indices(Arm([[0.8, 0.2], [0.2, 0.8]], reward=[0, 1]), max_age=1)["index"]
     [[0.2], [0.8]]
     """
-    found = _indices(arm, max_age, discount)
+    from rmab.planning.index.indices import whittle_indices
+
+    found = whittle_indices(arm, discount, None if arm.observed == "always" else max_age)
     answer: dict[str, Any] = {"indexable": found.indexable}
     if found.never_seen is not None:
         answer["never_seen"] = _plain(found.never_seen)
@@ -275,24 +276,6 @@ def _arm_indices(arm: Arm, max_age: int, discount: float | None = None) -> dict[
         )
         answer["witness"] = {**place, "low": low, "high": high}
     return answer
-
-
-def _indices(arm: Arm, max_age: int, discount: float | None) -> Indices:
-    """By the solver, but of a channel under average reward in closed form, which is proven."""
-    from rmab.model.arms import Arms
-    from rmab.planning.index import indices
-    from rmab.planning.planners import index_table, whittle_at
-
-    alone = Arms([arm])
-    if arm.observed == "always":
-        return indices.whittle_indices(arm, discount)
-    if discount is not None or not alone.are_channels:
-        return indices.whittle_indices(arm, discount, max_age)
-    row = index_table(whittle_at, alone, max_age)[0]
-    frozen = alone.p01[0] == 0 and alone.p11[0] == 1 and alone.reward[0] > 0
-    reason = "depends on the starting class: the arm never changes" if frozen else ""
-    verdict = None if frozen else True
-    return indices.Indices(row[1:].reshape(2, max_age), verdict, reason, None, float(row[0]))
 
 
 def _plain(value: Any) -> Any:

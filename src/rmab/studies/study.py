@@ -81,7 +81,7 @@ class Study:
 
     arms: an `Arms`, or a list of `Arm`, which becomes one; policies: names, or `rmab.Policy`
     objects of one's own; options: settings by policy name; weights: the weight of each agent's
-    counts in the sum (default 1 each).
+    counts in the sum (default 1 each); aggregation: see rmab.federation.aggregation.
     """
 
     arms: Arms
