@@ -9,6 +9,7 @@ from rmab.model.information import expand, settled_age
 from rmab.planning.channel.index import whittle_at
 from rmab.planning.index.finite import finite_indices
 from rmab.planning.index.indices import gittins_indices, whittle_indices
+from tests.oracles.one_arm import iterated_advantage
 
 
 def seen(passive, active, reward_passive, reward_active) -> Arm:
@@ -115,19 +116,7 @@ def test_a_witness_names_the_last_seen_state_and_its_age():
     assert low < high
     chain = expand(FALLS_BACK, settled_age(FALLS_BACK))
     place = 1 + last_seen * settled_age(FALLS_BACK) + age - 1
-    assert advantage(chain, low)[place] < 0 < advantage(chain, high)[place]
-
-
-def advantage(arm: Arm, subsidy: float) -> np.ndarray:
-    """Of active over passive by relative value iteration, half of the slots skipped: (S,)."""
-    value, before = np.zeros(arm.states), np.ones(arm.states)
-    while np.abs(value - before).max() > 1e-12:
-        before = value
-        played = arm.reward_active + arm.active @ value
-        left_alone = arm.reward_passive + subsidy + arm.passive @ value
-        value = (value + np.maximum(played, left_alone)) / 2
-        value -= value[0]
-    return np.asarray(played - left_alone)
+    assert iterated_advantage(chain, low)[place] < 0 < iterated_advantage(chain, high)[place]
 
 
 def test_ages_that_are_not_asked_for_end_where_the_belief_has_settled():
