@@ -22,14 +22,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["SHORT", "Apart", "History", "Problem", "factored", "most_intervals", "places"]
+__all__ = ["SHORT_INTERVAL", "Apart", "History", "Problem", "factored", "most_intervals", "places"]
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-CLEAR = 1e-10  # an advantage below this, against the largest of its interval, may be rounding
-SHORT = 1e-9  # nothing is clear in an interval below this
-ROUNDING = 1e-13  # an interval below this is none
+_CLEAR_SHARE = 1e-10  # an advantage below this share of the largest of its interval may be rounding
+SHORT_INTERVAL = 1e-9  # nothing is clear in an interval below this
+_NO_INTERVAL = 1e-13  # an interval below this is none
 
 
 @dataclass(frozen=True)
@@ -132,12 +132,12 @@ class History:
         weak = np.zeros_like(active) if weak is None else weak
         stays = active if tied is None else active & ~tied
         length = (right - left) / (1 + abs(middle))
-        if length <= SHORT:
+        if length <= SHORT_INTERVAL:
             self.index[stays & (self.index == ends[0])] = ends[1]
-            self.doubtful |= active & was_passive & (length > ROUNDING)
+            self.doubtful |= active & was_passive & (length > _NO_INTERVAL)
             return
         self.index[stays] = ends[1]
-        least = max(CLEAR * (1 + float(size.max())), error)
+        least = max(_CLEAR_SHARE * (1 + float(size.max())), error)
         self.error = max(self.error, error)
         clear = (size > least) & ~weak
 
