@@ -36,7 +36,7 @@ _HOMES = {
     "StudyError": "rmab.errors",
     "TooLargeError": "rmab.errors",
     "UnreachableError": "rmab.errors",
-    "Policy": "rmab.policies.registry",
+    "Policy": "rmab.policies.policy",
     "Draws": "rmab.random",
     "Evidence": "rmab.learning.learners",
     "episode_bound": "rmab.planning.exact.bounds",
@@ -136,7 +136,7 @@ if TYPE_CHECKING:
     from rmab.planning.index.finite import Indices
     from rmab.planning.index.indices import gittins_indices, whittle_indices
     from rmab.planning.planners import index_table
-    from rmab.policies.registry import Policy
+    from rmab.policies.policy import Policy
     from rmab.random import Draws
     from rmab.service.agent.agent import Agent
     from rmab.studies.results import Results

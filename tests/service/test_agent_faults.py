@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 
-from rmab.federation.config import Shape
+from rmab.federation.messages import Shape
 from rmab.service.agent import client as link
 from rmab.service.agent import exchange
 from tests.service.pretend_server import (

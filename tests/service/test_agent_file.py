@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rmab.errors import FederationError, StorageError
-from rmab.federation.config import Shape
+from rmab.federation.messages import Shape
 from rmab.service import sqlite as own_file
 from rmab.service.agent.leftovers import pack, unpack
 from rmab.service.agent.state_file import AgentFile, Look, default_file

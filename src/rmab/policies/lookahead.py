@@ -45,14 +45,16 @@ import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import combinations, product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError
-from rmab.linalg import computed, repeat, rounding
-from rmab.model.arms import Array, Kind, array_namespace
+from rmab.linalg import Array, array_namespace, computed, repeat, rounding
+
+if TYPE_CHECKING:  # an agent loads no more than it needs
+    from rmab.model.arms import Kind
 
 __all__ = [
     "DEPTH",

@@ -44,7 +44,7 @@ from rmab.errors import (
 )
 from rmab.federation.messages import RoundMessage, parse_round
 from rmab.federation.player import Player
-from rmab.policies.settings import shown
+from rmab.reading import shown
 from rmab.service.agent.client import Link, make_client
 from rmab.service.agent.exchange import Exchange
 from rmab.service.agent.leftovers import leftovers

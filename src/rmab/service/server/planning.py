@@ -17,9 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from rmab.federation.config import Federation
-from rmab.federation.messages import Merged, RoundMessage
+from rmab.federation.messages import Merged, RoundMessage, parse_plan, plan_table
 from rmab.federation.rounds import LONGEST, visits_can_end
-from rmab.policies.plans import Plan, parse_plan
+from rmab.policies.plans import Plan
 from rmab.service.server.estimates import Estimates
 from rmab.service.server.metrics import Metrics
 from rmab.service.store.rows import OpenRound
@@ -120,7 +120,7 @@ class Drafts:
             limit=limit if planned.limit is None else planned.limit,
             visit_factor=None if own else _visit_factor(schedule, live()),
             merged=merged,
-            plan_json=_as_json(planned.plan.to_table()),
+            plan_json=_as_json(plan_table(planned.plan)),
         )
 
     async def _plan(self, merged: Merged, number: int, lane: int) -> Planned:
@@ -178,7 +178,7 @@ class Drafts:
             plan_json = await self._run(lambda store: store.plan(opened.number, lane))
             if plan_json is None:
                 planned = await self._plan(opened.merged, opened.number, lane)
-                plan_json = _as_json(planned.plan.to_table())
+                plan_json = _as_json(plan_table(planned.plan))
                 kept = plan_json
                 await self._run(lambda store: _save_plan(store, opened.number, lane, kept))
         assert plan_json is not None

@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 
 from rmab.errors import ProtocolError, StorageError
 from rmab.federation.config import Federation
-from rmab.federation.coordinator import Coordinator, first_limit
 from rmab.federation.messages import Merged, Upload
+from rmab.federation.rounds import Coordinator, first_limit
 from rmab.service.server.logs import Log
 from rmab.service.server.metrics import Metrics
 from rmab.service.server.planning import Drafts, Planning

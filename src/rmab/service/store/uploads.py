@@ -18,8 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmab.federation.config import Shape
-from rmab.federation.messages import Record, Upload
+from rmab.federation.messages import Record, Shape, Upload
 from rmab.service.store.database import Database, Value
 from rmab.service.store.standing import Standing
 

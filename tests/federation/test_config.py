@@ -4,7 +4,7 @@ import pytest
 
 from rmab.errors import FederationError
 from rmab.federation.config import KnownArm, load_federation
-from rmab.policies.settings import LEARNERS
+from rmab.policies.registry import LEARNERS
 
 FILE = """\
 name = "spectrum"

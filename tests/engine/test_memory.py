@@ -15,14 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from rmab.engine.counting import Looking, Looks
+from rmab.engine.memory import Counting, Counts, first_states, next_states
 from rmab.engine.setting import Setting
-from rmab.engine.world import World
+from rmab.engine.world import World, truth
 from rmab.errors import ModelError
 from rmab.learning.learners import count_kinds, thompson
-from rmab.model.arms import Kind
+from rmab.model.arms import Arm, Arms, Kind
 from rmab.planning.planners import myopic
-from rmab.policies.registry import Policy
+from rmab.policies.own_index import Observations
+from rmab.policies.policy import Policy
 
 CHANNEL = Kind(2, always=False, alike=True)
 PERSON = Kind(2, always=False, alike=False)
@@ -60,16 +61,29 @@ def counter(setting: Setting, gaps: int, trials: int) -> Callable[..., Any]:
     """Plays and states -> merged counts and visits, of all trials and of some; compiled once."""
     world = World(setting.kinds, idle_pay=False)
     policy = Policy("mine", myopic, thompson, gaps=gaps)
-    looking = Looking(setting, policy, world, visits=True)
+    counting = Counting(setting, policy, world, learns=True, visits=True)
+    arms = [Arm(np.eye(kind.states), reward=[0.0] * kind.states) for kind in setting.kinds]
+    there = truth(Arms(arms))
 
     @jax.jit
     def run(played: jax.Array, states: jax.Array, which: jax.Array) -> Any:
-        def slot(looks: Looks, now: tuple[jax.Array, ...]) -> tuple[Looks, None]:
-            return looking.look(looks, *now), None
+        def slot(run: Any, now: tuple[jax.Array, ...]) -> tuple[Any, None]:
+            observed, counts = run
+            played, state, number = now
+            seen = Observations(played, played, state, jnp.zeros(()), number)
+            counts = counting.update(counts, observed, seen)
+            return (next_states(observed, world, played, state), counts), None
 
+        def merged(counts: Counts) -> tuple[jax.Array, jax.Array]:
+            assert counts.visits is not None
+            trials = counts.visits.shape[-1]
+            found = counting.evidence(counts, there, jnp.int32(1), jnp.zeros(trials))
+            return found.counts[..., 0, :], found.visits[..., 0, :]
+
+        start = first_states(setting, world, trials), counting.start(trials)
         now = played, states.astype(world.state_type), jnp.arange(setting.horizon)
-        looks, _ = lax.scan(slot, looking.start(trials), now)
-        return looking.merged(looks), looking.merged(looking.of_trials(looks, which))
+        (_, counts), _ = lax.scan(slot, start, now)
+        return merged(counts), merged(counting.of_trials(counts, which))
 
     return run
 
@@ -164,9 +178,9 @@ def test_counts_are_whole_numbers_of_32_bits_while_they_can_be():
     plain = Setting(n_agents=100, kinds=(CHANNEL,), horizon=10**6)
 
     def kind(setting: Setting) -> jnp.dtype:
-        counts = Looking(setting, policy, world, visits=False).start(1).counts
-        assert counts is not None
-        return counts.dtype
+        pairs = Counting(setting, policy, world, learns=True, visits=False).start(1).pairs
+        assert pairs is not None
+        return pairs.dtype
 
     assert kind(plain) == jnp.int32
     assert kind(replace(plain, n_agents=10**4)) == jnp.float32
@@ -177,6 +191,7 @@ def test_more_counts_than_an_index_can_name_are_refused():
     kinds = (Kind(64, always=False, alike=True),) * 1000
     setting = Setting(n_agents=1, kinds=kinds, horizon=10)
     policy = Policy("mine", myopic, thompson, gaps=32)
-    looking = Looking(setting, policy, World(kinds, idle_pay=False), visits=False)
+    world = World(kinds, idle_pay=False)
+    counting = Counting(setting, policy, world, learns=True, visits=False)
     with pytest.raises(ModelError, match=r"^policy mine: counts by gap .* 34 x 1000 x 32 x 4096"):
-        looking.start(32)
+        counting.start(32)

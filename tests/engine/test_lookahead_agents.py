@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.engine.counting import Looks
-from rmab.engine.lookahead import LookaheadPlans
+from rmab.engine.agents import Sight, agents_of
 from rmab.engine.montecarlo import Trials, _guide
 from rmab.engine.setting import Setting
 from rmab.engine.world import World, truth
@@ -17,7 +16,8 @@ from rmab.model.arms import Arm, Arms, InformationStates, channels
 from rmab.planning.exact.optimum import lookahead_value
 from rmab.planning.lookahead.tables import known_view
 from rmab.policies.lookahead import choose
-from rmab.policies.registry import Policy, named
+from rmab.policies.policy import Policy
+from rmab.policies.registry import named
 from rmab.studies.run import run
 from rmab.studies.study import Study
 
@@ -42,16 +42,14 @@ def decisions(arms: Arms, plays: int, depth: int, states: InformationStates) -> 
     setting = Setting.of(arms, 1, horizon=10)
     policy = named("lookahead", 10, {"depth": depth})
     world = World(setting.kinds, idle_pay=setting.idle_pay)
-    plans = LookaheadPlans(setting, policy, world, plays)
+    agents = agents_of(setting, policy, world, plays)
     trials = Trials(arms, plays, setting, cases, seed=0)
     guide = _guide(trials, policy, None)
-    plan = plans.first(truth(arms), cases, guide, 1)
+    plan = agents.first(truth(arms), cases, guide, 1)
     seen = jnp.asarray(states.last_seen[:, None]).astype(world.state_type)
-    looks = Looks(seen, jnp.asarray(states.age[:, None], jnp.int32), None, None)
-    reward = truth(arms).reward_active[1]
-    played = plans.choose(
-        plan, looks, seen, reward, plans.wraps(guide), jnp.int32(plays), lambda: jnp.zeros(())
-    )
+    observed = InformationStates(seen, jnp.asarray(states.age[:, None], jnp.int32))
+    sight = Sight(observed, seen, None, jnp.int32(0), lambda: jnp.zeros(()))
+    played = agents.choose(plan, sight, truth(arms), agents.wraps(guide), jnp.int32(plays))
     return np.asarray(played)[:, 0]
 
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmab.engine.choice import FEW, _by_bisection, _by_pairs, largest
+from rmab.engine.agents import _MAX_PAIRWISE_ARMS as MOST
+from rmab.engine.agents import _by_bisection, _by_pairs, largest
 
 WIDTH = 8  # columns sorted side by side; one compilation serves all examples of a size
-SIZES = (1, 2, 5, FEW, FEW + 1, 33)
+SIZES = (1, 2, 5, MOST, MOST + 1, 33)
 
 # Compiled, as in the engine: the compiler may not tell -0.0 from 0.0 apart, or may.
 LARGEST, PAIRS, BISECTION = (jax.jit(f) for f in (largest, _by_pairs, _by_bisection))
@@ -20,7 +21,7 @@ LARGEST, PAIRS, BISECTION = (jax.jit(f) for f in (largest, _by_pairs, _by_bisect
 
 def implementations(size: int) -> list[Any]:
     """Those that suit so many arms; pairs of many take long to compile."""
-    return [LARGEST, BISECTION, PAIRS] if size <= FEW + 1 else [LARGEST, BISECTION]
+    return [LARGEST, BISECTION, PAIRS] if size <= MOST + 1 else [LARGEST, BISECTION]
 
 
 # Few distinct values make ties; the whole range finds what bits do to signs and infinities.
