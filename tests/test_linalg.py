@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.linalg import compute_once, propagate, repeat, solve
+from rmab.linalg import compute_in_branch, compute_once, propagate, repeat, solve
 
 
 def test_small_systems():
@@ -57,8 +57,9 @@ def test_what_is_computed_once_is_itself():
     assert compute_once(values) is values
 
     def both(x):
-        tree = {"a": x * 2, "b": (x + 1,)}
-        return compute_once(tree["a"]), compute_once(tree, holds=x.sum() >= 0)
+        once = compute_once(x * 2)
+        tree = compute_in_branch(x.sum() >= 0, lambda a: {"a": a, "b": (x + 1,)}, once)
+        return once, tree
 
     once, tree = jax.jit(both)(jnp.arange(3.0))
     assert np.asarray(once).tolist() == [0, 2, 4]

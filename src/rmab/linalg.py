@@ -7,21 +7,20 @@ runs along them. Compiled, nothing calls LAPACK, which would take the arms one b
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 __all__ = [
     "Array",
     "array_namespace",
+    "compute_in_branch",
     "compute_once",
     "propagate",
     "repeat",
     "rounding",
     "solve",
 ]
-
-T = TypeVar("T")
 
 Array = Any  # a NumPy or JAX array: both follow the array API, no common static type exists
 
@@ -39,25 +38,33 @@ def rounding(array: Array) -> float:
     return float(np.finfo(array.dtype).eps)
 
 
-def compute_once(values: T, holds: Array | None = None) -> T:
-    """The values, an array or a tree of arrays: XLA is to compute them once, not again inside each
-    of their uses, into which it would fuse them.
+def compute_once(array: Array) -> Array:
+    """The array itself: XLA is to compute it once, not again inside each of its uses.
 
-    holds: a scalar that is always true, but not in a way that XLA can prove. With it the values
-    pass through a branch, whose results are stored whatever follows. Without it they pass a
-    barrier, which costs nothing, but which a compiler may drop before it fuses.
+    A barrier costs nothing, but a compiler may drop it before it fuses; `compute_in_branch` is for
+    what it fuses all the same.
     """
-    if holds is None and array_namespace(values) is np:
-        return values
-    from jax import lax, tree
+    if array_namespace(array) is np:
+        return array
+    from jax import lax
 
-    if holds is None:
-        return lax.optimization_barrier(values)  # type: ignore[no-any-return, no-untyped-call]
+    return lax.optimization_barrier(array)  # type: ignore[no-untyped-call]  # jax does not say
 
-    def nothing(values: T) -> T:
-        return tree.map(lambda x: x * 0, values)  # type: ignore[no-any-return]
 
-    return lax.cond(holds, lambda values: values, nothing, values)  # type: ignore[no-any-return]
+def compute_in_branch(holds: Array, compute: Callable[..., Any], *operands: Any) -> Any:
+    """compute(*operands), behind a branch that is always taken, on JAX.
+
+    XLA stores what goes into a branch and what comes out of it, so neither is computed anew for all
+    that follows. holds: a scalar that is always true, but not in a way that XLA can prove.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    def nothing(*operands: Any) -> Any:
+        shapes = jax.eval_shape(compute, *operands)
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+    return jax.lax.cond(holds, compute, nothing, *operands)
 
 
 def solve(matrix: Array, right: Array) -> Array:

@@ -1,8 +1,8 @@
-"""What an arm is: its states, how it moves, what it pays and when it is seen.
+"""What an arm is: its states, how it moves, what it pays and when it is observed.
 
 An arm is a Markov chain over states 0..S-1 that moves in every slot, played or not:
-`passive[s, s']` when left alone, `active[s, s']` after a play. It is seen `when_played`
-(the paper) or `always` (classic restless bandits).
+`passive[s, s']` when left alone, `active[s, s']` after a play. It is observed `when_played` (the
+paper) or `always`, which is fully observed (classic restless bandits).
 
 A *channel* is the two-state arm of the paper's case study (Section V): state 1 is good and
 pays `reward` when played, and both matrices are equal, so two numbers describe it,
@@ -243,7 +243,7 @@ class Arms(Sequence[Arm]):
 
     @cached_property
     def observed(self) -> tuple[str, ...]:
-        """When each arm is seen, (N,)."""
+        """When each arm is observed, (N,)."""
         return tuple(arm.observed for arm in self.each)
 
     def check_plays(self, plays: int) -> None:
@@ -290,8 +290,7 @@ class Arms(Sequence[Arm]):
 class Kind(NamedTuple):
     """What is known of an arm beforehand: all but its transition probabilities and rewards.
 
-    states: S; always: seen in every slot, not only when played; alike: it moves alike, played or
-    not.
+    states: S; always: fully observed, not only when played; alike: it moves alike, played or not.
     """
 
     states: int

@@ -45,14 +45,14 @@ _MAX_AGE = 10_000
 class Expansion:
     """The information states of one arm: I = 1 + S J rows.
 
-    beliefs: (I, S); after: (I,), the row reached when left alone; looked: (S,), the row reached by
+    beliefs: (I, S); after: (I,), the row reached when left alone; played: (S,), the row reached by
     a play that shows each state; reward_passive, reward_active: (I,); max_age: J; wrap: how far
     ages past J fall back, 0 where they become never observed.
     """
 
     beliefs: FloatArray
     after: IntArray
-    looked: IntArray
+    played: IntArray
     reward_passive: FloatArray
     reward_active: FloatArray
     max_age: int
@@ -79,7 +79,7 @@ def expansion(arm: Arm, max_age: int) -> Expansion:
     return Expansion(
         beliefs=beliefs,
         after=after,
-        looked=np.arange(S) * J + 1,
+        played=np.arange(S) * J + 1,
         reward_passive=beliefs @ arm.reward_passive,
         reward_active=beliefs @ arm.reward_active,
         max_age=J,
@@ -98,7 +98,7 @@ def expand(arm: Arm, max_age: int) -> Arm:
     rows = len(chain.after)
     passive, active = np.zeros((rows, rows)), np.zeros((rows, rows))
     passive[np.arange(rows), chain.after] = 1
-    active[:, chain.looked] = chain.beliefs
+    active[:, chain.played] = chain.beliefs
     return Arm(
         passive,
         active,
