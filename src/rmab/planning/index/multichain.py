@@ -28,6 +28,7 @@ from rmab.planning.index.subsidy import (
     SHORT_INTERVAL,
     Apart,
     History,
+    Interval,
     Problem,
     factored,
     most_intervals,
@@ -184,7 +185,18 @@ def add_interval(problem: Problem, found: Optimum, here: float, history: History
     if problem.discount is None:
         by_gain = which == 0
         beneath[by_gain] = (orders.terms[1] @ [1, ends[1]])[by_gain]
-    history.add(active, (here, there), low, high, which > order, tied, error, beneath)
+    history.add(
+        Interval(
+            active=active,
+            ends=(here, there),
+            low=low,
+            high=high,
+            weak=which > order,
+            tied=tied,
+            error=error,
+            beneath=beneath,
+        )
+    )
     if there - here > SHORT_INTERVAL * (1 + farthest):
         history.doubtful |= orders.faint
         _compare_starts(orders.gain, ends, history)

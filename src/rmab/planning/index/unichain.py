@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from rmab.markov import recurrent
 from rmab.planning.index.multichain import add_interval, settle
-from rmab.planning.index.subsidy import History, Problem, factored, most_intervals, places
+from rmab.planning.index.subsidy import History, Interval, Problem, factored, most_intervals, places
 
 __all__ = ["follow_by_pivots"]
 
@@ -103,7 +103,7 @@ def _run(
             low, high = (level + slope * place for place in places((here, there)))
             if not sole and there - here > 1e-6 and _idle(low, high):
                 return None  # both actions alike for a while: h may not be unique
-            history.add(active, (here, there), low, high)
+            history.add(Interval(active, (here, there), low, high))
         if here - crossing[j] > _MAX_DRIFT * (1 + abs(here)):
             return None
         here = there
