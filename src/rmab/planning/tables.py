@@ -5,7 +5,7 @@ A table has a row for every information state up to an age, in the order of
 (0, max_age), (1, 1), ... An arm that is always seen has the index of state s in the row of (s, 1).
 Rows that an arm does not have are 0 and never read.
 
-    fill_whittle  Whittle indices, average reward, by `rmab.planning.index.walk`
+    fill_whittle  Whittle indices, average reward, by `rmab.planning.index.hidden`
     fill_myopic   what a play pays now, less what leaving the arm alone pays: b . (r_1 - r_0)
 """
 
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmab.linalg import resting
+from rmab.markov import limiting_distributions
 from rmab.model.arms import Arms, Array, Kind, Moves, array_namespace
+from rmab.planning.index.hidden import information_table
 from rmab.planning.index.nested import state_table
-from rmab.planning.index.walk import information_table
 
 __all__ = ["Model", "Table", "fill_myopic", "fill_whittle"]
 
@@ -64,7 +64,7 @@ def fill_myopic(model: Model, max_age: int) -> Array:
         xp = array_namespace(passive)
         # P_0^(k-1) (r_1 - r_0) for every age; a look at s then weighs it by row s of P_1.
         worth = xp.broadcast_to(pays - idle, passive.shape[1:])
-        rest = (resting(passive) * worth).sum(0)
+        rest = (limiting_distributions(passive) * worth).sum(0)
         by_age = []
         for _ in range(max_age):
             by_age.append((active * worth[None]).sum(1))

@@ -141,7 +141,7 @@ def _seldom_seen(arm: Arm, cap: int, wrap: int) -> _ArmChain:
     chances = np.round(chain.beliefs, 15)
     return _ArmChain(
         (after[:, None], np.ones((rows, 1))),
-        _narrowed(np.broadcast_to(chain.looked, chances.shape), chances),
+        _narrowed(np.broadcast_to(chain.played, chances.shape), chances),
         chain.reward_passive,
         chain.reward_active,
     )

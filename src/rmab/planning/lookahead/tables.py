@@ -41,11 +41,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmab.linalg import repeat, resting
+from rmab.linalg import propagate, repeat
+from rmab.markov import limiting_distributions
 from rmab.model.arms import Arms, Array, Dynamics, InformationStates, array_namespace
 from rmab.model.beliefs import after, table_rows
 from rmab.model.information import expansion
-from rmab.planning.index.news import fading
 from rmab.planning.lookahead.channel import channel_outlook, channel_view
 from rmab.planning.tables import Model
 from rmab.policies.lookahead import Outlook, View, table_view
@@ -119,13 +119,13 @@ def _rows(model: Model, max_age: int, wraps: IntArray | None) -> _Rows:
     xp: Any = array_namespace(passive, active)
     S, _, N, width = passive.shape
     flat = [m.reshape(S, S, -1) for m in (passive, active)]
-    ages = fading(flat[0], xp.swapaxes(flat[1], 0, 1), max_age)  # (J, next, seen, N trials)
+    ages = propagate(flat[1], flat[0], max_age)  # (J, next, seen, N trials)
     seen = xp.moveaxis(ages, 0, 2).reshape(S, S * max_age, N, width)
     # States that an arm does not have must not count as places to rest.
     rest = xp.zeros((S, N, width), passive.dtype)
     for states in {kind.states for kind in model.kinds}:
         which = np.flatnonzero([kind.states == states for kind in model.kinds])
-        law = resting(passive[:states, :states][:, :, which])
+        law = limiting_distributions(passive[:states, :states][:, :, which])
         padded = xp.concatenate([law, xp.zeros((S - states, *law.shape[1:]), law.dtype)])
         place = (np.arange(N)[:, None] == which).astype(passive.dtype)  # (N, members)
         rest = rest + (place[None, :, :, None] * padded[:, None]).sum(2)

@@ -22,7 +22,7 @@ STUDIES = {
     "gilbert-elliott": "gilbert_elliott",
     "machine": "machine",
 }
-PAGE = Path(__file__).parent.parent / "docs" / "catalogue.md"
+PAGE = Path(__file__).parents[2] / "docs" / "catalogue.md"
 chance = st.floats(0, 1) | st.sampled_from([0.0, 0.1, 0.3, 0.9, 1.0])
 
 
