@@ -20,7 +20,7 @@ from rmab.engine.program import simulator
 from rmab.engine.setting import Lookup, Setting
 from rmab.engine.world import BEFORE, BITS, truth
 from rmab.learning.learners import Evidence, count_kinds
-from rmab.markov import resting_law
+from rmab.markov import limiting_distribution
 from rmab.model.arms import Arm, Arms, Moves
 from rmab.planning.tables import Model
 from rmab.policies.filling import table_ages
@@ -133,7 +133,7 @@ def algorithm_1(
     kinds = count_kinds(arms.kinds)
     agents = []
     for m in range(AGENTS):
-        rest = [reached(before[m, n], resting_law(a.passive)) for n, a in enumerate(arms)]
+        rest = [reached(before[m, n], limiting_distribution(a.passive)) for n, a in enumerate(arms)]
         state = [reached(moves[m, 0, n], a.passive[rest[n]]) for n, a in enumerate(arms)]
         agents.append(Agent(state, [None] * n_arms, [None] * n_arms))
     record, slot, previous = Record(), 0, 1

@@ -28,8 +28,9 @@ from jax import Array, lax
 
 from rmab.engine.setting import Guide, Joint, Lookup, Setting
 from rmab.engine.world import Truth, World
+from rmab.linalg import compute_in_branch
 from rmab.model.arms import Dynamics, Moves
-from rmab.model.beliefs import NEVER, InformationStates, table_rows
+from rmab.model.beliefs import NEVER, InformationStates, row_of
 from rmab.planning.exact.chain import joint_code
 from rmab.planning.lookahead.channel import channel_state, channel_values
 from rmab.policies.filling import Found, Learnt, channel_pair, fill
@@ -199,7 +200,7 @@ class _ByTable(Agents):
 
     def choose(self, plan: Any, sight: Sight, truth: Truth, wraps: Array, plays: Array) -> Array:  # noqa: ARG002 - as Agents
         max_age = (plan.shape[1] - 1) // self.setting.n_states
-        rows = table_rows(self._states(sight), max_age, wraps[:, None, None])
+        rows = row_of(self._states(sight), max_age, wraps[:, None, None])
         return largest(table_entries(plan, rows), plays)
 
 
@@ -250,17 +251,8 @@ def agents_of(setting: Setting, policy: Policy, world: World, plays: int | None)
 
 
 def _computed_once(sight: Sight, compute: Callable[[], Any]) -> Any:
-    """What is computed, behind a branch that is always taken.
-
-    XLA would otherwise merge it into the comparisons that follow and compute it anew for every pair
-    of arms; it does not merge across a branch.
-    """
-    shape = jax.eval_shape(compute)
-    return lax.cond(
-        sight.observed.age[0, 0, 0] >= NEVER,
-        compute,
-        lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape),
-    )
+    """What is computed: XLA would otherwise compute it anew for every pair of arms compared."""
+    return compute_in_branch(sight.observed.age[0, 0, 0] >= NEVER, compute)
 
 
 # -------------------------------------------------------------------- the K largest of N

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rmab.markov import resting_law
+from rmab.markov import limiting_distribution
 from rmab.model.arms import Arms, Kind, Moves
 from rmab.random import Key, threefry
 
@@ -44,7 +44,7 @@ def truth(arms: Arms) -> Truth:
     S = arms.passive.shape[1]
     rest = np.zeros((len(arms), S))
     for n, arm in enumerate(arms):
-        rest[n, : arm.states] = resting_law(arm.passive)
+        rest[n, : arm.states] = limiting_distribution(arm.passive)
 
     def levels(chances: Any) -> Array:
         """(N, ..., S) chances of each next state to (..., S - 1, N)."""

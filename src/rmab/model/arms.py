@@ -1,8 +1,8 @@
-"""What an arm is: its states, how it moves, what it pays and when it is seen.
+"""What an arm is: its states, how it moves, what it pays and when it is observed.
 
 An arm is a Markov chain over states 0..S-1 that moves in every slot, played or not:
-`passive[s, s']` when left alone, `active[s, s']` after a play. It is seen `when_played`
-(the paper) or `always` (classic restless bandits).
+`passive[s, s']` when left alone, `active[s, s']` after a play. It is observed `when_played` (the
+paper) or `always`, which is fully observed (classic restless bandits).
 
 A *channel* is the two-state arm of the paper's case study (Section V): state 1 is good and
 pays `reward` when played, and both matrices are equal, so two numbers describe it,
@@ -121,6 +121,18 @@ class Arm:
         """Whether it moves alike, played or not."""
         return bool(np.array_equal(self.passive, self.active))
 
+    @property
+    def is_channel(self) -> bool:
+        """Whether it is a channel: p01, p11 and reward describe it."""
+        return (
+            self.states == 2
+            and self.observed == "when_played"
+            and self.moves_alike
+            and not self.reward_passive.any()
+            and self.reward_active[0] == 0
+            and bool(self.reward_active[1] >= 0)
+        )
+
 
 def _matrix(name: str, given: Any) -> FloatArray:
     """A frozen transition matrix; what is wrong with the first wrong row, if one is."""
@@ -231,7 +243,7 @@ class Arms(Sequence[Arm]):
 
     @cached_property
     def observed(self) -> tuple[str, ...]:
-        """When each arm is seen, (N,)."""
+        """When each arm is observed, (N,)."""
         return tuple(arm.observed for arm in self.each)
 
     def check_plays(self, plays: int) -> None:
@@ -242,14 +254,7 @@ class Arms(Sequence[Arm]):
     @cached_property
     def are_channels(self) -> bool:
         """Whether all are channels: p01, p11 and reward describe them."""
-        return (
-            self.passive.shape[1] == 2
-            and np.array_equal(self.passive, self.active)
-            and set(self.observed) == {"when_played"}
-            and not self.reward_passive.any()
-            and not self.reward_active[:, 0].any()
-            and bool((self.reward_active >= 0).all())
-        )
+        return all(arm.is_channel for arm in self.each)
 
     def _need_channels(self) -> None:
         if not self.are_channels:
@@ -285,8 +290,7 @@ class Arms(Sequence[Arm]):
 class Kind(NamedTuple):
     """What is known of an arm beforehand: all but its transition probabilities and rewards.
 
-    states: S; always: seen in every slot, not only when played; alike: it moves alike, played or
-    not.
+    states: S; always: fully observed, not only when played; alike: it moves alike, played or not.
     """
 
     states: int
@@ -324,22 +328,23 @@ def channels(
     """
     try:
         given = [np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in (p01, p11, reward)]
-        stay, good, pays = np.broadcast_arrays(*given)
+        to_good, stays_good, pays = np.broadcast_arrays(*given)
     except (TypeError, ValueError, OverflowError) as error:
         raise ModelError(
             f"p01, p11 and reward must be numbers or lists of one length: {error}"
         ) from None
-    if stay.ndim != 1 or stay.size == 0:
-        raise ModelError(f"p01, p11 and reward must be one value per arm, got shape {stay.shape}")
-    for name, values in (("p01", stay), ("p11", good)):
+    if pays.ndim != 1 or pays.size == 0:
+        raise ModelError(f"p01, p11 and reward must be one value per arm, got shape {pays.shape}")
+    for name, values in (("p01", to_good), ("p11", stays_good)):
         for arm, value in enumerate(values):
             if not 0 <= value <= 1:
                 raise ModelError(f"arm {arm + 1}: {name} must lie in [0, 1], got {value}")
     for arm, value in enumerate(pays):
         if not (np.isfinite(value) and value >= 0):
             raise ModelError(f"arm {arm + 1}: reward must be finite and not negative, got {value}")
-    matrix = np.stack([np.stack([1 - stay, stay], -1), np.stack([1 - good, good], -1)], 1)
-    return Arms(Arm(matrix[n], reward=[0.0, pays[n]]) for n in range(stay.size))
+    rows = [np.stack([1 - good, good], -1) for good in (to_good, stays_good)]
+    matrix = np.stack(rows, 1)
+    return Arms(Arm(matrix[n], reward=[0.0, pays[n]]) for n in range(pays.size))
 
 
 def _stacked(parts: Sequence[FloatArray]) -> FloatArray:

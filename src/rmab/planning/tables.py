@@ -45,8 +45,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rmab.errors import ModelError
-from rmab.linalg import resting
-from rmab.markov import limit, resting_law
+from rmab.markov import limit, limiting_distribution, limiting_distributions
 from rmab.model.arms import (
     Arm,
     Arms,
@@ -63,9 +62,9 @@ from rmab.model.arms import (
 )
 from rmab.model.information import expansion
 from rmab.planning.channel.index import whittle_at
+from rmab.planning.index.hidden import information_table
 from rmab.planning.index.indices import whittle_indices
 from rmab.planning.index.nested import state_table
-from rmab.planning.index.walk import information_table
 
 __all__ = [
     "Model",
@@ -140,7 +139,7 @@ def myopic_table(arms: Arms, max_age: int) -> FloatArray:
 
 def played_law(arm: Arm) -> FloatArray:
     """The share of slots in each state if the arm is always played, (S,)."""
-    return np.asarray(resting_law(arm.passive) @ limit(arm.active))
+    return np.asarray(limiting_distribution(arm.passive) @ limit(arm.active))
 
 
 def fixed_scores(arms: Arms) -> FloatArray:
@@ -155,7 +154,8 @@ def fixed_best_scores(arms: Arms) -> FloatArray:
     """What always playing pays in the long run, less what never playing does, (N,)."""
     return np.array(
         [
-            played_law(arm) @ arm.reward_active - resting_law(arm.passive) @ arm.reward_passive
+            played_law(arm) @ arm.reward_active
+            - limiting_distribution(arm.passive) @ arm.reward_passive
             for arm in arms
         ]
     )
@@ -246,7 +246,7 @@ def fill_myopic(model: Model, max_age: int) -> Array:
         xp = array_namespace(passive)
         # P_0^(k-1) (r_1 - r_0) for every age; an observation of s then weighs it by row s of P_1.
         worth = xp.broadcast_to(pays - idle, passive.shape[1:])
-        rest = (resting(passive) * worth).sum(0)
+        rest = (limiting_distributions(passive) * worth).sum(0)
         by_age = []
         for _ in range(max_age):
             by_age.append((active * worth[None]).sum(1))

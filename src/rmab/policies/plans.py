@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.linalg import Array, array_namespace
-from rmab.model.beliefs import NEVER, InformationStates, table_rows
+from rmab.model.beliefs import NEVER, InformationStates, row_of
 from rmab.policies.lookahead import LookaheadTables, choose, state_from_tables
 from rmab.policies.own_index import OWN_INDICES
 
@@ -45,7 +45,7 @@ class IndexPlan:
 
     def choose(self, observed: InformationStates, plays: int) -> Places:
         """The K arms to play, in ascending order, from information states (N,) each."""
-        row = table_rows(observed, self.max_age, np.int64(self.wrap))
+        row = row_of(observed, self.max_age, np.int64(self.wrap))
         return largest(self.index[np.arange(len(row)), row], plays)
 
 

@@ -39,9 +39,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import TooLargeError
-from rmab.markov import forgets, limit, period, resting_law
+from rmab.markov import forgets, limit, limiting_distribution, period
 from rmab.model.arms import Arm, Arms, Array, InformationStates, array_namespace
-from rmab.model.beliefs import table_rows
+from rmab.model.beliefs import row_of
 from rmab.model.information import expansion, settled_age
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def joint_code(last_seen: Array, age: Array, layout: Layout) -> Array:
     xp = array_namespace(last_seen, age)
     column = (-1,) + (1,) * (age.ndim - 1)
     caps, wraps, strides, always = (x.reshape(column) for x in layout)
-    row = table_rows(InformationStates(last_seen, age), caps, wraps)
+    row = row_of(InformationStates(last_seen, age), caps, wraps)
     return (xp.where(always, last_seen, row) * strides).sum(0)
 
 
@@ -317,7 +317,7 @@ def _observed_when_played(arm: Arm, cap: int, wrap: int) -> _ArmChain:
     chances = np.round(chain.beliefs, 15)
     return _ArmChain(
         (after[:, None], np.ones((rows, 1))),
-        _narrowed(np.broadcast_to(chain.looked, chances.shape), chances),
+        _narrowed(np.broadcast_to(chain.played, chances.shape), chances),
         chain.reward_passive,
         chain.reward_active,
     )
@@ -355,7 +355,7 @@ class Start(NamedTuple):
         codes, chances = np.zeros(1, np.int64), np.ones(1)
         for arm, stride in zip(arms, chain.layout.strides, strict=True):
             if arm.observed == "always":
-                law = resting_law(arm.passive)
+                law = limiting_distribution(arm.passive)
                 states = np.flatnonzero(law)
                 codes = np.add.outer(codes, states * stride).ravel()
                 chances = np.outer(chances, law[states]).ravel()

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmab.linalg import computed, repeat
+from rmab.linalg import compute_once, repeat
 from rmab.model.arms import (
     NEVER,
     Array,
@@ -196,8 +196,8 @@ def channel_state(values: ChannelValues, states: InformationStates, depth: int) 
         for ahead in range(slots):
             bad, good = played[slots - ahead - 1]
             pays = (values.reward + good - bad) * beliefs[ahead]
-            gains.append(computed(pays + bad - end))
-        shown = [computed(xp.stack([1 - b, b])) for b in beliefs[: slots - 1]]
+            gains.append(compute_once(pays + bad - end))
+        shown = [compute_once(xp.stack([1 - b, b])) for b in beliefs[: slots - 1]]
         return PassivePath(tuple(gains), tuple(shown))
 
     # V(s, d) for d = 1, ..., as (bad, good): what a play d slots before the end leads to.

@@ -5,9 +5,10 @@ from rmab.errors import ModelError
 from rmab.model.arms import Arm, Dynamics, InformationStates
 from rmab.model.information import expand, expansion, settled_age
 from rmab.planning.channel.index import whittle_at
-from rmab.planning.index import hidden as information
+from rmab.planning.index import hidden
 from rmab.planning.index.finite import finite_indices
-from rmab.planning.index.hidden import information_indices
+from rmab.planning.index.hidden import Limits, information_indices
+from tests.oracles.one_arm import advantage_near_one
 
 
 def random_arm(rng, S, mixing=0.0, spread=1.0):
@@ -142,20 +143,6 @@ def test_a_frozen_arm_by_hand():
     np.testing.assert_allclose([found.never_seen, *found.index[:, 4]], expected, atol=1e-12)
 
 
-def advantage(arm, subsidy, cap, beta=0.999999):
-    """Of a play in each row of `expand`, by policy iteration with a discount near 1."""
-    whole = expand(arm, cap)
-    plays, before = np.ones(whole.states, bool), None
-    while before is None or (plays != before).any():
-        moves = np.where(plays[:, None], whole.active, whole.passive)
-        pays = np.where(plays, whole.reward_active, whole.reward_passive + subsidy)
-        value = np.linalg.solve(np.eye(whole.states) - beta * moves, pays)
-        better = whole.reward_active - whole.reward_passive - subsidy
-        better += beta * (whole.active - whole.passive) @ value
-        before, plays = plays, better > 0
-    return better
-
-
 def test_not_indexable_comes_with_a_witness():
     rng = np.random.default_rng(0)
     arms = [random_arm(rng, 4, mixing=0.5) for _ in range(600)]
@@ -171,7 +158,8 @@ def test_not_indexable_comes_with_a_witness():
         assert low < high
         assert f"state {last_seen} seen {age} slot" in f.reason
         row = last_seen * 30 + age
-        assert advantage(arm, low, 30)[row] < 0 < advantage(arm, high, 30)[row]
+        chain = expand(arm, 30)
+        assert advantage_near_one(chain, low)[row] < 0 < advantage_near_one(chain, high)[row]
         same_as_dense(arm, f, None)
 
 
@@ -222,26 +210,26 @@ def test_a_batch_is_its_arms_one_by_one():
     assert information_indices([], 7) == []
 
 
-def test_the_walk_decides_random_arms(monkeypatch):
+def test_random_arms_need_no_dense_solver(monkeypatch):
     def no_dense(*_):
         raise AssertionError("the dense solver was asked")
 
-    monkeypatch.setattr(information, "_dense", no_dense)
+    monkeypatch.setattr(hidden, "finite_indices", no_dense)
     rng = np.random.default_rng(11)
     found = information_indices([random_arm(rng, 4) for _ in range(150)], 8)
     assert {f.indexable for f in found} == {True, False}
 
 
-def test_what_is_doubtful_goes_to_the_dense_solver(monkeypatch):
+def test_what_is_doubtful_goes_to_the_dense_solver():
     rng = np.random.default_rng(12)
     arms = [random_arm(rng, 3, mixing=0.7) for _ in range(3)]
     sure = information_indices(arms, 5)
-    monkeypatch.setattr(information, "LARGE", 0.0)  # now every arm is
-    for one, other in zip(sure, information_indices(arms, 5), strict=True):
+    doubtful = Limits(value=0.0)  # now every arm is
+    for one, other in zip(sure, information_indices(arms, 5, limits=doubtful), strict=True):
         np.testing.assert_allclose(one.index, other.index, atol=1e-9)
         assert one.indexable is other.indexable is True
-    monkeypatch.setattr(information, "DENSE_STATES", 10)
-    for one, other in zip(sure, information_indices(arms, 5), strict=True):
+    too_large = Limits(value=0.0, dense_states=10)
+    for one, other in zip(sure, information_indices(arms, 5, limits=too_large), strict=True):
         np.testing.assert_array_equal(one.index, other.index)
         assert other.indexable is None
         assert "rounding" in other.reason
@@ -254,11 +242,10 @@ def test_classes_that_only_play_keeps_apart():
     same_as_dense(arm, found, None)
 
 
-def test_an_arm_that_hardly_forgets(monkeypatch):
-    monkeypatch.setattr(information, "MOST_STATES", 80)
-    monkeypatch.setattr(information, "CUT_STATES", 40)
+def test_an_arm_that_hardly_forgets():
+    limits = Limits(settling_states=80, cut_states=40)
     slow, fast = channel(0.05, 0.95), channel(0.5, 0.7)
-    one, other = information_indices([slow, fast], 4)
+    one, other = information_indices([slow, fast], 4, limits=limits)
     assert other.indexable is True
     assert one.indexable is None
     assert "takes more than 40 slots to forget" in one.reason

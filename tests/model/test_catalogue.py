@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rmab import Arms, ModelError, catalogue, channels, load, whittle_indices
 from rmab.model.catalogue import adherence, age_of_information, fading, gilbert_elliott, machine
-from rmab.studies.study import LEARNERS
+from rmab.policies.registry import LEARNERS
 
 STUDIES = {
     "adherence": "adherence",
@@ -22,7 +22,7 @@ STUDIES = {
     "gilbert-elliott": "gilbert_elliott",
     "machine": "machine",
 }
-PAGE = Path(__file__).parent.parent / "docs" / "catalogue.md"
+PAGE = Path(__file__).parents[2] / "docs" / "catalogue.md"
 chance = st.floats(0, 1) | st.sampled_from([0.0, 0.1, 0.3, 0.9, 1.0])
 
 

@@ -8,7 +8,9 @@ from rmab.model.arms import Arm, Dynamics, information_states
 from rmab.model.information import expand, settled_age
 from rmab.planning.channel.index import whittle_at
 from rmab.planning.index.finite import finite_indices
+from rmab.planning.index.hidden import information_indices
 from rmab.planning.index.indices import gittins_indices, whittle_indices
+from tests.oracles.one_arm import iterated_advantage
 
 
 def seen(passive, active, reward_passive, reward_active) -> Arm:
@@ -89,6 +91,30 @@ def test_channels_have_the_closed_form_whatever_the_ages_asked_for(p01, p11, max
     assert found.index.ravel() == pytest.approx(closed[1:], abs=1e-9)
 
 
+def test_a_channel_has_the_closed_form_to_the_last_bit():
+    found = whittle_indices(channel(0.2, 0.8, reward=[0, 0.7]), max_age=5)
+    closed = whittle_at(Dynamics(0.2, 0.8, 0.7), information_states(5))
+    assert [found.never_seen, *found.index.ravel()] == closed.tolist()
+    [solved] = information_indices(channel(0.2, 0.8, reward=[0, 0.7]), 5)
+    assert (found.indexable, found.reason) == (solved.indexable, solved.reason) == (True, "")
+
+
+def test_a_channel_that_never_changes_is_undecided():
+    found = whittle_indices(channel(0.0, 1.0), max_age=3)
+    assert found.indexable is None
+    assert found.reason == "depends on the starting class: the arm never changes"
+    assert found.index.tolist() == [[0, 0, 0], [1, 1, 1]]
+    assert found.never_seen == 1  # a look costs nothing in the long run, and good lasts
+    assert whittle_indices(channel(0.0, 1.0, reward=[0, 0]), max_age=3).indexable is True
+
+
+def test_a_discounted_channel_is_solved():
+    found = whittle_indices(channel(0.2, 0.8), 0.9, max_age=4)
+    [solved] = information_indices(channel(0.2, 0.8), 4, 0.9)
+    np.testing.assert_array_equal(found.index, solved.index)
+    assert found.index[0, 1] != whittle_indices(channel(0.2, 0.8), max_age=4).index[0, 1]
+
+
 @pytest.mark.parametrize("discount", [None, 0.9])
 def test_other_arms_seen_only_when_played_are_their_information_states(discount):
     found = whittle_indices(WANING, discount, max_age=4)
@@ -115,19 +141,7 @@ def test_a_witness_names_the_last_seen_state_and_its_age():
     assert low < high
     chain = expand(FALLS_BACK, settled_age(FALLS_BACK))
     place = 1 + last_seen * settled_age(FALLS_BACK) + age - 1
-    assert advantage(chain, low)[place] < 0 < advantage(chain, high)[place]
-
-
-def advantage(arm: Arm, subsidy: float) -> np.ndarray:
-    """Of active over passive by relative value iteration, half of the slots skipped: (S,)."""
-    value, before = np.zeros(arm.states), np.ones(arm.states)
-    while np.abs(value - before).max() > 1e-12:
-        before = value
-        played = arm.reward_active + arm.active @ value
-        left_alone = arm.reward_passive + subsidy + arm.passive @ value
-        value = (value + np.maximum(played, left_alone)) / 2
-        value -= value[0]
-    return np.asarray(played - left_alone)
+    assert iterated_advantage(chain, low)[place] < 0 < iterated_advantage(chain, high)[place]
 
 
 def test_ages_that_are_not_asked_for_end_where_the_belief_has_settled():

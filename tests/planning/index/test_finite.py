@@ -1,22 +1,20 @@
-"""Indices and verdicts of finite arms against brute force and one another.
-
-Brute force knows nothing of paths, pivots, orders or classes. `exactly` solves the arm with a
-subsidy by policy iteration in rational numbers, discounted; for average reward at discount
-1 - 10^-24, which tells gain, bias and the order after it apart by their size. `bisected` finds an
-index by bisection on the subsidy, with policy iteration in floats, where one class is all there is.
-"""
+"""Indices and verdicts of finite arms: brute force, closed forms, limits, and what must not
+matter."""
 
 import re
 from fractions import Fraction
-from typing import NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
-from rmab.model.arms import Arm
+from rmab.model.arms import Arm, Dynamics, belief_after, information_states
+from rmab.planning.channel.index import whittle_at
 from rmab.planning.index.finite import Indices, finite_indices
+from tests.oracles.one_arm import NEAR_ONE, Solved, as_exact, bisected, exactly
 
-NEAR_ONE = 1 - Fraction(1, 10**24)
 TIE = 1e-9  # an advantage this small leaves both actions optimal
 STEP = 1e-6  # how far from an index the oracle is asked
 
@@ -47,74 +45,6 @@ NOT_INDEXABLE = {
         [0, 0.7, 0.8],
     ),
 }
-
-
-class Exact(NamedTuple):
-    """An arm in rational numbers."""
-
-    passive: list[list[Fraction]]
-    active: list[list[Fraction]]
-    reward_passive: list[Fraction]
-    reward_active: list[Fraction]
-
-
-def as_exact(arm: Arm) -> Exact:
-    """The fractions of small denominators that the floats stand for."""
-
-    def fractions(values):
-        return [Fraction(float(x)).limit_denominator(10**6) for x in values]
-
-    matrices = [[fractions(row) for row in P] for P in (arm.passive, arm.active)]
-    for P in matrices:
-        assert all(sum(row) == 1 for row in P)
-    passive, active = matrices
-    return Exact(passive, active, fractions(arm.reward_passive), fractions(arm.reward_active))
-
-
-def solve(matrix, right):
-    """Gauss and Jordan."""
-    rows = [[*row, x] for row, x in zip(matrix, right, strict=True)]
-    for c in range(len(rows)):
-        pivot = next(i for i in range(c, len(rows)) if rows[i][c])
-        rows[c], rows[pivot] = rows[pivot], rows[c]
-        rows[c] = [x / rows[c][c] for x in rows[c]]
-        for i in range(len(rows)):
-            if i != c and rows[i][c]:
-                factor = rows[i][c]
-                rows[i] = [x - factor * y for x, y in zip(rows[i], rows[c], strict=True)]
-    return [row[-1] for row in rows]
-
-
-class Solved(NamedTuple):
-    """Of the best policy: the advantage of active over passive, and the reward rate, by state."""
-
-    advantage: list[float]
-    rate: list[Fraction]
-
-
-def exactly(exact: Exact, discount: Fraction, pays: float, guess) -> Solved:
-    """The best policy at a subsidy, by policy iteration from a guess."""
-    states, subsidy = range(len(guess)), Fraction(pays)
-    active = list(guess)
-    while True:
-        P = [exact.active[s] if active[s] else exact.passive[s] for s in states]
-        matrix = [[(s == t) - discount * P[s][t] for t in states] for s in states]
-        value = solve(
-            matrix,
-            [exact.reward_active[s] if a else exact.reward_passive[s] + subsidy
-             for s, a in zip(states, active, strict=True)],
-        )  # fmt: skip
-        ahead = [
-            exact.reward_active[s]
-            - exact.reward_passive[s]
-            - subsidy
-            + discount * sum((exact.active[s][t] - exact.passive[s][t]) * value[t] for t in states)
-            for s in states
-        ]
-        better = [a > 0 or (a == 0 and b) for a, b in zip(ahead, active, strict=True)]
-        if better == active:
-            return Solved([float(a) for a in ahead], [(1 - discount) * v for v in value])
-        active = better
 
 
 STARTS = re.compile(
@@ -159,39 +89,6 @@ def check(arm: Arm, discount: float | None, found: Indices) -> None:
         assert isinstance(place_of, int)
         assert low < high
         assert at(low).advantage[place_of] < 0 < at(high).advantage[place_of]
-
-
-def advantage(arm: Arm, discount: float | None, pays: float) -> np.ndarray:
-    """Of active over passive under the best policy, by policy iteration; one class throughout."""
-    S, factor = arm.states, 1.0 if discount is None else discount
-    active = np.zeros(S, bool)
-    while True:
-        matrix = np.eye(S) - factor * np.where(active[:, None], arm.active, arm.passive)
-        if discount is None:
-            matrix[:, 0] = 1  # the gain takes the place of the value of state 0
-        value = np.linalg.solve(
-            matrix, np.where(active, arm.reward_active, arm.reward_passive + pays)
-        )
-        if discount is None:
-            value[0] = 0
-        ahead = arm.reward_active - arm.reward_passive - pays
-        ahead += factor * (arm.active - arm.passive) @ value
-        better = np.where(np.abs(ahead) > 1e-12, ahead > 0, active)
-        if (better == active).all():
-            return ahead
-        active = better
-
-
-def bisected(arm: Arm, discount: float | None, state: int) -> float:
-    """The index of a state of an indexable arm."""
-    low, high = -64.0, 64.0
-    while high - low > 1e-10:
-        middle = (low + high) / 2
-        if advantage(arm, discount, middle)[state] > 0:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def random_matrix(rng, kind: str, S: int):
@@ -389,3 +286,171 @@ def test_classes_that_hardly_connect_are_undecided(link):
     found = finite_indices(seen(passive, active, [0, 0, 0], [1, 0.2, 0.6]))
     assert found.indexable is (True if link == 1e-3 else None)
     assert found.reason.startswith("" if link == 1e-3 else "rounding may change an advantage by")
+
+
+# Passivity pays .9^(s + 1) and wears the machine, activity restarts it.
+RESTART = seen(
+    passive=0.1 * np.eye(5)[[0] * 5] + 0.9 * np.eye(5)[[1, 2, 3, 4, 4]],
+    active=np.eye(5)[[0] * 5],
+    reward_passive=0.9 ** np.arange(1, 6),
+    reward_active=np.zeros(5),
+)
+
+
+def channel_seen_when_played(p01: float, p11: float, ages: int) -> Arm:
+    """The information states of a channel, in the order of an index table's rows."""
+    states = information_states(ages)
+    dynamics = Dynamics(p01, p11, 1.0)
+    rest = p01 / (1 - p11 + p01)
+    belief = np.where(
+        states.age == 0, rest, belief_after(dynamics, states.last_seen * 1.0, states.age)
+    )
+    older = np.arange(belief.size) + 1
+    older[[0, ages, 2 * ages]] = [0, ages, 2 * ages]
+    active = np.zeros((belief.size, belief.size))
+    active[:, 1], active[:, 1 + ages] = 1 - belief, belief
+    return seen(np.eye(belief.size)[older], active, np.zeros(belief.size), belief)
+
+
+@pytest.mark.parametrize(
+    ("p01", "p11"), [(0.2, 0.8), (0.89, 0.17), (0.6, 0.25), (0.4, 0.6), (0.3, 0.3), (0.05, 0.5)]
+)
+def test_information_states_of_a_channel_have_the_closed_form(p01, p11):
+    """Never played, they stay apart in three classes; average reward copes."""
+    ages = 2 + int(np.log(1e-13) / np.log(max(abs(p11 - p01), 1e-3)))  # the belief has settled
+    arm = channel_seen_when_played(p01, p11, ages)
+    found = finite_indices(arm)
+    assert found.indexable is True
+    closed = whittle_at(Dynamics(p01, p11, 1.0), information_states(ages))
+    assert found.index == pytest.approx(np.asarray(closed), abs=1e-9)
+
+
+def test_units_of_any_size():
+    for scale, shift in ((1e-300, 0), (1e-6, 0), (1e8, 0), (1e300, 0), (1, 1e3)):
+        for discount in (None, 0.9):
+            base = finite_indices(RESTART, discount).index
+            rewards = scale * RESTART.reward_passive, scale * RESTART.reward_active + shift
+            found = finite_indices(seen(RESTART.passive, RESTART.active, *rewards), discount)
+            assert found.indexable is True
+            assert found.index == pytest.approx(scale * base + shift, rel=1e-9, abs=1e-9 * scale)
+
+
+def arms(S: int):
+    """Arms of S states with rewards in hundredths and rows that meet in every state."""
+    entry = st.integers(1, 20)
+    matrix = arrays(np.float64, (S, S), elements=entry.map(float))
+    rewards = arrays(np.float64, S, elements=st.integers(-100, 100).map(lambda x: x / 100))
+    return st.builds(
+        lambda P, Q, r, q: seen(P / P.sum(1, keepdims=True), Q / Q.sum(1, keepdims=True), r, q),
+        matrix,
+        matrix,
+        rewards,
+        rewards,
+    )
+
+
+some_arm = st.integers(2, 6).flatmap(arms)
+some_discount = st.sampled_from([None, 0.3, 0.9, 0.999])
+
+
+def same_verdict(found: Indices, other: Indices) -> None:
+    """Never True and False; doubt may come and go with rounding."""
+    assert {found.indexable, other.indexable} != {True, False}
+
+
+@settings(max_examples=60)
+@given(some_arm, some_discount, st.floats(0.01, 100), st.floats(-9, 9), st.floats(-9, 9))
+def test_rewards_may_be_scaled_and_shifted(arm, discount, scale, paid, unpaid):
+    """The subsidy scales along, and takes up the difference of what each action always pays."""
+    found = finite_indices(arm, discount)
+    moved = finite_indices(
+        seen(
+            arm.passive,
+            arm.active,
+            scale * arm.reward_passive + unpaid,
+            scale * arm.reward_active + paid,
+        ),
+        discount,
+    )
+    same_verdict(found, moved)
+    if found.indexable and moved.indexable:
+        expected = scale * found.index + paid - unpaid
+        assert moved.index == pytest.approx(expected, abs=1e-8 * (1 + scale))
+
+
+@settings(max_examples=60)
+@given(some_arm, some_discount, st.randoms(use_true_random=False))
+def test_names_of_states_do_not_matter(arm, discount, random):
+    order = list(range(arm.states))
+    random.shuffle(order)
+    found = finite_indices(arm, discount)
+    renamed = finite_indices(
+        seen(
+            arm.passive[np.ix_(order, order)],
+            arm.active[np.ix_(order, order)],
+            arm.reward_passive[order],
+            arm.reward_active[order],
+        ),
+        discount,
+    )
+    same_verdict(found, renamed)
+    if found.indexable and renamed.indexable:
+        assert renamed.index == pytest.approx(found.index[order], abs=1e-9)
+
+
+@settings(max_examples=60)
+@given(some_arm, some_discount)
+def test_actions_that_change_places_change_the_sign(arm, discount):
+    found = finite_indices(arm, discount)
+    swapped = finite_indices(
+        seen(arm.active, arm.passive, arm.reward_active, arm.reward_passive), discount
+    )
+    same_verdict(found, swapped)
+    if found.indexable and swapped.indexable:
+        assert swapped.index == pytest.approx(-found.index, abs=1e-9)
+
+
+@settings(max_examples=40)
+@given(some_arm, some_discount, st.floats(0, 1))
+def test_a_state_may_be_told_twice(arm, discount, share):
+    """A copy of state 0 takes a share of the ways to it: all indices stay, the copy has its own."""
+
+    def wider(P):
+        split = np.column_stack([P, share * P[:, 0]])
+        split[:, 0] -= split[:, -1]
+        return np.vstack([split, split[0]])
+
+    def longer(r):
+        return np.append(r, r[0])
+
+    found = finite_indices(arm, discount)
+    twice = finite_indices(
+        seen(
+            wider(arm.passive),
+            wider(arm.active),
+            longer(arm.reward_passive),
+            longer(arm.reward_active),
+        ),
+        discount,
+    )
+    same_verdict(found, twice)
+    if found.indexable and twice.indexable:
+        assert twice.index == pytest.approx(longer(found.index), abs=1e-9)
+
+
+def test_a_rested_arm_has_the_limit_of_its_gittins_indices():
+    """Left alone it waits at no cost in gain or bias: only the order after these tells. The indices
+    of a rested arm with a discount are Gittins'."""
+    rng = np.random.default_rng(5)
+    arm = seen(np.eye(4), rng.dirichlet(np.ones(4), 4), np.zeros(4), rng.random(4))
+    found = finite_indices(arm)
+    assert found.indexable is True
+    assert found.index == pytest.approx(finite_indices(arm, 1 - 1e-7).index, abs=1e-5)
+    assert found.index.max() == pytest.approx(arm.reward_active.max(), abs=1e-12)
+
+
+@pytest.mark.parametrize("discount", [1 - 1e-6, 1 - 1e-12])
+def test_discounts_near_one_lose_no_accuracy(discount):
+    near = finite_indices(RESTART, discount)
+    assert near.indexable is True
+    assert near.index == pytest.approx(finite_indices(RESTART).index, abs=20 * (1 - discount))

@@ -6,33 +6,33 @@ import numpy as np
 import pytest
 
 from rmab import ModelError
-from rmab.markov import resting_law
 from rmab.model.arms import Arm, Arms, channels
-from rmab.model.simulated import SimulatedArms, _resting_law
+from rmab.model.simulated import SimulatedArms
 
 PAPER = channels(p01=[0.2, 0.89, 0.1, 0.9], p11=[0.8, 0.17, 0.9, 0.16], reward=[0.4, 0.9, 0.7, 0.6])
 
 
-@pytest.mark.parametrize(
-    "matrix",
-    [
-        [[0.8, 0.2], [0.2, 0.8]],
-        [[0.0, 1.0], [1.0, 0.0]],  # a period of two
-        [[1.0, 0.0], [0.0, 1.0]],  # two classes
-        [[0.5, 0.3, 0.2], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],  # a transient state
-        [[1 - 1e-9, 1e-9], [2e-9, 1 - 2e-9]],  # changes once in 10^9 slots
-    ],
-)
-def test_the_law_in_the_first_slot_is_the_one_of_a_chain_left_alone(matrix):
-    P = np.array(matrix)
-    np.testing.assert_allclose(_resting_law(P), resting_law(P), rtol=0, atol=1e-6)
-
-
-def test_the_first_slot_follows_the_stationary_law():
+def test_the_first_slot_follows_the_limiting_distribution():
     runs = 2000
     good = np.mean([SimulatedArms(PAPER, seed).sense([0, 1, 2, 3]) for seed in range(runs)], 0)
     b0 = PAPER.p01 / (PAPER.p01 + 1 - PAPER.p11)
     assert np.all(np.abs(good - b0) < 4 * np.sqrt(b0 * (1 - b0) / runs))
+
+
+@pytest.mark.parametrize(
+    ("matrix", "expected"),
+    [
+        ([[0.0, 1.0], [1.0, 0.0]], [0.5, 0.5]),  # a period of two
+        ([[1.0, 0.0], [0.0, 1.0]], [0.5, 0.5]),  # two classes
+        ([[0.5, 0.3, 0.2], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], [0, 8 / 15, 7 / 15]),
+    ],
+)
+def test_the_first_slot_of_arms_that_do_not_forget(matrix, expected):
+    arms, runs = Arms([Arm(matrix, reward=np.arange(len(expected)))]), 2000
+    first = [SimulatedArms(arms, seed).sense([0])[0] for seed in range(runs)]
+    share = np.bincount(first, minlength=len(expected)) / runs
+    error = np.sqrt(np.array(expected) * (1 - np.array(expected)) / runs)
+    assert np.all(np.abs(share - expected) <= 4 * error)
 
 
 def test_arms_move_by_their_transitions_seen_or_not():

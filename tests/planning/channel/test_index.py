@@ -17,7 +17,7 @@ from rmab.model.arms import (
     stationary_belief,
 )
 from rmab.planning.channel.index import whittle_at, whittle_index
-from rmab.planning.channel.values import solve
+from tests.oracles.channel import bisected_index, iterated_advantage
 
 EXTREMES = [0.0, 1e-300, 1e-12, 1e-6, 0.3, 0.7, 1 - 1e-6, 1 - 1e-12, 1 - 2**-53, 1.0]
 unit = st.floats(0, 1)
@@ -30,42 +30,6 @@ def random_channels(n_arms: int, seed: int) -> Dynamics:
     p01, p11 = rng.random((2, n_arms))
     slow = rng.random(n_arms) < 0.2
     return Dynamics(np.where(slow, 0.05 * p01, p01), np.where(slow, 1 - 0.05 * p11, p11), 1.0)
-
-
-def numeric_index(dynamics: Dynamics, belief: np.ndarray) -> np.ndarray:
-    """The subsidy at which both actions are equally good, by bisection on the solved problem."""
-    low, high = -1e-3 + 0 * belief, 1 + 1e-3 + 0 * belief
-    for _ in range(50):
-        subsidy = (low + high) / 2
-        active = solve(*dynamics, subsidy).advantage(belief) > 0
-        low, high = np.where(active, subsidy, low), np.where(active, high, subsidy)
-    return (low + high) / 2
-
-
-def iterated_advantage(
-    p01: np.ndarray, p11: np.ndarray, subsidy: np.ndarray, max_age: int
-) -> np.ndarray:
-    """Q(active) - Q(passive) in (last seen, age): (problems, 2, max_age).
-
-    Relative value iteration over information states, eq. (27) for the beliefs and eq. (18) for
-    the values, each step half taken so that periodic policies converge. Ages stop at max_age.
-    """
-    beliefs = [np.stack([p01, p11], axis=-1)]  # (problems, 2)
-    for _ in range(max_age - 1):
-        beliefs.append(beliefs[-1] * p11[:, None] + (1 - beliefs[-1]) * p01[:, None])
-    good = np.stack(beliefs, axis=-1)
-    value = np.zeros_like(good)
-    for _ in range(30_000):
-        fresh = value[:, :, :1]  # (problems, 2, 1)
-        active = good + good * fresh[:, 1:] + (1 - good) * fresh[:, :1]
-        older = np.concatenate([value[:, :, 1:], value[:, :, -1:]], axis=-1)
-        passive = subsidy[:, None, None] + older
-        step = np.maximum(active, passive) - value
-        if np.ptp(step, axis=(1, 2)).max() < 1e-9:
-            return np.asarray(active - passive)
-        value = value + step / 2
-        value -= value[:, :1, :1]
-    raise AssertionError("relative value iteration did not converge")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +54,7 @@ def test_equals_the_bisected_subsidy_at_any_belief():
     belief = np.where(rng.random(4000) < 0.8, inner, rng.random(4000))
     np.testing.assert_allclose(
         whittle_index(channels(*dynamics), belief),
-        numeric_index(dynamics, belief),
+        bisected_index(dynamics, belief),
         rtol=0,
         atol=1e-12,
     )
@@ -103,7 +67,7 @@ def test_equals_the_bisected_subsidy_in_information_states():
     seen = np.where(states.age == 0, stationary_belief(columns), states.last_seen)
     belief = belief_after(columns, seen, states.age)  # (150, 81)
     index = whittle_at(columns, states)
-    np.testing.assert_allclose(index, numeric_index(columns, belief), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(index, bisected_index(columns, belief), rtol=0, atol=1e-12)
     by_belief = whittle_index(channels(*dynamics), belief.T).T
     np.testing.assert_allclose(index, by_belief, rtol=0, atol=1e-12)
 
