@@ -178,9 +178,6 @@ def _stacked(arms: Arms, max_age: int, rows_of: Callable[[Arm, int], FloatArray]
 
 def _whittle_rows(arm: Arm, max_age: int) -> FloatArray:
     """(1 + S_n max_age,)"""
-    alone = Arms([arm])
-    if alone.are_channels:
-        return np.asarray(index_table(whittle_at, alone, max_age)[0])
     if arm.observed == "always":
         return _by_state(whittle_indices(arm).index, max_age)
     found = whittle_indices(arm, max_age=max_age)
