@@ -139,6 +139,3 @@ def propagate(rows: Array, matrix: Array, times: int) -> Array:
 
         known = lax.scan(once_more, start, None, times)[1]
     return xp.where(xp.abs(known) > 1e-30, known, 0)
-
-
-computed = compute_once

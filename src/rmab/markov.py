@@ -148,6 +148,3 @@ def limiting_distributions(P: Array) -> Array:
         weight.append(sum(weight[r] * chance[r][s] for r in range(s)))
     share = xp.stack(weight)
     return share / share.sum(0)
-
-
-resting_law = limiting_distribution

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from rmab.errors import ModelError
-from rmab.model.arms import Arm, Arms, channels, stationary_belief
+from rmab.model.arms import Arm, Arms, channels
+from rmab.model.beliefs import stationary_belief
 from rmab.planning.channel.index import whittle_at
 from rmab.planning.general import fixed_best_scores, fixed_scores, myopic_table, whittle_table
 from rmab.planning.planners import index_table, myopic

@@ -8,7 +8,8 @@ import pytest
 from scipy.optimize import linprog
 
 from rmab.errors import ConvergenceError, ModelError, TooLargeError
-from rmab.model.arms import Arms, channels, stationary_belief, update_belief
+from rmab.model.arms import Arms, channels
+from rmab.model.beliefs import stationary_belief, update_belief
 from rmab.planning.channel.index import whittle_at
 from rmab.planning.exact import gains
 from rmab.planning.exact.optimum import (

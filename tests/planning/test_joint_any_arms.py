@@ -9,7 +9,7 @@ from scipy.linalg import block_diag
 from scipy.optimize import linprog
 
 from rmab.errors import TooLargeError
-from rmab.markov import limit, resting_law
+from rmab.markov import limit, limiting_distribution
 from rmab.model.arms import Arm, Arms, channels
 from rmab.model.information import expand, expansion
 from rmab.planning.exact.bounds import upper_bound
@@ -58,14 +58,14 @@ class Plain:
     def __init__(self, arm: Arm, cap: int, fold: int) -> None:
         self.arm, self.cap, self.fold = arm, cap, fold
         self.seen = arm.observed == "always"
-        law = resting_law(arm.passive)
+        law = limiting_distribution(arm.passive)
         self.start = {s: p for s, p in enumerate(law) if p > 0} if self.seen else {None: 1.0}
 
     def belief(self, row: Any) -> Any:
         if self.seen:
             return np.eye(self.arm.states)[row]
         if row is None:
-            return resting_law(self.arm.passive)
+            return limiting_distribution(self.arm.passive)
         return self.arm.active[row[0]] @ np.linalg.matrix_power(self.arm.passive, row[1] - 1)
 
     def step(self, row: Any, played: bool) -> tuple[float, dict[Any, float]]:
@@ -267,7 +267,7 @@ def test_fixed_and_random_play_over_the_joint_states(seed, plays):
     arms = Arms([*arms_like(seed, (3, "when_played"), (2, "always")), ODD["ends"]])
     start: Any = np.ones(1)
     for arm in arms:
-        start = np.kron(start, resting_law(arm.passive))
+        start = np.kron(start, limiting_distribution(arm.passive))
     every = [together(arms, subset) for subset in combinations(range(3), plays)]
     mixed = np.mean([move for move, _ in every], axis=0)
     wanted = start @ limit(mixed) @ np.mean([reward for _, reward in every], axis=0)
@@ -288,7 +288,9 @@ def simulated(arms: Arms, decide: Any, *, runs: int, slots: int, skip: int) -> t
     rng = np.random.default_rng(12)
     n_arms = len(arms)
     seen = np.array([arm.observed == "always" for arm in arms])[:, None]
-    state = np.stack([rng.choice(arm.states, runs, p=resting_law(arm.passive)) for arm in arms])
+    state = np.stack(
+        [rng.choice(arm.states, runs, p=limiting_distribution(arm.passive)) for arm in arms]
+    )
     last_seen, age, total = np.zeros_like(state), np.zeros_like(state), np.zeros(runs)
     for slot in range(skip + slots):
         last_seen = np.where(seen, state, last_seen)
@@ -323,7 +325,7 @@ def test_index_policies_earn_what_simulated_play_earns(arms, plays):
     index = np.zeros((len(arms), 1 + S * oldest))
     for arm, line, weight in zip(arms, index, weights, strict=True):
         worth = weight[: arm.states]
-        line[0] = resting_law(arm.passive) @ worth
+        line[0] = limiting_distribution(arm.passive) @ worth
         for s, k in product(range(arm.states), range(oldest)):
             belief = arm.active[s] @ np.linalg.matrix_power(arm.passive, k)
             line[1 + s * oldest + k] = worth[s] if arm.observed == "always" else belief @ worth

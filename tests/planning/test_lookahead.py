@@ -10,13 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmab.errors import ModelError
-from rmab.model.arms import (
+from rmab.model.arms import Arm, Arms, Dynamics, channels
+from rmab.model.beliefs import (
     NEVER,
-    Arm,
-    Arms,
-    Dynamics,
     InformationStates,
-    channels,
     deviation,
     information_states,
     stationary_belief,
@@ -118,7 +115,7 @@ def check_decisions(arms: Arms, plays: int, depth: int, seed: int, cases: int) -
     rng = np.random.default_rng(seed)
     last_seen = rng.integers(0, arms.sizes[:, None], (len(arms), cases))
     age = rng.integers(0, 6, (len(arms), cases))  # with never seen
-    age = np.where(np.array([kind.always for kind in arms.kinds])[:, None], 1, age)
+    age = np.where(np.array([kind.fully_observed for kind in arms.kinds])[:, None], 1, age)
     view = known_view(arms, plays, depth, MAX_AGE)(InformationStates(last_seen, age))
     played = choose(view, plays)
     end = terminal(arms, plays)

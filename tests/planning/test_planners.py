@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from rmab.model.arms import Dynamics, InformationStates, channels
+from rmab.model.arms import Dynamics, channels
+from rmab.model.beliefs import InformationStates
 from rmab.planning import planners
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])

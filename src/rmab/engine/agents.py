@@ -29,7 +29,7 @@ from jax import Array, lax
 from rmab.engine.setting import Guide, Joint, Lookup, Setting
 from rmab.engine.world import Truth, World
 from rmab.model.arms import Dynamics, Moves
-from rmab.model.beliefs import NEVER, InformationStates, after, table_rows
+from rmab.model.beliefs import NEVER, InformationStates, after, row_of
 from rmab.planning.exact.chain import joint_code
 from rmab.planning.lookahead.channel import channel_outlook, channel_view
 from rmab.policies.filling import Found, Learnt, channel_pair, fill
@@ -133,7 +133,7 @@ class Agents(ABC):
         def read(table: Array, ahead: int) -> Array:
             max_age = (table.shape[1] - 1) // self.setting.n_states
             there = after(states, ahead) if ahead else states
-            row = table_rows(there, max_age, wraps[:, None, None])
+            row = row_of(there, max_age, wraps[:, None, None])
             if table.shape[2] == 1:  # one plan for all agents
                 return jnp.take_along_axis(table[:, :, 0], row, axis=1)
             return jnp.take_along_axis(table, row[:, None], axis=1)[:, 0]
@@ -218,7 +218,7 @@ class _ByLookahead(Agents):
     def __init__(self, setting: Setting, policy: Policy, world: World, plays: int | None) -> None:
         super().__init__(setting, policy, world, plays)
         self.light = setting.channels
-        self.always = np.array([kind.always for kind in setting.kinds])
+        self.always = np.array([kind.fully_observed for kind in setting.kinds])
 
     def _filled(self, learnt: Learnt) -> Any:
         assert self.plays is not None

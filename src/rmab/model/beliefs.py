@@ -27,11 +27,9 @@ from rmab.linalg import Array, array_namespace
 
 __all__ = [
     "NEVER",
-    "Array",
     "InformationStates",
     "TwoState",
     "after",
-    "array_namespace",
     "belief_after",
     "deviation",
     "information_states",
@@ -160,6 +158,3 @@ def after(states: InformationStates, slots: int) -> InformationStates:
     xp = array_namespace(states.age)
     age = xp.asarray(states.age)
     return states._replace(age=xp.where(age == NEVER, NEVER, age + slots))
-
-
-table_rows = row_of

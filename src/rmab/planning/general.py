@@ -1,6 +1,6 @@
 """What known dynamics are worth in every information state, for arms of any kind.
 
-A table has the rows of `rmab.model.arms.information_states` with S the largest number of states:
+A table has the rows of `rmab.model.beliefs.information_states` with S the largest number of states:
 never seen, (0, 1), ..., (0, max_age), (1, 1), ... An arm that is always seen has the index of
 state s in the row of (s, 1). Rows that an arm does not have are 0 and never read.
 
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError
-from rmab.markov import limit, resting_law
+from rmab.markov import limit, limiting_distribution
 from rmab.model.arms import Arm, Arms
 from rmab.model.information import expansion
 from rmab.planning.channel.index import whittle_at
@@ -56,7 +56,7 @@ def myopic_table(arms: Arms, max_age: int) -> FloatArray:
 
 def played_law(arm: Arm) -> FloatArray:
     """The share of slots in each state if the arm is always played, (S,)."""
-    return np.asarray(resting_law(arm.passive) @ limit(arm.active))
+    return np.asarray(limiting_distribution(arm.passive) @ limit(arm.active))
 
 
 def fixed_scores(arms: Arms) -> FloatArray:
@@ -71,7 +71,8 @@ def fixed_best_scores(arms: Arms) -> FloatArray:
     """What always playing pays in the long run, less what never playing does, (N,)."""
     return np.array(
         [
-            played_law(arm) @ arm.reward_active - resting_law(arm.passive) @ arm.reward_passive
+            played_law(arm) @ arm.reward_active
+            - limiting_distribution(arm.passive) @ arm.reward_passive
             for arm in arms
         ]
     )

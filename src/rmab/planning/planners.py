@@ -23,13 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from rmab.model.arms import (
+from rmab.linalg import Array, array_namespace
+from rmab.model.arms import Arms, Dynamics
+from rmab.model.beliefs import (
     NEVER,
-    Arms,
-    Array,
-    Dynamics,
     InformationStates,
-    array_namespace,
     deviation,
     information_states,
     stationary_belief,

@@ -1,8 +1,8 @@
 """Index tables of arms of any kind, filled from dynamics on NumPy or JAX arrays, trials last.
 
 A table has a row for every information state up to an age, in the order of
-`rmab.model.arms.information_states` with S the largest number of states: never seen, (0, 1), ...,
-(0, max_age), (1, 1), ... An arm that is always seen has the index of state s in the row of (s, 1).
+`rmab.model.beliefs.information_states` with S the largest number of states: never observed, (0, 1),
+..., (0, max_age), (1, 1), ... A fully observed arm has the index of state s in the row of (s, 1).
 Rows that an arm does not have are 0 and never read.
 
     fill_whittle  Whittle indices, average reward, by `rmab.planning.index.hidden`
@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rmab.linalg import Array, array_namespace
 from rmab.markov import limiting_distributions
-from rmab.model.arms import Arms, Array, Kind, Moves, array_namespace
+from rmab.model.arms import ArmKind, Arms, Moves
 from rmab.planning.index.hidden import information_table
 from rmab.planning.index.nested import state_table
 
@@ -33,7 +34,7 @@ class Model(NamedTuple):
     moves: Moves
     reward_passive: Array
     reward_active: Array
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ArmKind, ...]
 
     @classmethod
     def of(cls, arms: Arms) -> Model:
@@ -86,7 +87,7 @@ def _fill(model: Model, max_age: int, when_played: _Rows, always: _Rows) -> Arra
     rows = 1 + S * max_age
     groups: dict[tuple[int, bool], list[int]] = {}
     for arm, kind in enumerate(model.kinds):
-        groups.setdefault((kind.states, kind.always), []).append(arm)
+        groups.setdefault((kind.states, kind.fully_observed), []).append(arm)
     parts = []
     for (states, seen), members in groups.items():
         arms = np.array(members)

@@ -51,10 +51,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError
-from rmab.linalg import Array, array_namespace, computed, repeat, rounding
+from rmab.linalg import Array, array_namespace, compute_once, repeat, rounding
 
 if TYPE_CHECKING:  # an agent loads no more than it needs
-    from rmab.model.arms import Kind
+    from rmab.model.arms import ArmKind
 
 __all__ = [
     "DEPTH",
@@ -141,9 +141,9 @@ def table_view(
     def prospect(read: Callable[[Array, int], Array], slots: int) -> Prospect:
         def law(tables: tuple[Array, ...], ahead: int) -> Array:
             chances = [read(table, ahead) for table in tables]
-            return computed(xp.stack([*chances, 1 - sum(chances)]))
+            return compute_once(xp.stack([*chances, 1 - sum(chances)]))
 
-        gains = [computed(read(outlook.gains[slots - j - 1], j)) for j in range(slots)]
+        gains = [compute_once(read(outlook.gains[slots - j - 1], j)) for j in range(slots)]
         shows = [law(outlook.shows, j) for j in range(slots - 1)]
         if outlook.drifts is None:
             return Prospect(tuple(gains), tuple(shows))
@@ -160,7 +160,7 @@ def table_view(
     return View(now, seen, xp.asarray(always.reshape(-1, *[1] * (now.gains[0].ndim - 1))))
 
 
-def check_depth(kinds: Sequence[Kind], plays: int, depth: int) -> None:
+def check_depth(kinds: Sequence[ArmKind], plays: int, depth: int) -> None:
     """Refuse a depth at which these arms would take too long."""
     if depth not in DEPTHS:
         raise ModelError(f"depth must be one of {', '.join(map(str, DEPTHS))}, got {depth}")
@@ -172,10 +172,10 @@ def check_depth(kinds: Sequence[Kind], plays: int, depth: int) -> None:
         )
 
 
-def _count_outcomes(kinds: Sequence[Kind], plays: int) -> int:
+def _count_outcomes(kinds: Sequence[ArmKind], plays: int) -> int:
     """Of a slot, with every arm taken for one of the largest number of states."""
     S = max(kind.states for kind in kinds)
-    return int(S ** (len(kinds) if any(kind.always for kind in kinds) else plays))
+    return int(S ** (len(kinds) if any(kind.fully_observed for kind in kinds) else plays))
 
 
 def choose(view: View, plays: int, apart: Callable[[Compute], Array] | None = None) -> Array:
@@ -367,7 +367,7 @@ def _after_outcomes(view: View, arms: Array, rest: Array) -> Array:  # noqa: ARG
         found = level[0]
         for s in range(1, S):
             found = _where(states == s, level[s], found)
-        ahead = _mapped(computed, _where(shown, found, aged))
+        ahead = _mapped(compute_once, _where(shown, found, aged))
         chance = xp.where(states == 0, chances[0], 0)
         for s in range(1, S):
             chance = xp.where(states == s, chances[s], chance)

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.linalg import Array, array_namespace
-from rmab.model.beliefs import NEVER, InformationStates, after, table_rows
+from rmab.model.beliefs import NEVER, InformationStates, after, row_of
 from rmab.policies.lookahead import Outlook, choose, table_view
 from rmab.policies.own_index import OWN_INDICES
 
@@ -45,7 +45,7 @@ class IndexPlan:
 
     def choose(self, observed: InformationStates, plays: int) -> Places:
         """The K arms to play, in ascending order, from information states (N,) each."""
-        row = table_rows(observed, self.max_age, np.int64(self.wrap))
+        row = row_of(observed, self.max_age, np.int64(self.wrap))
         return largest(self.index[np.arange(len(row)), row], plays)
 
 
@@ -74,7 +74,7 @@ class LookaheadPlan:
         columns = InformationStates(*(np.asarray(x)[:, None] for x in observed))
 
         def read(table: Array, ahead: int) -> Array:
-            row = table_rows(after(columns, ahead), self.max_age, np.int64(self.wrap))
+            row = row_of(after(columns, ahead), self.max_age, np.int64(self.wrap))
             return np.take_along_axis(table[:, :, 0], row, 1)
 
         shows, gains = (tuple(x[:, :, None] for x in tables) for tables in self.outlook[:2])

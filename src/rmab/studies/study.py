@@ -101,7 +101,7 @@ class Study:
         one_of("schedule", self.schedule, SCHEDULES)
         one_of("draws", self.draws, DRAWS)
         one_of("aggregation", self.aggregation, tuple(AGGREGATIONS))
-        alike = [arm.moves_alike for arm in self.arms]
+        alike = [not arm.action_dependent for arm in self.arms]
         if self.realisations == "shared" and not all(alike):
             raise StudyError(
                 f"realisations must be 'independent', as arm {alike.index(False) + 1} moves "

@@ -20,8 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import TooLargeError
-from rmab.markov import resting_law
-from rmab.model.arms import NEVER, Arm, Arms, Array, array_namespace
+from rmab.linalg import Array, array_namespace
+from rmab.markov import limiting_distribution
+from rmab.model.arms import Arm, Arms
+from rmab.model.beliefs import NEVER
 from rmab.model.information import expansion
 from rmab.planning.exact.ages import Ages, rows_of_arms
 
@@ -171,7 +173,7 @@ def start_law(chain: JointChain, arms: Arms) -> tuple[IntArray, FloatArray]:
     codes, chances = np.zeros(1, np.int64), np.ones(1)
     for arm, stride in zip(arms, chain.layout.strides, strict=True):
         if arm.observed == "always":
-            law = resting_law(arm.passive)
+            law = limiting_distribution(arm.passive)
             states = np.flatnonzero(law)
             codes = np.add.outer(codes, states * stride).ravel()
             chances = np.outer(chances, law[states]).ravel()

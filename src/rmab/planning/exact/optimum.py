@@ -46,8 +46,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ConvergenceError, TooLargeError
-from rmab.markov import limit, resting_law
-from rmab.model.arms import Arms, Array
+from rmab.linalg import Array
+from rmab.markov import limit, limiting_distribution
+from rmab.model.arms import Arms
 from rmab.planning.exact.ages import (
     MAX_CAP,
     count_states,
@@ -168,7 +169,7 @@ def fixed_value(arms: Arms, plays: int, scores: npt.ArrayLike) -> float:
         sum(
             played_law(arm) @ arm.reward_active
             if n in best
-            else resting_law(arm.passive) @ arm.reward_passive
+            else limiting_distribution(arm.passive) @ arm.reward_passive
             for n, arm in enumerate(arms)
         )
     )
@@ -183,7 +184,7 @@ def random_value(arms: Arms, plays: int) -> float:
     share = plays / len(arms)
     return float(
         sum(
-            resting_law(arm.passive)
+            limiting_distribution(arm.passive)
             @ limit(share * arm.active + (1 - share) * arm.passive)
             @ (share * arm.reward_active + (1 - share) * arm.reward_passive)
             for arm in arms

@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import TooLargeError
-from rmab.model.arms import NEVER, Arms, InformationStates
+from rmab.model.arms import Arms
+from rmab.model.beliefs import NEVER, InformationStates
 from rmab.planning.exact.ages import MAX_CAP, Ages, count_outcomes, kept_ages, table_size
 from rmab.planning.exact.chain import (
     JointChain,

@@ -32,16 +32,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmab.linalg import computed, repeat
-from rmab.model.arms import (
-    NEVER,
-    Array,
-    Dynamics,
-    InformationStates,
-    array_namespace,
-    deviation,
-    stationary_belief,
-)
+from rmab.linalg import Array, array_namespace, compute_once, repeat
+from rmab.model.arms import Dynamics
+from rmab.model.beliefs import NEVER, InformationStates, deviation, stationary_belief
 from rmab.policies.lookahead import Prospect, View
 
 __all__ = ["ChannelOutlook", "channel_outlook", "channel_value", "channel_view"]
@@ -196,8 +189,8 @@ def channel_view(outlook: ChannelOutlook, states: InformationStates, depth: int)
         for ahead in range(slots):
             bad, good = looked[slots - ahead - 1]
             pays = (outlook.reward + good - bad) * beliefs[ahead]
-            gains.append(computed(pays + bad - end))
-        shows = [computed(xp.stack([1 - b, b])) for b in beliefs[: slots - 1]]
+            gains.append(compute_once(pays + bad - end))
+        shows = [compute_once(xp.stack([1 - b, b])) for b in beliefs[: slots - 1]]
         return Prospect(tuple(gains), tuple(shows))
 
     # V(s, d) for d = 1, ..., as (bad, good): what a play d slots before the end leads to.

@@ -41,10 +41,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmab.linalg import propagate, repeat
+from rmab.linalg import Array, array_namespace, propagate, repeat
 from rmab.markov import limiting_distributions
-from rmab.model.arms import Arms, Array, Dynamics, InformationStates, array_namespace
-from rmab.model.beliefs import after, table_rows
+from rmab.model.arms import Arms, Dynamics
+from rmab.model.beliefs import InformationStates, after, row_of
 from rmab.model.information import expansion
 from rmab.planning.lookahead.channel import channel_outlook, channel_view
 from rmab.planning.tables import Model
@@ -132,7 +132,7 @@ def _rows(model: Model, max_age: int, wraps: IntArray | None) -> _Rows:
     shows = xp.moveaxis(xp.concatenate([rest[:, None], seen], 1), 2, 1)  # (S, N, I, trials)
     drift = xp.repeat(xp.moveaxis(passive, 0, 2), max_age, 2)  # (next, N, S J, trials)
     drifts = xp.concatenate([rest[:, :, None], drift], 2)
-    always = np.array([kind.always for kind in model.kinds])[:, None, None]
+    always = np.array([kind.fully_observed for kind in model.kinds])[:, None, None]
 
     def paid(reward: Array) -> Array:
         """(S, N, 1) to (N, I, trials)."""
@@ -256,14 +256,14 @@ def known_view(
         return lambda states: channel_view(channels, states, depth)
     wraps = known_wraps(arms, max_age)
     outlook = fill_outlook(Model.of(arms), max_age, plays, depth, wraps)
-    always = np.array([kind.always for kind in arms.kinds])
+    always = np.array([kind.fully_observed for kind in arms.kinds])
 
     def view(states: InformationStates) -> View:
         age = np.where(always[:, None], 1, states.age)
 
         def read(table: Array, ahead: int) -> Array:
             there = after(InformationStates(states.last_seen, age), ahead)
-            row = table_rows(there, max_age, wraps[:, None])
+            row = row_of(there, max_age, wraps[:, None])
             return np.take_along_axis(table[:, :, 0], row, 1)
 
         return table_view(outlook, always, depth, read)
