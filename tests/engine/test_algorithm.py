@@ -27,7 +27,7 @@ from rmab.engine.setting import Setting
 from rmab.engine.world import BEFORE, BITS, truth
 from rmab.learning.learners import Evidence, thompson
 from rmab.model.arms import ArmKind, channels
-from rmab.planning.planners import whittle_at
+from rmab.planning.tables import whittle_at
 from rmab.policies.policy import Policy
 from rmab.policies.registry import named
 from rmab.random import CHANNELS, DRAWS, Draws, seed_words, stream, threefry

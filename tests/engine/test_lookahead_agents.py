@@ -14,8 +14,8 @@ from rmab.errors import ModelError, StudyError
 from rmab.learning.learners import thompson
 from rmab.model.arms import Arm, Arms, channels
 from rmab.model.beliefs import InformationStates
-from rmab.planning.exact.optimum import lookahead_value
-from rmab.planning.lookahead.tables import known_view
+from rmab.planning.exact.policies import lookahead_value
+from rmab.planning.lookahead.tables import known_lookahead
 from rmab.policies.lookahead import choose
 from rmab.policies.policy import Policy
 from rmab.policies.registry import named
@@ -79,7 +79,7 @@ def some_states(arms: Arms, cases: int, seed: int) -> InformationStates:
 )
 def test_decisions_are_those_of_the_exact_functions(arms, plays, depth):
     states = some_states(arms, 400, seed=plays)
-    exact = choose(known_view(arms, plays, depth, max_age=200)(states), plays)
+    exact = choose(known_lookahead(arms, plays, depth, max_age=200)(states), plays)
     found = decisions(arms, plays, depth, states)
     assert (found.sum(0) == plays).all()
     # Values closer than single precision tells apart may be ranked either way.
@@ -91,7 +91,7 @@ def test_many_arms_decide_alike():
     rng = np.random.default_rng(3)
     arms = channels(*rng.uniform(0.05, 0.95, (3, 64)))
     states = some_states(arms, 40, seed=1)
-    exact = choose(known_view(arms, 16, 2, max_age=50)(states), 16)
+    exact = choose(known_lookahead(arms, 16, 2, max_age=50)(states), 16)
     found = decisions(arms, 16, 2, states)
     assert (found.sum(0) == 16).all()
     assert (found == exact).all(0).mean() > 0.9

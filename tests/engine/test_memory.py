@@ -21,7 +21,7 @@ from rmab.engine.world import World, truth
 from rmab.errors import ModelError
 from rmab.learning.learners import count_kinds, thompson
 from rmab.model.arms import Arm, ArmKind, Arms
-from rmab.planning.planners import myopic
+from rmab.planning.tables import myopic
 from rmab.policies.own_index import Observations
 from rmab.policies.policy import Policy
 

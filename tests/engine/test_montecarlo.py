@@ -20,8 +20,9 @@ from rmab.engine.world import World, truth
 from rmab.learning.learners import thompson
 from rmab.model.arms import ArmKind
 from rmab.model.beliefs import InformationStates, stationary_belief
-from rmab.planning.exact.optimum import fixed_value, optimal, policy_value, random_value
-from rmab.planning.planners import index_table, myopic, whittle_at
+from rmab.planning.exact.optimum import optimal
+from rmab.planning.exact.policies import fixed_value, policy_value, random_value
+from rmab.planning.tables import index_table, myopic, whittle_at
 from rmab.policies.policy import Policy
 from rmab.policies.registry import named
 from rmab.random import seed_words

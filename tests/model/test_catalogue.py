@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rmab import Arms, ModelError, catalogue, channels, load, whittle_indices
 from rmab.model.catalogue import adherence, age_of_information, fading, gilbert_elliott, machine
-from rmab.studies.study import LEARNERS
+from rmab.policies.registry import LEARNERS
 
 STUDIES = {
     "adherence": "adherence",

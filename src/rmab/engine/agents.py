@@ -28,12 +28,13 @@ from jax import Array, lax
 
 from rmab.engine.setting import Guide, Joint, Lookup, Setting
 from rmab.engine.world import Truth, World
+from rmab.linalg import compute_in_branch
 from rmab.model.arms import Dynamics, Moves
-from rmab.model.beliefs import NEVER, InformationStates, after, row_of
+from rmab.model.beliefs import NEVER, InformationStates, row_of
 from rmab.planning.exact.chain import joint_code
-from rmab.planning.lookahead.channel import channel_outlook, channel_view
+from rmab.planning.lookahead.channel import channel_state, channel_values
 from rmab.policies.filling import Found, Learnt, channel_pair, fill
-from rmab.policies.lookahead import choose, table_view
+from rmab.policies.lookahead import choose, state_from_tables, table_entries
 from rmab.policies.plans import take_turns
 from rmab.policies.policy import (
     IndexRule,
@@ -123,22 +124,12 @@ class Agents(ABC):
             return guide.wraps
         return jnp.zeros(self.setting.n_arms, jnp.int32)
 
-    def _reader(self, sight: Sight, wraps: Array) -> Callable[[Array, int], Array]:
-        """From a table (N, I, A, R) and slots alone to its entries (N, M, R)."""
+    def _states(self, sight: Sight) -> InformationStates:
+        """Where tables are read, (N, M, R) each: a fully observed arm is in (state now, 1)."""
         observed = sight.observed
         seen = self.world.shown(sight.state, observed.last_seen).astype(jnp.int32)
         seen = jnp.broadcast_to(seen, observed.age.shape)
-        states = InformationStates(seen, jnp.where(self.world.always, 1, observed.age))
-
-        def read(table: Array, ahead: int) -> Array:
-            max_age = (table.shape[1] - 1) // self.setting.n_states
-            there = after(states, ahead) if ahead else states
-            row = row_of(there, max_age, wraps[:, None, None])
-            if table.shape[2] == 1:  # one plan for all agents
-                return jnp.take_along_axis(table[:, :, 0], row, axis=1)
-            return jnp.take_along_axis(table, row[:, None], axis=1)[:, 0]
-
-        return read
+        return InformationStates(seen, jnp.where(self.world.always, 1, observed.age))
 
 
 class _AtRandom(Agents):
@@ -208,7 +199,9 @@ class _ByTable(Agents):
         return super().wraps(guide)
 
     def choose(self, plan: Any, sight: Sight, truth: Truth, wraps: Array, plays: Array) -> Array:  # noqa: ARG002 - as Agents
-        return largest(self._reader(sight, wraps)(plan, 0), plays)
+        max_age = (plan.shape[1] - 1) // self.setting.n_states
+        rows = row_of(self._states(sight), max_age, wraps[:, None, None])
+        return largest(table_entries(plan, rows), plays)
 
 
 class _ByLookahead(Agents):
@@ -225,18 +218,19 @@ class _ByLookahead(Agents):
         if not self.setting.channels:
             return fill(self.policy, learnt, self.plays, self.setting.max_age)
         rewards = learnt.reward_active[1][:, None]
-        return channel_outlook(Dynamics(*channel_pair(learnt.found), rewards), self.plays)
+        return channel_values(Dynamics(*channel_pair(learnt.found), rewards), self.plays)
 
     def choose(self, plan: Any, sight: Sight, truth: Truth, wraps: Array, plays: Array) -> Array:  # noqa: ARG002 - as Agents
         assert self.plays is not None
         depth, once = self.rule.depth, partial(_computed_once, sight)
         if self.setting.channels:
-            view = once(partial(channel_view, plan, sight.observed, depth))
+            state = once(partial(channel_state, plan, sight.observed, depth))
         else:
-            view = table_view(plan, self.always, depth, self._reader(sight, wraps))
+            states = self._states(sight)
+            state = state_from_tables(plan, states, depth, wraps, self.always)
         if depth == 1:
-            return largest(view.now.gains[0], plays)
-        played: Array = choose(view, self.plays, once)
+            return largest(state.now.gains[0], plays)
+        played: Array = choose(state, self.plays, once)
         return played
 
 
@@ -257,17 +251,8 @@ def agents_of(setting: Setting, policy: Policy, world: World, plays: int | None)
 
 
 def _computed_once(sight: Sight, compute: Callable[[], Any]) -> Any:
-    """What is computed, behind a branch that is always taken.
-
-    XLA would otherwise merge it into the comparisons that follow and compute it anew for every pair
-    of arms; it does not merge across a branch.
-    """
-    shape = jax.eval_shape(compute)
-    return lax.cond(
-        sight.observed.age[0, 0, 0] >= NEVER,
-        compute,
-        lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape),
-    )
+    """What is computed: XLA would otherwise compute it anew for every pair of arms compared."""
+    return compute_in_branch(sight.observed.age[0, 0, 0] >= NEVER, compute)
 
 
 # -------------------------------------------------------------------- the K largest of N

@@ -46,7 +46,7 @@ from rmab.federation.checks import (
     whole_number,
 )
 from rmab.federation.rounds import LONGEST
-from rmab.policies.lookahead import DEPTHS, Outlook
+from rmab.policies.lookahead import DEPTHS, LookaheadTables
 from rmab.policies.own_index import OWN_INDICES
 from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPlan
 from rmab.reading import is_number, shown
@@ -447,8 +447,8 @@ def plan_table(plan: Plan) -> dict[str, Any]:
         "kind": "lookahead",
         "depth": plan.depth,
         **ages,
-        "shows": [[_written(row) for row in table] for table in plan.outlook.shows],
-        "gains": [[_written(row) for row in table] for table in plan.outlook.gains],
+        "shows": [[_written(row) for row in table] for table in plan.tables.observation_probs],
+        "gains": [[_written(row) for row in table] for table in plan.tables.gains],
     }
 
 
@@ -510,8 +510,8 @@ def _read_lookahead(table: dict[str, Any], shape: Shape) -> LookaheadPlan:
             for i, each in enumerate(listed(place, value, length))
         )
 
-    outlook = Outlook(tables("plan.shows", shows, S - 1), tables("plan.gains", gains, depth), None)
-    return LookaheadPlan(depth, max_age, back, outlook)
+    probs, by_slots = tables("plan.shows", shows, S - 1), tables("plan.gains", gains, depth)
+    return LookaheadPlan(depth, max_age, back, LookaheadTables(probs, by_slots, None))
 
 
 def _read_own(table: dict[str, Any], shape: Shape) -> OwnPlan:  # noqa: ARG001 - as every reader

@@ -18,11 +18,6 @@ from rmab.learning import learners
 from rmab.learning.learners import Prior
 from rmab.model.arms import Arms, FloatArray
 from rmab.planning import tables
-from rmab.planning.general import fixed_best_scores, fixed_scores, myopic_table, whittle_table
-from rmab.planning.planners import fixed as fixed_at
-from rmab.planning.planners import fixed_best as fixed_best_at
-from rmab.planning.planners import myopic as myopic_at
-from rmab.planning.planners import whittle_at
 from rmab.policies.lookahead import DEPTH
 from rmab.policies.own_index import MeanRewards
 from rmab.policies.policy import (
@@ -49,10 +44,12 @@ def _constant(scores: Callable[[Arms], FloatArray]) -> Callable[[Arms, int], Flo
     return known
 
 
-_WHITTLE = IndexRule(whittle_at, tables.fill_whittle, whittle_table, statewise=True)
-_MYOPIC = IndexRule(myopic_at, tables.fill_myopic, myopic_table, statewise=True)
-_FIXED = IndexRule(fixed_at, known=_constant(fixed_scores), statewise=True)
-_FIXED_BEST = IndexRule(fixed_best_at, known=_constant(fixed_best_scores), statewise=True)
+_WHITTLE = IndexRule(tables.whittle_at, tables.fill_whittle, tables.whittle_table, statewise=True)
+_MYOPIC = IndexRule(tables.myopic, tables.fill_myopic, tables.myopic_table, statewise=True)
+_FIXED = IndexRule(tables.fixed, known=_constant(tables.fixed_scores), statewise=True)
+_FIXED_BEST = IndexRule(
+    tables.fixed_best, known=_constant(tables.fixed_best_scores), statewise=True
+)
 
 
 # ------------------------------------------------------------------------- with known dynamics

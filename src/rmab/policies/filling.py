@@ -23,10 +23,10 @@ from rmab.markov import period
 from rmab.model.arms import ArmKind, Arms, Dynamics, Moves
 from rmab.model.beliefs import InformationStates, information_states
 from rmab.model.information import settled_age
-from rmab.planning.lookahead.channel import channel_outlook, channel_view
-from rmab.planning.lookahead.tables import fill_outlook, known_wraps
+from rmab.planning.lookahead.channel import channel_tables, channel_values
+from rmab.planning.lookahead.tables import fill_lookahead, known_wraps
 from rmab.planning.tables import Model
-from rmab.policies.lookahead import Outlook
+from rmab.policies.lookahead import LookaheadTables
 from rmab.policies.policy import IndexRule, LookaheadRule, Policy
 
 __all__ = ["Found", "KnownTables", "Learnt", "channel_pair", "fill", "known_tables", "table_ages"]
@@ -67,7 +67,9 @@ def channel_pair(found: Found) -> tuple[Array, Array]:
     return found[0], found[1]
 
 
-def fill(policy: Policy, learnt: Learnt, plays: int | None, max_age: int) -> Array | Outlook:
+def fill(
+    policy: Policy, learnt: Learnt, plays: int | None, max_age: int
+) -> Array | LookaheadTables:
     """Tables (N, I, trials) over the information states up to max_age, or several of a lookahead.
 
     plays: K, which a lookahead needs.
@@ -77,7 +79,7 @@ def fill(policy: Policy, learnt: Learnt, plays: int | None, max_age: int) -> Arr
         assert plays is not None
         if learnt.channels:
             return _channel_lookahead(rule.depth, learnt, plays, max_age)
-        return fill_outlook(learnt.model(policy.name), max_age, plays, rule.depth)
+        return fill_lookahead(learnt.model(policy.name), max_age, plays, rule.depth)
     assert isinstance(rule, IndexRule)
     if learnt.channels and rule.planner is not None:
         p01, p11 = channel_pair(learnt.found)
@@ -107,14 +109,11 @@ def _grid(max_age: int) -> InformationStates:
     return InformationStates(*(jnp.asarray(x, jnp.int32)[None, :, None] for x in grid))
 
 
-def _channel_lookahead(depth: int, learnt: Learnt, plays: int, max_age: int) -> Outlook:
+def _channel_lookahead(depth: int, learnt: Learnt, plays: int, max_age: int) -> LookaheadTables:
     p01, p11 = channel_pair(learnt.found)
     rewards = learnt.reward_active[1][:, None, None]
-    outlook = channel_outlook(Dynamics(p01[:, None], p11[:, None], rewards), plays)
-    states = _grid(max_age)
-    gains = [channel_view(outlook, states, d).now.gains[0] for d in range(1, depth + 1)]
-    bad = channel_view(outlook, states, 2).now.shows[0][0]
-    return Outlook((bad,), tuple(gains), None)
+    values = channel_values(Dynamics(p01[:, None], p11[:, None], rewards), plays)
+    return channel_tables(values, _grid(max_age), depth)
 
 
 def no_table(policy: Policy) -> ModelError:
@@ -140,8 +139,8 @@ def known_tables(policy: Policy, arms: Arms, plays: int) -> KnownTables:
     wraps = known_wraps(arms, max_age)
     tables: Any
     if isinstance(rule, LookaheadRule):
-        outlook = fill_outlook(Model.of(arms), max_age, plays, rule.depth, wraps)
-        tables = jax.tree.map(lambda x: x[..., 0], outlook)
+        filled = fill_lookahead(Model.of(arms), max_age, plays, rule.depth, wraps)
+        tables = jax.tree.map(lambda x: x[..., 0], filled)
     else:
         assert isinstance(rule, IndexRule)
         if rule.known is not None:

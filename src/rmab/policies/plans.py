@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.linalg import Array, array_namespace
-from rmab.model.beliefs import NEVER, InformationStates, after, row_of
-from rmab.policies.lookahead import Outlook, choose, table_view
+from rmab.model.beliefs import NEVER, InformationStates, row_of
+from rmab.policies.lookahead import LookaheadTables, choose, state_from_tables
 from rmab.policies.own_index import OWN_INDICES
 
 __all__ = ["IndexPlan", "LookaheadPlan", "OwnPlan", "Plan", "TurnsPlan", "largest", "take_turns"]
@@ -62,25 +62,20 @@ class TurnsPlan:
 
 @dataclass(frozen=True, eq=False)
 class LookaheadPlan:
-    """outlook: tables (N, 1 + S max_age); depth: of the lookahead, in slots."""
+    """tables: (N, 1 + S max_age) each; depth: of the lookahead, in slots."""
 
     depth: int
     max_age: int
     wrap: int
-    outlook: Outlook
+    tables: LookaheadTables
 
     def choose(self, observed: InformationStates, plays: int) -> Places:
         """The K arms to play, in ascending order, from information states (N,) each."""
         columns = InformationStates(*(np.asarray(x)[:, None] for x in observed))
-
-        def read(table: Array, ahead: int) -> Array:
-            row = row_of(after(columns, ahead), self.max_age, np.int64(self.wrap))
-            return np.take_along_axis(table[:, :, 0], row, 1)
-
-        shows, gains = (tuple(x[:, :, None] for x in tables) for tables in self.outlook[:2])
-        none = np.zeros(len(columns.age), bool)  # that are fully observed
-        view = table_view(Outlook(shows, gains, None), none, self.depth, read)
-        return np.flatnonzero(np.asarray(choose(view, plays))[:, 0])
+        probs, gains = (tuple(x[:, :, None] for x in tables) for tables in self.tables[:2])
+        tables = LookaheadTables(probs, gains, None)
+        state = state_from_tables(tables, columns, self.depth, np.int64(self.wrap))
+        return np.flatnonzero(np.asarray(choose(state, plays))[:, 0])
 
 
 @dataclass(frozen=True)

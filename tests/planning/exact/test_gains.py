@@ -9,7 +9,6 @@ from scipy.sparse import csr_array
 
 from rmab.errors import ConvergenceError
 from rmab.markov import limit
-from rmab.planning.exact import gains
 from rmab.planning.exact.gains import chain_gain, end_components, optimal_gain
 
 
@@ -117,18 +116,16 @@ def test_gains_scale_with_the_unit_of_reward():
     assert chain_gain(move, np.zeros(2), first(2)) == 0
 
 
-def test_slow_chains_raise(monkeypatch):
-    monkeypatch.setattr(gains, "MAX_SWEEPS", 5)
+def test_slow_chains_raise():
     move = csr_array([[0.99, 0.01], [0.01, 0.99]])
     with pytest.raises(ConvergenceError, match=r"2 states: the gain is known to .* after 5 sweeps"):
-        chain_gain(move, np.array([0.0, 1.0]), first(2))
+        chain_gain(move, np.array([0.0, 1.0]), first(2), max_sweeps=5)
     leaving = csr_array([[0.8, 0.1, 0.1], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     with pytest.raises(ConvergenceError, match="on its way"):
-        chain_gain(leaving, np.array([0.0, 1.0, 2.0]), first(3))
+        chain_gain(leaving, np.array([0.0, 1.0, 2.0]), first(3), max_sweeps=5)
 
 
-def test_a_slow_way_to_a_component_raises(monkeypatch):
-    monkeypatch.setattr(gains, "MAX_SWEEPS", 100)
+def test_a_slow_way_to_a_component_raises():
     leaving = csr_array([[0.9998, 0.0001, 0.0001], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     with pytest.raises(ConvergenceError, match="2 end components: the best mean is known to"):
-        optimal_gain([leaving], [np.array([0.0, 1.0, 2.0])], first(3))
+        optimal_gain([leaving], [np.array([0.0, 1.0, 2.0])], first(3), max_sweeps=100)

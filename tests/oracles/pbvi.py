@@ -1,4 +1,4 @@
-"""Point-based value iteration: the way the paper takes to the optimum (Sections II and VI).
+"""Point-based value iteration: the paper's way to the optimum (Sections II and VI), as an oracle.
 
 The POMDP of Section II for one agent with known dynamics, taken as it is: hidden joint states
 x in {0, 1}^N, X = 2^N of them, K-subsets S of the arms as actions, the states of the played arms

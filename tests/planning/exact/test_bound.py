@@ -1,4 +1,4 @@
-"""The Lagrangian bound against recomputed values and its own meaning; the paper's promises."""
+"""The Lagrangian bound against recomputed values and its own meaning."""
 
 import numpy as np
 import pytest
@@ -8,9 +8,7 @@ from rmab.markov import limit, limiting_distribution
 from rmab.model.arms import Arm, Arms, channels
 from rmab.model.beliefs import stationary_belief
 from rmab.planning.channel.values import solve
-from rmab.planning.exact import relaxed
-from rmab.planning.exact.bounds import episode_bound, regret_bound, upper_bound
-from rmab.planning.exact.relaxed import relaxed_value
+from rmab.planning.exact.bound import relaxed_value, upper_bound
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
 
@@ -140,40 +138,13 @@ def test_copies_of_any_arms_scale():
     assert upper_bound(many, 25) == pytest.approx(25 * upper_bound(few, 1), rel=1e-9)
 
 
-def test_arms_of_many_information_states_are_refused(monkeypatch):
-    monkeypatch.setattr(relaxed, "MAX_COLUMNS", 100)
+def test_arms_of_many_information_states_are_refused():
     slow = Arm(0.9 * np.eye(3) + 0.1 / 3, reward=[0, 1, 2])
     with pytest.raises(TooLargeError, match=r"1 different arms: \d+ information states.*0\.001"):
-        upper_bound(Arms([slow, slow]), 1)
+        relaxed_value(Arms([slow, slow]), 1, max_columns=100)
 
 
 @pytest.mark.parametrize("plays", [0, 5])
 def test_refuses_plays_that_cannot_be(plays):
     with pytest.raises(ModelError, match=rf"^plays must lie in 1\.\.4.* got {plays}$"):
         upper_bound(PAPER, plays)
-
-
-def test_episode_bound_by_hand():
-    """Eq. (24): sqrt(4 * 4 * 1000 * 2 / (2 * 4) * ln 1001) = sqrt(4000 * 6.9087548)."""
-    assert episode_bound(4, 4, 2, 1000) == pytest.approx(166.23784, abs=1e-4)
-    # sqrt(4 * 3 * 99 * 5 / (1 * 2) * ln 100) = sqrt(2970 * 4.6051702)
-    assert episode_bound(2, 3, 1, 99, n_states=5) == pytest.approx(116.95024, abs=1e-4)
-
-
-def test_regret_bound_by_hand():
-    """Eq. (25) with D = 3: 4 * 4 * 166.23784 + 49 * 3 * sqrt(1000 * ln 2000) * 4 * 2."""
-    wanted = 4 * 4 * 166.23784 + 49 * 3 * 87.183145 * 8
-    assert regret_bound(4, 4, 2, 1000, span=3.0) == pytest.approx(wanted, rel=1e-6)
-    # three states: first part by sqrt(3 / 2), second by 3 / 2
-    wanted = 4 * 4 * 166.23784 * np.sqrt(1.5) + 49 * 3 * 87.183145 * 12
-    assert regret_bound(4, 4, 2, 1000, span=3.0, n_states=3) == pytest.approx(wanted, rel=1e-6)
-
-
-def test_bounds_take_arrays_of_horizons():
-    horizon = np.array([[10, 100], [1000, 10_000]])
-    for bound, alone in [
-        (episode_bound(4, 4, 2, horizon), episode_bound(4, 4, 2, 1000)),
-        (regret_bound(4, 4, 2, horizon, 1.0), regret_bound(4, 4, 2, 1000, 1.0)),
-    ]:
-        assert bound.shape == (2, 2)
-        assert bound[1, 0] == alone
