@@ -184,7 +184,7 @@ def algorithm_1(
                     paid += (arm.reward_active if plays_it else arm.reward_passive)[now]
                     if plays_it or arm.observed == "always":
                         if arm.observed == "always":
-                            kind = 0 if arm.moves_alike or when == slot - 1 else 1
+                            kind = 0 if not arm.action_dependent or when == slot - 1 else 1
                         else:
                             kind = slot - when - 1 if when is not None else kinds
                         if was is not None and kind < kinds:

@@ -12,7 +12,8 @@ from rmab.engine.setting import Setting
 from rmab.engine.world import World, truth
 from rmab.errors import ModelError, StudyError
 from rmab.learning.learners import thompson
-from rmab.model.arms import Arm, Arms, InformationStates, channels
+from rmab.model.arms import Arm, Arms, channels
+from rmab.model.beliefs import InformationStates
 from rmab.planning.exact.policies import lookahead_value
 from rmab.planning.lookahead.tables import known_lookahead
 from rmab.policies.lookahead import choose

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from rmab.errors import ModelError
 from rmab.federation.messages import Shape
 from rmab.federation.player import Player
-from rmab.model.arms import InformationStates
-from rmab.model.beliefs import row_of
+from rmab.model.beliefs import InformationStates, row_of
 from rmab.policies.plans import IndexPlan
 from tests.federation.test_messages import SHAPES, message_of
 

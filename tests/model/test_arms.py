@@ -92,7 +92,7 @@ def test_an_arm_says_what_is_wrong(changes, message):
 
 def test_an_arm_has_what_was_given():
     arm = Arm(**{**GOOD, **PAYING_ALWAYS})
-    assert (arm.states, arm.observed, arm.moves_alike) == (2, "always", False)
+    assert (arm.states, arm.observed, arm.action_dependent) == (2, "always", True)
     assert arm.passive.tolist() == GOOD["passive"]
     assert arm.active.tolist() == GOOD["active"]
     assert arm.reward_active.tolist() == [1, 2]
@@ -101,7 +101,7 @@ def test_an_arm_has_what_was_given():
 
 def test_what_an_arm_leaves_out():
     arm = Arm(np.eye(3), reward=[0, 1, 2])
-    assert (arm.states, arm.observed, arm.moves_alike) == (3, "when_played", True)
+    assert (arm.states, arm.observed, arm.action_dependent) == (3, "when_played", False)
     assert arm.active.tolist() == np.eye(3).tolist()
     assert arm.reward_passive.tolist() == [0, 0, 0]
     assert Arm(np.eye(2), reward_passive=[1, 2]).reward_active.tolist() == [0, 0]

@@ -40,7 +40,7 @@ def test_a_gilbert_elliott_channel_pays_what_succeeds():
     assert arm.passive.tolist() == [[0.75, 0.25], [0.25, 0.75]]
     assert arm.reward_active.tolist() == [0.4, 1.8]
     assert arm.reward_passive.tolist() == [0, 0]
-    assert (arm.observed, arm.moves_alike) == ("when_played", True)
+    assert (arm.observed, arm.action_dependent) == ("when_played", False)
 
 
 @given(chance, chance, st.floats(0, 1e6))
@@ -61,7 +61,7 @@ def test_fading_moves_by_one_level():
         [0, 0, 0.5, 0.5],
     ]
     assert arm.reward_active.tolist() == [0, 1, 1, 3]
-    assert (arm.observed, arm.moves_alike) == ("when_played", True)
+    assert (arm.observed, arm.action_dependent) == ("when_played", False)
 
 
 def test_fading_as_often_up_as_down_rests_in_all_levels_alike():
@@ -151,7 +151,7 @@ def test_adherence_wanes_and_is_lifted():
     assert arm.passive.tolist() == [[0.75, 0.25, 0], [0.5, 0.25, 0.25], [0, 0.5, 0.5]]
     assert arm.active.tolist() == [[0.25, 0.75, 0], [0.125, 0.125, 0.75], [0, 0.125, 0.875]]
     assert arm.reward_passive.tolist() == arm.reward_active.tolist() == [0, 0, 1]
-    assert (arm.observed, arm.moves_alike) == ("when_played", False)
+    assert (arm.observed, arm.action_dependent) == ("when_played", True)
 
 
 def test_adherence_of_more_states_and_other_worth():

@@ -11,7 +11,8 @@ from scipy.linalg import block_diag
 from scipy.optimize import linprog
 
 from rmab.markov import limiting_distribution
-from rmab.model.arms import Arm, Arms, stationary_belief
+from rmab.model.arms import Arm, Arms
+from rmab.model.beliefs import stationary_belief
 
 
 class Plain:

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from rmab.markov import limiting_distribution
-from rmab.model.arms import Arms, channels, stationary_belief, update_belief
+from rmab.model.arms import Arms, channels
+from rmab.model.beliefs import stationary_belief, update_belief
 
 
 def played(arms: Arms, decide: Any, *, runs: int, slots: int, skip: int) -> tuple[float, float]:

@@ -340,7 +340,7 @@ def test_arms_of_several_kinds_stand_in_one_table():
 
 def test_what_a_general_arm_leaves_out():
     arm = from_table(general(active=None, observed=None)).arms[1]
-    assert arm.moves_alike
+    assert not arm.action_dependent
     assert arm.observed == "when_played"
     assert arm.reward_passive.tolist() == [0, 0, 0]
     arm = from_table(general(reward=None, reward_active=[1, 2, 3], reward_passive=[-1, 0, 0])).arms[

@@ -211,7 +211,7 @@ class _ByLookahead(Agents):
     def __init__(self, setting: Setting, policy: Policy, world: World, plays: int | None) -> None:
         super().__init__(setting, policy, world, plays)
         self.light = setting.channels
-        self.always = np.array([kind.always for kind in setting.kinds])
+        self.always = np.array([kind.fully_observed for kind in setting.kinds])
 
     def _filled(self, learnt: Learnt) -> Any:
         assert self.plays is not None

@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from rmab.markov import limiting_distribution
-from rmab.model.arms import Arms, Kind, Moves
+from rmab.model.arms import ArmKind, Arms, Moves
 from rmab.random import Key, threefry
 
 __all__ = ["Truth", "World", "truth"]
@@ -67,14 +67,14 @@ def truth(arms: Arms) -> Truth:
 class World:
     """How arms of these kinds move, show themselves and pay."""
 
-    def __init__(self, kinds: tuple[Kind, ...], *, idle_pay: bool) -> None:
+    def __init__(self, kinds: tuple[ArmKind, ...], *, idle_pay: bool) -> None:
         self.n_arms = len(kinds)
         self.n_states = max(kind.states for kind in kinds)
         self.idle_pay = idle_pay
-        self.any_always = any(kind.always for kind in kinds)
-        self.all_alike = all(kind.alike for kind in kinds)
-        self._always = [kind.always for kind in kinds]
-        self._alike = [kind.alike for kind in kinds]
+        self.any_always = any(kind.fully_observed for kind in kinds)
+        self.all_alike = not any(kind.action_dependent for kind in kinds)
+        self._always = [kind.fully_observed for kind in kinds]
+        self._alike = [not kind.action_dependent for kind in kinds]
         self.state_type = jnp.bool_ if self.n_states == 2 else jnp.int8
 
     @cached_property

@@ -40,7 +40,7 @@ from rmab.errors import FederationError, ModelError, StudyError
 from rmab.federation.aggregation import AGGREGATIONS, Aggregation
 from rmab.federation.messages import MAX_COUNTS, NAME_RULE, Shape, is_name
 from rmab.federation.rounds import DRAWS, SCHEDULES
-from rmab.model.arms import Kind
+from rmab.model.arms import ArmKind
 from rmab.policies.lookahead import DEPTH, check_depth
 from rmab.policies.registry import GAPS, LEARNERS, POLICIES, check_options
 from rmab.reading import is_number, one_of, read_toml, shown
@@ -152,9 +152,11 @@ class Federation:
         return Shape(self.plays, tuple(arm.states for arm in self.arms), self.gaps)
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[ArmKind, ...]:
         """What a learner knows of each arm."""
-        return tuple(Kind(arm.states, always=False, alike=True) for arm in self.arms)
+        return tuple(
+            ArmKind(arm.states, fully_observed=False, action_dependent=False) for arm in self.arms
+        )
 
     @property
     def channels(self) -> bool:

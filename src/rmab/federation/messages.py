@@ -15,8 +15,8 @@ states, that crossings 0 to 1 and 1 to 0 do. From one upload of an incarnation t
 falls, and what is added is possible in the slots that were added.
 
 A *round* tells an agent what to play by: its number, the rule by which the episode ends, and a plan
-over information states, rows as in `rmab.model.arms.information_states`: never seen, (0, 1), ...,
-(0, J), (1, 1), ...; see `rmab.policies.plans`.
+over information states, rows as in `rmab.model.beliefs.information_states`: never seen, (0, 1),
+..., (0, J), (1, 1), ...; see `rmab.policies.plans`.
 
 All that comes from the other side is checked here and nowhere else.
 """

@@ -9,8 +9,7 @@ pays `reward` when played, and both matrices are equal, so two numbers describe 
 
     p01 = Pr(good next | bad now)      p11 = Pr(good next | good now).
 
-What a player believes of an arm that it has not seen for a while is in rmab.model.beliefs, whose
-names are to be had here too; both modules import NumPy alone.
+What a player believes of an arm that it has not observed for a while is in `rmab.model.beliefs`.
 """
 
 from __future__ import annotations
@@ -24,38 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError
-from rmab.model.beliefs import (
-    NEVER,
-    Array,
-    InformationStates,
-    array_namespace,
-    belief_after,
-    deviation,
-    information_states,
-    slots_to_cross,
-    stationary_belief,
-    update_belief,
-)
+from rmab.linalg import Array
 
-__all__ = [
-    "NEVER",
-    "OBSERVED",
-    "Arm",
-    "Arms",
-    "Array",
-    "Dynamics",
-    "InformationStates",
-    "Kind",
-    "Moves",
-    "array_namespace",
-    "belief_after",
-    "channels",
-    "deviation",
-    "information_states",
-    "slots_to_cross",
-    "stationary_belief",
-    "update_belief",
-]
+__all__ = ["OBSERVED", "Arm", "ArmKind", "Arms", "Dynamics", "Moves", "channels"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -117,9 +87,9 @@ class Arm:
         return self.reward_active.size
 
     @property
-    def moves_alike(self) -> bool:
-        """Whether it moves alike, played or not."""
-        return bool(np.array_equal(self.passive, self.active))
+    def action_dependent(self) -> bool:
+        """Whether it moves in another way when played than when left alone."""
+        return not np.array_equal(self.passive, self.active)
 
     @property
     def is_channel(self) -> bool:
@@ -127,7 +97,7 @@ class Arm:
         return (
             self.states == 2
             and self.observed == "when_played"
-            and self.moves_alike
+            and not self.action_dependent
             and not self.reward_passive.any()
             and self.reward_active[0] == 0
             and bool(self.reward_active[1] >= 0)
@@ -235,10 +205,10 @@ class Arms(Sequence[Arm]):
         return _stacked([arm.reward_active for arm in self.each])
 
     @cached_property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[ArmKind, ...]:
         """What a learner knows of each arm, (N,)."""
         return tuple(
-            Kind(arm.states, arm.observed == "always", arm.moves_alike) for arm in self.each
+            ArmKind(arm.states, arm.observed == "always", arm.action_dependent) for arm in self.each
         )
 
     @cached_property
@@ -287,15 +257,16 @@ class Arms(Sequence[Arm]):
         return Dynamics(self.p01, self.p11, self.reward)
 
 
-class Kind(NamedTuple):
+class ArmKind(NamedTuple):
     """What is known of an arm beforehand: all but its transition probabilities and rewards.
 
-    states: S; always: fully observed, not only when played; alike: it moves alike, played or not.
+    states: S; fully_observed: in every slot, not only when played; action_dependent: it moves in
+    another way when played than when left alone.
     """
 
     states: int
-    always: bool
-    alike: bool
+    fully_observed: bool
+    action_dependent: bool
 
 
 class Moves(NamedTuple):

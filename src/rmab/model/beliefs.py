@@ -27,11 +27,9 @@ from rmab.linalg import Array, array_namespace
 
 __all__ = [
     "NEVER",
-    "Array",
     "InformationStates",
     "TwoState",
     "after",
-    "array_namespace",
     "belief_after",
     "deviation",
     "information_states",

@@ -45,21 +45,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rmab.errors import ModelError
+from rmab.linalg import Array, array_namespace
 from rmab.markov import limit, limiting_distribution, limiting_distributions
-from rmab.model.arms import (
-    Arm,
-    Arms,
-    Array,
-    Dynamics,
-    FloatArray,
-    InformationStates,
-    Kind,
-    Moves,
-    array_namespace,
-    deviation,
-    information_states,
-    stationary_belief,
-)
+from rmab.model.arms import Arm, ArmKind, Arms, Dynamics, FloatArray, Moves
+from rmab.model.beliefs import InformationStates, deviation, information_states, stationary_belief
 from rmab.model.information import expansion
 from rmab.planning.channel.index import whittle_at
 from rmab.planning.index.hidden import information_table
@@ -212,7 +201,7 @@ class Model(NamedTuple):
     moves: Moves
     reward_passive: Array
     reward_active: Array
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ArmKind, ...]
 
     @classmethod
     def of(cls, arms: Arms) -> Model:
@@ -265,7 +254,7 @@ def _fill(model: Model, max_age: int, when_played: _Rows, always: _Rows) -> Arra
     rows = 1 + S * max_age
     groups: dict[tuple[int, bool], list[int]] = {}
     for arm, kind in enumerate(model.kinds):
-        groups.setdefault((kind.states, kind.always), []).append(arm)
+        groups.setdefault((kind.states, kind.fully_observed), []).append(arm)
     parts = []
     for (states, fully_observed), members in groups.items():
         arms = np.array(members)

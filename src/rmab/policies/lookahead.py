@@ -58,7 +58,7 @@ from rmab.linalg import Array, array_namespace, compute_once, repeat, rounding
 from rmab.model.beliefs import InformationStates, after, row_of
 
 if TYPE_CHECKING:  # an agent loads no more than it needs
-    from rmab.model.arms import Kind
+    from rmab.model.arms import ArmKind
 
 __all__ = [
     "DEPTH",
@@ -214,7 +214,7 @@ def state_from_tables(
 # --------------------------------------------------------------------------------------- choosing
 
 
-def check_depth(kinds: Sequence[Kind], plays: int, depth: int) -> None:
+def check_depth(kinds: Sequence[ArmKind], plays: int, depth: int) -> None:
     """Refuse a depth at which these arms would take too long."""
     if depth not in DEPTHS:
         raise ModelError(f"depth must be one of {', '.join(map(str, DEPTHS))}, got {depth}")
@@ -227,10 +227,10 @@ def check_depth(kinds: Sequence[Kind], plays: int, depth: int) -> None:
         )
 
 
-def _count_outcomes(kinds: Sequence[Kind], plays: int) -> int:
+def _count_outcomes(kinds: Sequence[ArmKind], plays: int) -> int:
     """Of a slot, with every arm taken for one of the largest number of states."""
     S = max(kind.states for kind in kinds)
-    return int(S ** (len(kinds) if any(kind.always for kind in kinds) else plays))
+    return int(S ** (len(kinds) if any(kind.fully_observed for kind in kinds) else plays))
 
 
 def choose(

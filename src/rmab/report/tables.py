@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rmab.model.arms import Arms, stationary_belief
+from rmab.model.arms import Arms
+from rmab.model.beliefs import stationary_belief
 from rmab.report.html import Markup, escaped, join, table, tag
 from rmab.report.style import label
 from rmab.studies.results import Results

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from rmab.learning.bounds import episode_bound, regret_bound
-from rmab.model.arms import stationary_belief
+from rmab.model.beliefs import stationary_belief
 from rmab.planning.channel.values import solve, threshold
 from rmab.planning.exact.optimum import optimal
 from rmab.studies.figures import MIN_SIGMA, Claim, Figure, FigureResult, Judge

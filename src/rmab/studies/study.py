@@ -133,7 +133,7 @@ class Study:
         for key, (_, _, choices) in KEYS.items():
             if choices:
                 one_of(key, getattr(self, key), tuple(choices))
-        alike = [arm.moves_alike for arm in self.arms]
+        alike = [not arm.action_dependent for arm in self.arms]
         if self.realisations == "shared" and not all(alike):
             raise StudyError(
                 f"realisations must be 'independent', as arm {alike.index(False) + 1} moves "

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmab.errors import ModelError
-from rmab.model.arms import (
-    Dynamics,
+from rmab.model.arms import Dynamics, channels
+from rmab.model.beliefs import (
     InformationStates,
     belief_after,
-    channels,
     information_states,
     stationary_belief,
 )

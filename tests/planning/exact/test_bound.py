@@ -5,7 +5,8 @@ import pytest
 
 from rmab.errors import ModelError, TooLargeError
 from rmab.markov import limit, limiting_distribution
-from rmab.model.arms import Arm, Arms, channels, stationary_belief
+from rmab.model.arms import Arm, Arms, channels
+from rmab.model.beliefs import stationary_belief
 from rmab.planning.channel.values import solve
 from rmab.planning.exact.bound import relaxed_value, upper_bound
 

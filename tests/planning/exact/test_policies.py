@@ -8,15 +8,8 @@ import pytest
 
 from rmab.errors import ModelError, TooLargeError
 from rmab.markov import limit, limiting_distribution
-from rmab.model.arms import (
-    NEVER,
-    Arm,
-    Arms,
-    Dynamics,
-    InformationStates,
-    channels,
-    stationary_belief,
-)
+from rmab.model.arms import Arm, Arms, Dynamics, channels
+from rmab.model.beliefs import NEVER, InformationStates, stationary_belief
 from rmab.planning.exact.bound import upper_bound
 from rmab.planning.exact.optimum import optimal
 from rmab.planning.exact.policies import (

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from rmab.errors import ModelError
-from rmab.model.arms import Arm, Dynamics, InformationStates
+from rmab.model.arms import Arm, Dynamics
+from rmab.model.beliefs import InformationStates
 from rmab.model.information import expand, expansion, settled_age
 from rmab.planning.channel.index import whittle_at
 from rmab.planning.index import hidden

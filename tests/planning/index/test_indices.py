@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from rmab.errors import ModelError
-from rmab.model.arms import Arm, Dynamics, information_states
+from rmab.model.arms import Arm, Dynamics
+from rmab.model.beliefs import information_states
 from rmab.model.information import expand, settled_age
 from rmab.planning.channel.index import whittle_at
 from rmab.planning.index.finite import finite_indices

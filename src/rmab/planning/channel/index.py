@@ -26,12 +26,10 @@ from typing import Any
 import numpy as np
 
 from rmab.errors import ModelError
-from rmab.model.arms import (
-    Arms,
-    Array,
-    Dynamics,
+from rmab.linalg import Array, array_namespace
+from rmab.model.arms import Arms, Dynamics
+from rmab.model.beliefs import (
     InformationStates,
-    array_namespace,
     belief_after,
     deviation,
     slots_to_cross,

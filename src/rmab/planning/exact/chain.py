@@ -39,9 +39,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import TooLargeError
+from rmab.linalg import Array, array_namespace
 from rmab.markov import forgets, limit, limiting_distribution, period
-from rmab.model.arms import Arm, Arms, Array, InformationStates, array_namespace
-from rmab.model.beliefs import row_of
+from rmab.model.arms import Arm, Arms
+from rmab.model.beliefs import InformationStates, row_of
 from rmab.model.information import expansion, settled_age
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ import numpy.typing as npt
 
 from rmab.errors import ConvergenceError, TooLargeError
 from rmab.markov import limit, limiting_distribution
-from rmab.model.arms import NEVER, Arms, InformationStates
-from rmab.model.beliefs import row_of
+from rmab.model.arms import Arms
+from rmab.model.beliefs import NEVER, InformationStates, row_of
 from rmab.planning.exact.chain import (
     MAX_CAP,
     MAX_CODES,

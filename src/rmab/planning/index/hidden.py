@@ -37,7 +37,8 @@ import numpy.typing as npt
 from rmab.errors import ModelError
 from rmab.linalg import Array, array_namespace
 from rmab.markov import forgets, limiting_distributions, period
-from rmab.model.arms import NEVER, Arm
+from rmab.model.arms import Arm
+from rmab.model.beliefs import NEVER
 from rmab.model.information import expand, expansion, last_unsettled, settled_age
 from rmab.planning.index.finite import Indices, changes_back, finite_indices
 from rmab.planning.index.parametric import Batch, Interval, Models, follow, later, taken

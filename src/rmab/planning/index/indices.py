@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError
-from rmab.model.arms import Arm, Arms, information_states
+from rmab.model.arms import Arm, Arms
+from rmab.model.beliefs import information_states
 from rmab.model.information import settled_age
 from rmab.planning.channel.index import whittle_at
 from rmab.planning.index.finite import Indices, finite_indices

@@ -31,16 +31,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmab.linalg import compute_once, repeat
-from rmab.model.arms import (
-    NEVER,
-    Array,
-    Dynamics,
-    InformationStates,
-    array_namespace,
-    deviation,
-    stationary_belief,
-)
+from rmab.linalg import Array, array_namespace, compute_once, repeat
+from rmab.model.arms import Dynamics
+from rmab.model.beliefs import NEVER, InformationStates, deviation, stationary_belief
 from rmab.policies.lookahead import LookaheadState, LookaheadTables, PassivePath
 
 __all__ = ["ChannelValues", "channel_state", "channel_tables", "channel_values", "terminal_value"]

@@ -30,9 +30,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmab.linalg import propagate, repeat
+from rmab.linalg import Array, array_namespace, propagate, repeat
 from rmab.markov import limiting_distributions
-from rmab.model.arms import Arms, Array, Dynamics, InformationStates, array_namespace
+from rmab.model.arms import Arms, Dynamics
+from rmab.model.beliefs import InformationStates
 from rmab.model.information import expansion
 from rmab.planning.lookahead.channel import channel_state, channel_values
 from rmab.planning.tables import Model
@@ -110,7 +111,7 @@ def _rows(model: Model, max_age: int, wraps: IntArray | None) -> _Rows:
     shown = xp.moveaxis(xp.concatenate([rest[:, None], beliefs], 1), 2, 1)  # (S, N, I, trials)
     by_row = xp.repeat(xp.moveaxis(passive, 0, 2), max_age, 2)  # (next, N, S J, trials)
     moved = xp.concatenate([rest[:, :, None], by_row], 2)
-    always = np.array([kind.always for kind in model.kinds])[:, None, None]
+    always = np.array([kind.fully_observed for kind in model.kinds])[:, None, None]
 
     def paid(reward: Array) -> Array:
         """(S, N, 1) to (N, I, trials)."""
@@ -248,7 +249,7 @@ def known_lookahead(
         return lambda states: channel_state(values, states, depth)
     wraps = known_wraps(arms, max_age)
     tables = fill_lookahead(Model.of(arms), max_age, plays, depth, wraps)
-    always = np.array([kind.always for kind in arms.kinds])
+    always = np.array([kind.fully_observed for kind in arms.kinds])
     return lambda states: state_from_tables(tables, states, depth, wraps, always)
 
 
