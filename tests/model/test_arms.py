@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rmab.errors import ModelError
-from rmab.model.arms import Arm, Arms, channels
+from rmab.model.arms import Arm, ArmKind, Arms, channels
 
 
 @pytest.mark.parametrize(
@@ -214,3 +214,10 @@ def test_arms_cannot_be_changed():
     for values in (arms.p01, arms.p11, arms.reward):
         with pytest.raises(ValueError, match="read-only"):
             values[0] = 0.9
+
+
+def test_kinds_have_the_names_that_learners_of_users_may_use():
+    for fully_observed in (False, True):
+        for action_dependent in (False, True):
+            kind = ArmKind(2, fully_observed=fully_observed, action_dependent=action_dependent)
+            assert (kind.always, kind.alike) == (fully_observed, not action_dependent)

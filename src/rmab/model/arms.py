@@ -268,6 +268,16 @@ class ArmKind(NamedTuple):
     fully_observed: bool
     action_dependent: bool
 
+    @property
+    def always(self) -> bool:
+        """fully_observed, as learners of users may call it."""
+        return self.fully_observed
+
+    @property
+    def alike(self) -> bool:
+        """Not action_dependent, as learners of users may call it."""
+        return not self.action_dependent
+
 
 class Moves(NamedTuple):
     """Transition probabilities [s, s', arm, ...] of arms of at most S states: (S, S, N, ...)."""
