@@ -15,8 +15,8 @@ from rmab.cli.main import _parser
 from rmab.errors import ProtocolError
 from rmab.federation.config import Federation, Shape, load_federation
 from rmab.federation.messages import parse_upload
-from rmab.service.server.metrics import Metrics
 from rmab.service.server.openapi import document
+from rmab.service.server.telemetry import Metrics
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])

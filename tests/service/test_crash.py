@@ -9,7 +9,7 @@ import pytest
 from benchmarks.crash import Run, crash
 from benchmarks.ledgers import Broken
 
-EARLY = str(Path(__file__).with_name("early_server.py"))
+EARLY = str(Path(__file__).parent / "support" / "early_server.py")
 
 
 @pytest.fixture(scope="module")

@@ -34,14 +34,19 @@ from hypothesis.stateful import (
 
 from rmab.errors import StorageError
 from rmab.service.agent import agent as agent_module
-from rmab.service.agent import leftovers
-from rmab.service.server import receiving
-from rmab.service.server import rounds as federator
-from rmab.service.server.receiving import Received
+from rmab.service.agent import outbox
+from rmab.service.server import uploads
 from rmab.service.store.store import OpenRound, open_store
 from rmab.service.store.writer import Writer
-from tests.service.simulated_parts import FEDERATION, LONG, Letter, Peer, conflicting, from_a_backup
-from tests.service.simulation import World
+from tests.service.support.simulated_parts import (
+    FEDERATION,
+    LONG,
+    Letter,
+    Peer,
+    conflicting,
+    from_a_backup,
+)
+from tests.service.support.simulation import World
 
 NAMES = ("one", "two", "three")
 which = st.integers(0, 59)  # of several, by the remainder
@@ -378,11 +383,13 @@ def test_a_round_that_was_not_committed_is_not_the_open_one(database_url):
 
 
 def repeats_count_again(monkeypatch):
+    good = uploads.receive
+
     def receive(store, key_id, secret_hash, upload, *rest):
-        received = receiving.receive(store, key_id, secret_hash, upload, *rest)
-        if received.status == "repeat":
-            store._ledger.standing().add(
-                received.agent,
+        status = good(store, key_id, secret_hash, upload, *rest)
+        if status == "repeat":
+            store._ledger._running().add(
+                store.credential(key_id).name,
                 uploads=1,
                 slots=upload.slots,
                 counts=upload.counts,
@@ -390,30 +397,34 @@ def repeats_count_again(monkeypatch):
                 at=0.0,
                 round=upload.round,
             )
-        return received
+        return status
 
-    monkeypatch.setattr(federator, "receive", receive)
+    monkeypatch.setattr(uploads, "receive", receive)
 
 
 def repeats_are_not_compared(monkeypatch):
-    def receive(store, key_id, secret_hash, upload, *rest):
-        agent = receiving.authenticate(store, key_id, secret_hash, "agent").name
-        if store.digest(agent, upload.incarnation, upload.sequence) is not None:
-            return Received("repeat", agent, 0, 0, np.zeros_like(upload.visits))
-        return receiving.receive(store, key_id, secret_hash, upload, *rest)
+    good = uploads.receive
 
-    monkeypatch.setattr(federator, "receive", receive)
+    def receive(store, key_id, secret_hash, upload, *rest):
+        agent = uploads.authenticate(store, key_id, secret_hash, "agent").name
+        if store.digest(agent, upload.incarnation, upload.sequence) is not None:
+            return "repeat"
+        return good(store, key_id, secret_hash, upload, *rest)
+
+    monkeypatch.setattr(uploads, "receive", receive)
 
 
 def closed_rounds_are_accepted(monkeypatch):
-    def receive(store, key_id, secret_hash, upload, current, *rest):
-        return receiving.receive(store, key_id, secret_hash, upload, upload.round, *rest)
+    good = uploads.receive
 
-    monkeypatch.setattr(federator, "receive", receive)
+    def receive(store, key_id, secret_hash, upload, current, *rest):
+        return good(store, key_id, secret_hash, upload, upload.round, *rest)
+
+    monkeypatch.setattr(uploads, "receive", receive)
 
 
 def growth_is_not_checked(monkeypatch):
-    monkeypatch.setattr(receiving, "check_growth", lambda *_: None)
+    monkeypatch.setattr(uploads, "check_growth", lambda *_: None)
 
 
 def acknowledged_before_it_is_committed(monkeypatch):
@@ -429,26 +440,26 @@ def acknowledged_before_it_is_committed(monkeypatch):
 
 
 def revoked_credentials_are_good(monkeypatch):
-    authenticate = receiving.authenticate
+    authenticate = uploads.authenticate
 
     def trusting(store, key_id, secret_hash, role):
         found = store.credential(key_id)
         return found or authenticate(store, key_id, secret_hash, role)
 
-    monkeypatch.setattr(receiving, "authenticate", trusting)
+    monkeypatch.setattr(uploads, "authenticate", trusting)
 
 
 def what_is_left_is_sent_as_a_new_incarnations(monkeypatch):
-    leftover = leftovers._leftover
+    good = outbox._recovered
 
-    def renamed(life, message):
-        return leftover(replace(life, incarnation=life.incarnation[::-1]), message)
+    def renamed(kept, message):
+        return good(replace(kept, incarnation=kept.incarnation[::-1]), message)
 
-    monkeypatch.setattr(leftovers, "_leftover", renamed)
+    monkeypatch.setattr(outbox, "_recovered", renamed)
 
 
 def what_is_left_is_forgotten(monkeypatch):
-    monkeypatch.setattr(agent_module, "leftovers", lambda file, message: [])
+    monkeypatch.setattr(agent_module, "recovered", lambda file, message: [])
 
 
 FAULTS = [
