@@ -108,11 +108,14 @@ class Federated(RuleBasedStateMachine):
     def play_episodes_on_a_good_network(self, turns: int) -> None:
         for _ in range(turns):
             for peer in running(self):
-                assert peer.agent is not None
-                peer.agent.choose()  # takes up what has come
-                left = peer.agent._player.message.slots - peer.agent._player.length
-                self.world.play(peer, min(max(1, left), 8), np.random.default_rng(next(self.seeds)))
+                self._play_the_episode(peer)
             self.world.calm(2)
+
+    def _play_the_episode(self, peer: Peer) -> None:
+        assert peer.agent is not None
+        peer.agent.choose()  # takes up what has come
+        left = peer.agent._player.message.slots - peer.agent._player.length
+        self.world.play(peer, min(max(1, left), 8), np.random.default_rng(next(self.seeds)))
 
     # ------------------------------------------------------------------------------------- letters
 
@@ -192,12 +195,28 @@ class Federated(RuleBasedStateMachine):
     @precondition(lambda self: self.world.past and has_server(self))
     @rule(one=which)
     def old_counts_under_the_next_key(self, one: int) -> None:
-        letter, kept = self._past(one), self.world.kept
+        kept = self.world.kept
         assert kept is not None
-        upload = letter.upload
-        last = kept.records.get((letter.sender, upload.incarnation))
-        if last is not None and upload.slots < last[2]:
-            self.world.deliver(from_a_backup(letter, last[0], kept.round))
+        found = []
+        for number, letter in enumerate(self.world.past):
+            last = kept.records.get((letter.sender, letter.upload.incarnation))
+            if last is not None and letter.upload.slots < last[2]:
+                found.append((number, last[0]))
+        if found:
+            number, last_sequence = found[one % len(found)]
+            self.world.deliver(from_a_backup(self._past(number), last_sequence, kept.round))
+
+    @precondition(lambda self: self.world.past and has_server(self))
+    @rule(one=which, elsewhere=st.booleans())
+    def who_was_just_known_is_revoked(self, one: int, elsewhere: bool) -> None:
+        """The server has met the agent a moment ago, and its credential is not good any more."""
+        letter = self._past(one)
+        peer = self.world.peers[letter.sender]
+        if peer.enrolled:
+            self.world.deliver(letter.copy())
+            self.world.revoke(peer, elsewhere=elsewhere)
+            self.world.deliver(letter)
+            self._enroll_again(peer, elsewhere)
 
     @rule(seconds=st.sampled_from([0.5, 5.0, 31.0, LONG]))
     def time_passes(self, seconds: float) -> None:
@@ -237,11 +256,13 @@ class Federated(RuleBasedStateMachine):
     def the_server_starts(self) -> None:
         self.world.start_server()
 
-    @precondition(lambda self: has_server(self) and self.world.sent)
+    @precondition(lambda self: has_server(self) and has_agents(self))
     @rule(many=st.integers(1, 3))
     def the_disk_refuses(self, many: int) -> None:
         world = self.world
         assert world.server is not None
+        for peer in running(self):  # so that there is something to upload
+            self._play_the_episode(peer)
         world.server.refusing = True
         world.deliver(*self._some_sent(many))
         world.server_recovers()

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -274,6 +275,68 @@ def test_slots_outlive_a_process_that_is_killed(path):
     assert ended.returncode == -9
     (kept,) = reopened(path)
     assert [seen.states[1] for seen in kept.observations] == [slot % 2 for slot in range(1, 501)]
+
+
+def test_a_learners_state_is_kept_with_the_slot_that_changed_it(path):
+    file = AgentFile(path)
+    assert file.learner_state() is None
+    file.begin(ONE)
+    file.keep_slot(1, [0, 1], [1, 0], np.array([0.5, -1.0]))
+    file.keep_slot(2, [0, 1], [1, 0])  # leaves it as it was
+    np.testing.assert_array_equal(file.learner_state(), [0.5, -1.0])
+    file.keep_slot(3, [0, 1], [1, 1], np.array([np.pi, np.inf, 1e-300]))
+    file.keep_snapshot(ONE, 3, b"three slots")
+    file.close()
+    file = AgentFile(path)
+    np.testing.assert_array_equal(file.learner_state(), [np.pi, np.inf, 1e-300])
+    (kept,) = file.earlier()
+    assert (kept.slots, kept.observations) == (3, ())
+    file.begin(TWO, instead_of=ONE)  # a new incarnation, and the file of the old one gone
+    file.forget([ONE])
+    np.testing.assert_array_equal(file.learner_state(), [np.pi, np.inf, 1e-300])
+    assert file.learner_state().flags.writeable
+    file.set_aside("a test")
+    assert file.learner_state() is None
+    file.close()
+
+
+def test_a_disk_that_refuses_a_slot_refuses_the_learners_state_with_it(path):
+    file = AgentFile(path)
+    file.begin(ONE)
+    file.keep_slot(1, [0], [1], np.array([1.0]))
+    (pages,) = file._file._adder.execute("PRAGMA page_count").fetchone()
+    file._file._adder.execute(f"PRAGMA max_page_count = {pages}")  # full
+    with pytest.raises(StorageError, match="slot 2 is not kept"):
+        file.keep_slot(2, [0], [1], np.full(10_000, 2.0))
+    np.testing.assert_array_equal(file.learner_state(), [1.0])
+    file.close()
+    assert len(reopened(path)[0].observations) == 1
+
+
+def test_a_process_that_is_killed_leaves_the_state_of_its_last_slot(path):
+    """Killed from outside, at any moment: state and slots are always of the same slot."""
+    program = (
+        "import sys; from pathlib import Path; import numpy as np;"
+        "from rmab.service.agent.state_file import AgentFile;"
+        "file = AgentFile(Path(sys.argv[1])); file.begin('1' * 32); print('begun', flush=True);"
+        "[file.keep_slot(slot, [0], [1], np.full(50, float(slot))) for slot in range(1, 10**6)]"
+    )
+    for pause in (0.0, 0.03, 0.07):
+        path.unlink(missing_ok=True)
+        process = subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(pause)
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        file = AgentFile(path)
+        (kept,), state = file.earlier(), file.learner_state()
+        file.close()
+        slots = len(kept.observations)
+        assert (0.0 if state is None else state[0]) == slots
+        assert state is None or (state == slots).all()
+    assert slots > 10
 
 
 def test_a_snapshot_comes_back_as_it_was():

@@ -152,6 +152,34 @@ def test_rounds_open_and_close(opened, federation):
     assert opened.rewards(5) == [(1, 21, 0.75)]
 
 
+def test_a_round_keeps_the_counts_of_each_lane_that_it_was_opened_from(
+    opened, database_url, federation
+):
+    tokens = [enrolled(opened, f"agent{lane}") for lane in range(3)]
+    lives = [Counting(federation.shape, str(lane)) for lane in range(3)]
+    for lane in (0, 2):
+        given(opened, tokens[lane], lives[lane].upload(1))
+    with opened.transaction():
+        merged, by_lane = opened.merged(), opened.counts_by_lane()
+        opened.open_round(some_round(1, federation, merged=merged, by_lane=by_lane))
+    given(opened, tokens[1], lives[1].upload(1))  # comes too late for the round
+    opened.close()
+    again = open_store(database_url, federation)
+    found = again.current_round()
+    assert found.by_lane is not None
+    for kept, was in ((found.merged, merged), (found.by_lane, by_lane)):
+        assert np.array_equal(kept.counts, was.counts)
+        assert np.array_equal(kept.visits, was.visits)
+    assert found.by_lane.counts.shape == (3, *merged.counts.shape)
+    assert not found.by_lane.counts[1].any()
+    assert again.counts_by_lane().counts[1].any()
+    again.close_round(1, 20.0, "all", 2, 6, 0.5)
+    assert again.database.rows("SELECT counts, visits FROM rounds") == [(None, None)]
+    again.open_round(some_round(2, federation))  # without lanes, as most are
+    assert again.current_round().by_lane is None
+    again.close()
+
+
 def test_rewards_are_the_last_ones_in_order(opened, federation):
     for number in range(1, 6):
         opened.open_round(some_round(number, federation))

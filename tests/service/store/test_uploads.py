@@ -186,6 +186,50 @@ def test_the_running_sum_is_the_sum_of_all_incarnations(database_url, federation
     again.close()
 
 
+@pytest.mark.parametrize("claimed", [True, False])
+def test_the_counts_of_each_agent_are_the_sum_over_its_incarnations(
+    database_url, federation, claimed
+):
+    opened = open_store(database_url, federation)
+    if claimed:
+        opened.claim()
+    shape = federation.shape
+    empty = opened.counts_by_lane()  # before anybody is enrolled
+    assert empty.counts.shape == (1, *opened.merged().counts.shape)
+    assert empty.visits.shape == (1, *opened.merged().visits.shape)
+    assert not empty.counts.any()
+    enrolled(opened, "root", "admin")
+    tokens = [enrolled(opened, f"agent{lane}") for lane in range(4)]
+    lives = {(lane, life): Counting(shape, f"{lane} {life}") for lane in (0, 2) for life in "ab"}
+    latest: dict[tuple[int, str], Upload] = {}
+    for sequence in (1, 2, 3):
+        with opened.transaction():
+            for (lane, life), counting in lives.items():
+                upload = counting.upload(sequence)
+                receive(opened, *tokens[lane], upload, 1, 2, 2.0)
+                latest[lane, life] = upload
+            # What is not written yet counts too, and as of the same moment as the sum.
+            found, merged = opened.counts_by_lane(), opened.merged()
+        assert np.array_equal(found.counts.sum(0), merged.counts)
+        assert np.array_equal(found.visits.sum(0), merged.visits)
+        for lane in range(4):
+            due = [upload for (of, _), upload in latest.items() if of == lane]
+            assert np.array_equal(
+                found.counts[lane], sum(u.counts for u in due) + 0 * merged.counts
+            )
+            assert np.array_equal(
+                found.visits[lane], sum(u.visits for u in due) + 0 * merged.visits
+            )
+    opened.revoke("agent2", 3.0)
+    assert np.array_equal(opened.counts_by_lane().counts, found.counts)
+    found.counts[:] = -1  # a copy
+    assert opened.counts_by_lane().counts.min() == 0
+    opened.close()
+    again = open_store(database_url, federation)
+    assert np.array_equal(again.counts_by_lane().visits, found.visits)
+    again.close()
+
+
 def test_what_agents_have_given(opened, federation):
     token = enrolled(opened)
     enrolled(opened, "idle")
