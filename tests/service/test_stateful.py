@@ -38,15 +38,15 @@ from rmab.service.agent import outbox
 from rmab.service.server import uploads
 from rmab.service.store.store import OpenRound, open_store
 from rmab.service.store.writer import Writer
-from tests.service.support.simulated_parts import (
+from tests.service.support.simulation import (
     FEDERATION,
     LONG,
     Letter,
     Peer,
+    World,
     conflicting,
     from_a_backup,
 )
-from tests.service.support.simulation import World
 
 NAMES = ("one", "two", "three")
 which = st.integers(0, 59)  # of several, by the remainder

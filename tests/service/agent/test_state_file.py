@@ -293,8 +293,10 @@ def test_a_learners_state_is_kept_with_the_slot_that_changed_it(path):
     assert (kept.slots, kept.observations) == (3, ())
     file.begin(TWO, instead_of=ONE)  # a new incarnation, and the file of the old one gone
     file.forget([ONE])
-    np.testing.assert_array_equal(file.learner_state(), [np.pi, np.inf, 1e-300])
-    assert file.learner_state().flags.writeable
+    state = file.learner_state()
+    np.testing.assert_array_equal(state, [np.pi, np.inf, 1e-300])
+    assert state is not None
+    assert state.flags.writeable
     file.set_aside("a test")
     assert file.learner_state() is None
     file.close()

@@ -166,6 +166,7 @@ def test_a_round_keeps_the_counts_of_each_lane_that_it_was_opened_from(
     opened.close()
     again = open_store(database_url, federation)
     found = again.current_round()
+    assert found is not None
     assert found.by_lane is not None
     for kept, was in ((found.merged, merged), (found.by_lane, by_lane)):
         assert np.array_equal(kept.counts, was.counts)
@@ -176,7 +177,9 @@ def test_a_round_keeps_the_counts_of_each_lane_that_it_was_opened_from(
     again.close_round(1, 20.0, "all", 2, 6, 0.5)
     assert again.database.rows("SELECT counts, visits FROM rounds") == [(None, None)]
     again.open_round(some_round(2, federation))  # without lanes, as most are
-    assert again.current_round().by_lane is None
+    found = again.current_round()
+    assert found is not None
+    assert found.by_lane is None
     again.close()
 
 

@@ -14,34 +14,371 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import math
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 
-from rmab.errors import FederationError, UnreachableError
+from rmab.errors import FederationError, StorageError, UnreachableError
+from rmab.federation.config import Federation, KnownArm
+from rmab.federation.messages import Merged, Upload, parse_round, parse_upload
+from rmab.policies.plans import IndexPlan
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.agent import agent as agent_module
 from rmab.service.agent.agent import Agent
 from rmab.service.agent.exchange import Exchange
 from rmab.service.server.identity import Access
+from rmab.service.server.limits import ServerLimits
+from rmab.service.server.rounds import Rounds
 from rmab.service.server.routes import make_app
 from rmab.service.server.telemetry import Log, Metrics
-from tests.service.support.books import Books, Kept, kept_by
-from tests.service.support.simulated_parts import (
-    FEDERATION,
-    LONG,
-    SHAPE,
-    URL,
-    Clock,
-    Drawn,
-    Letter,
-    Peer,
-    SteppedExchange,
-    WatchedRounds,
-    Wire,
+from rmab.service.store.store import Store
+from tests.service.support.fake_server import tally
+from tests.service.support.serving import Planned
+
+# ------------------------------------------------------------------------------------------- parts
+
+URL = "http://127.0.0.1:1"
+FEDERATION = Federation(
+    "spectrum",
+    2,
+    (KnownArm(2, (0.0, 0.4)), KnownArm(2, (0.0, 0.9)), KnownArm(3, (0.0, 0.5, 1.0))),
+    policy="fedts-myopic-gap",
+    options={"gaps": 8},
+    deadline=30.0,
 )
+SHAPE, NAME = FEDERATION.shape, FEDERATION.name
+Key = tuple[str, str]  # an agent and its incarnation
+LONG = 1000.0  # seconds: beyond every time-out, pause and deadline
+
+
+class Clock(asyncio.SelectorEventLoop):
+    """A loop whose time stands until `now` is set."""
+
+    now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+    def is_idle(self) -> bool:
+        """Asked by a running task: whether it is the only one that can go on."""
+        ready: Any = self._ready  # type: ignore[attr-defined]  # asyncio tells it nowhere else
+        return not ready
+
+
+class Drawn:
+    """Tables drawn by the round and what was merged before it; they wait where `gate` is shut."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.broken = False
+
+    def plan(self, merged: Merged, number: int, lane: int = 0) -> Planned:
+        self.gate.wait()
+        if self.broken:
+            raise RuntimeError("the process has ended")
+        rng = np.random.default_rng([number, lane, int(merged.counts.sum())])
+        index = rng.random((SHAPE.n_arms, 1 + 3 * 2)).astype(np.float32)
+        return Planned(IndexPlan(2, 0, index, SHAPE.states), None)
+
+    def estimates(self, merged: Merged) -> list[dict[str, Any]]:
+        return []
+
+
+class WatchedRounds(Rounds):
+    """Knows whether anything is under way outside the loop, and can be cut off from its disk."""
+
+    def __init__(self, database: str, planner: Drawn) -> None:
+        log = Log(io.StringIO(), "error")
+        # A credential that was good a moment ago, however long that is: that must do no harm.
+        limits = ServerLimits(credential_seconds=math.inf)
+        super().__init__(
+            FEDERATION, database, planner=planner, log=log, metrics=Metrics(), limits=limits
+        )
+        plan, run = self.planning.plan, self.jobs.run
+
+        async def counted_plan(*args: Any) -> Any:
+            self.plans += 1
+            try:
+                return await plan(*args)
+            finally:
+                self.plans -= 1
+                self.moved.set()
+
+        async def counted_job(job: Any) -> Any:
+            self.running += 1
+            try:
+                return await run(job)
+            finally:
+                self.running -= 1
+                self.moved.set()
+
+        self.planning.plan = counted_plan  # type: ignore[method-assign, assignment]  # the point
+        self.jobs.run = counted_job  # type: ignore[method-assign]  # likewise
+        self.drawn = planner
+        self.running = self.plans = 0
+        self.moved = asyncio.Event()
+        self.refusing = False  # the disk, to commit anything
+
+    def _open_store(self) -> Store:
+        store = super()._open_store()
+        commit = store.database.commit
+
+        def committed() -> None:
+            if self.refusing:
+                raise StorageError("the disk refuses")
+            commit()
+
+        store.database.commit = committed  # type: ignore[method-assign]  # that is the point
+        return store
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread will give something back by itself."""
+        return self.running > 0 or (self.plans > 0 and self.drawn.gate.is_set())
+
+
+class SteppedExchange(Exchange):
+    """The agent's background, in the simulation's loop."""
+
+    loop: Clock
+    worker: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._loop = self.loop
+        self.life = self.loop.create_task(self._live())
+
+    async def _work(self) -> None:
+        self.worker = asyncio.current_task()
+        await super()._work()
+
+    def stop(self) -> None:
+        """Only where the first contact failed; otherwise `World` ends agents."""
+        self.kill()
+
+    def kill(self) -> None:
+        """End where it is: nothing more is kept or sent."""
+        tasks = {task for task in (self.worker, self.life) if task is not None}
+        for task in tasks:
+            task.cancel()
+        self.loop.run_until_complete(asyncio.wait(tasks))
+
+
+@dataclass(eq=False)
+class Letter:
+    """A request on its way to the server, and its answer on the way back."""
+
+    sender: str
+    method: str
+    path: str
+    query: bytes
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    reply: asyncio.Future[tuple[int, bytes]] | None = None  # None: nobody waits for the answer
+    answer: tuple[int, bytes] | None = None
+
+    @property
+    def waited_for(self) -> bool:
+        return self.reply is not None and not self.reply.done()
+
+    @property
+    def upload(self) -> Upload:
+        return parse_upload(self.body, SHAPE, NAME)
+
+    def copy(self) -> Letter:
+        """The same request once more, whose answer nobody waits for."""
+        return replace(self, reply=None, answer=None)
+
+
+class Wire(httpx.AsyncBaseTransport):
+    """The agent's end of the network."""
+
+    def __init__(self, sent: list[Letter], sender: str) -> None:
+        self.sent, self.sender = sent, sender
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        letter = Letter(
+            self.sender,
+            request.method,
+            request.url.path,
+            request.url.query,
+            [(name.lower(), value) for name, value in request.headers.raw],
+            await request.aread(),
+            asyncio.get_running_loop().create_future(),
+        )
+        self.sent.append(letter)
+        assert letter.reply is not None
+        status, body = await letter.reply
+        return httpx.Response(status, content=body)
+
+
+@dataclass
+class Peer:
+    """One agent through all its processes; `agent` is None while none runs."""
+
+    name: str
+    path: Path
+    token: str = ""
+    enrolled: bool = False
+    agent: Agent | None = None
+    lives: list[str] = field(default_factory=list)  # incarnations whose looks the file may have
+
+
+def conflicting(letter: Letter) -> Letter:
+    """Another body under the same key."""
+    upload = letter.upload
+    changed = replace(upload, length=0 if upload.length else upload.slots)
+    if changed.length == upload.length:
+        changed = replace(upload, round=upload.round + 1)
+    return replace(letter.copy(), body=changed.to_json(SHAPE, NAME))
+
+
+def from_a_backup(letter: Letter, last: int, round_: int) -> Letter:
+    """Old counts under the next key."""
+    changed = replace(letter.upload, sequence=last + 1, round=round_, length=0)
+    return replace(letter.copy(), body=changed.to_json(SHAPE, NAME))
+
+
+# ------------------------------------------------------------------------------------------- books
+
+
+@dataclass
+class Kept:
+    """What the database has."""
+
+    round: int
+    merged: Merged
+    records: dict[Key, tuple[int, int, int, Any, Any]]  # sequence, round, slots, counts, visits
+    digests: dict[tuple[str, str, int], bytes]
+
+    def due(self, agent: str, upload: Upload) -> int:
+        """The status with which an upload of a valid credential must be answered."""
+        before = self.records.get((agent, upload.incarnation))
+        stored = self.digests.get((agent, upload.incarnation, upload.sequence))
+        if stored is not None:
+            return 200 if stored == upload.digest else 409
+        if before is not None and upload.sequence < before[0]:
+            return 409
+        if upload.round != self.round:
+            return 410
+        if before is not None and (upload.round < before[1] or upload.slots < before[2]):
+            return 409
+        return 201
+
+
+def kept_by(store: Store) -> Kept:
+    """As the store has it; a job for the server's writer."""
+    opened = store.current_round()
+    assert opened is not None
+    merged = store.merged()
+    store._ledger.write()
+    records = {
+        (name, incarnation): (
+            sequence,
+            round_,
+            slots,
+            store._ledger._counts(counts),
+            store._ledger._visits(visits),
+        )
+        for name, incarnation, sequence, round_, slots, counts, visits in store.database.rows(
+            "SELECT agent, incarnation, sequence, round, slots, counts, visits FROM incarnations"
+        )
+    }
+    digests = {
+        (name, incarnation, sequence): bytes(digest)
+        for name, incarnation, sequence, digest in store.database.rows(
+            "SELECT agent, incarnation, sequence, digest FROM uploads"
+        )
+    }
+    return Kept(opened.number, merged, records, digests)
+
+
+class Books:
+    """What happened, as nobody in the simulation can forget it."""
+
+    def __init__(self) -> None:
+        self.newest = 0  # the last round that was open
+        self._owner: dict[str, str] = {}  # incarnation -> name
+        self._looks: dict[str, list[tuple[list[int], list[int]]]] = {}
+        self._acknowledged: dict[Key, int] = {}  # slots
+        self._new: set[tuple[str, str, int]] = set()  # keys answered with 201
+        self._rounds: dict[int, tuple[bytes, ...]] = {}  # messages, but for the agent's name
+        self._tallies: dict[tuple[str, int], Any] = {}
+
+    def begin(self, name: str, incarnation: str) -> None:
+        """A new incarnation of an agent."""
+        self._owner[incarnation] = name
+        self._looks[incarnation] = []
+
+    def saw(self, incarnation: str, arms: list[int], states: list[int]) -> None:
+        """One slot of an incarnation."""
+        self._looks[incarnation].append((arms, states))
+
+    def acknowledge(self, name: str, upload: Upload, *, new: bool) -> None:
+        """The server has told an agent that it has its upload."""
+        key = (name, upload.incarnation)
+        self._acknowledged[key] = max(self._acknowledged.get(key, 0), upload.slots)
+        if new:
+            assert (*key, upload.sequence) not in self._new, "new, twice"
+            self._new.add((*key, upload.sequence))
+
+    def told_of_round(self, name: str, number: int, body: bytes) -> None:
+        """The server has given an agent this message, while that round was open."""
+        message = parse_round(body)
+        assert message.agent == name
+        assert message.round == number >= self.newest
+        parts = tuple(body.split(f'"agent":"{name}"'.encode()))
+        assert self._rounds.setdefault(message.round, parts) == parts, "a round has changed"
+
+    def check(self, kept: Kept, number: int, peers: Iterable[Peer]) -> None:
+        """Hold against it all what the database and the agents have; `number` is the open round."""
+        assert kept.round == number >= self.newest, "the round has fallen"
+        self.newest = kept.round
+        counts = visits = 0
+        for (name, incarnation), (_, _, slots, had, seen) in kept.records.items():
+            assert self._owner.get(incarnation) == name, "counts of nobody"
+            true_counts, true_visits = self._tally(incarnation, slots)
+            np.testing.assert_array_equal(had, true_counts)
+            np.testing.assert_array_equal(seen, true_visits)
+            counts, visits = counts + true_counts, visits + true_visits
+        np.testing.assert_array_equal(kept.merged.counts, counts)
+        np.testing.assert_array_equal(kept.merged.visits, visits)
+        for key, slots in self._acknowledged.items():
+            assert kept.records[key][2] >= slots, "acknowledged, and lost"
+        assert self._new <= kept.digests.keys(), "acknowledged, and lost"
+        for peer in peers:
+            if peer.agent is not None:
+                outbox = peer.agent._exchange._outbox
+                assert outbox.conflict is None
+                key = (peer.name, peer.agent._player.incarnation)
+                assert outbox.acknowledged <= self._acknowledged.get(key, 0)
+
+    def check_complete(self, kept: Kept, peers: Iterable[Peer]) -> None:
+        """All that agents saw, but for files that were lost, is in the database."""
+        for peer in peers:
+            assert peer.agent is not None
+            assert not peer.agent.unsent, "something did not arrive"
+            for incarnation in peer.lives:
+                seen = len(self._looks[incarnation])
+                record = kept.records.get((peer.name, incarnation))
+                assert (0 if record is None else record[2]) == seen, "something did not arrive"
+
+    def _tally(self, incarnation: str, slots: int) -> Any:
+        found = self._tallies.get((incarnation, slots))
+        if found is None:
+            looks = self._looks[incarnation]
+            assert slots <= len(looks), "more slots than there were"
+            found = self._tallies[incarnation, slots] = tally(looks[:slots], SHAPE)
+        return found
+
+
+# ------------------------------------------------------------------------------------------- world
 
 
 class World:
