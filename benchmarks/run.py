@@ -26,10 +26,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rmab.engine.montecarlo import default_threads, even_width, table_ages
-from rmab.engine.program import Setting, Simulate, simulator
+from rmab.engine.montecarlo import default_threads, even_width
+from rmab.engine.program import simulator
+from rmab.engine.setting import Setting, Simulate
 from rmab.engine.world import truth
 from rmab.model.arms import Arms, channels
+from rmab.policies.filling import table_ages
 from rmab.policies.registry import named
 from rmab.random import seed_words
 from rmab.studies.study import load

@@ -13,8 +13,9 @@ import pytest
 
 from rmab.cli.main import _parser
 from rmab.errors import ProtocolError
-from rmab.federation.config import Federation, Shape, load_federation
-from rmab.federation.messages import parse_upload
+from rmab.federation.config import Federation, load_federation
+from rmab.federation.messages import Shape, parse_upload
+from rmab.policies.registry import GROUPS, OPTIONS, POLICIES
 from rmab.service.server.openapi import document
 from rmab.service.server.telemetry import Metrics
 
@@ -228,3 +229,45 @@ def test_links_lead_to_files(page):
     folder = (ROOT / page).parent
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text(page))
     assert [link for link in links if not (folder / link).exists()] == []
+
+
+# ------------------------------------------------------------------------------------ the policies
+
+
+def test_the_page_of_policies_is_the_registry():
+    page = text("docs/policies.md")
+    for group, title in GROUPS.items():
+        found = {
+            cells[0].strip("`"): (cells[1], re.findall(r"`([^`]+)`", cells[2]))
+            for cells in rows("docs/policies.md", f"## {title[0].upper()}{title[1:]}")
+        }
+        assert found == {
+            name: (entry.summary, list(entry.options))
+            for name, entry in POLICIES.items()
+            if entry.group == group
+        }
+    said = {
+        cells[0].strip("`"): tuple(cells[1:]) for cells in rows("docs/policies.md", "## Options")
+    }
+    assert said == {
+        name: (option.default, option.rule, option.meaning) for name, option in OPTIONS.items()
+    }
+    assert page.count("\n| `") == len(POLICIES) + len(OPTIONS)
+
+
+def test_the_readme_names_every_policy_in_its_group():
+    table = {cells[0]: re.findall(r"`([^`]+)`", cells[1]) for cells in _policies_of_the_readme()}
+    assert table == {
+        title: [name for name, entry in POLICIES.items() if entry.group == group]
+        for group, title in GROUPS.items()
+    }
+
+
+def _policies_of_the_readme() -> list[list[str]]:
+    lines = text("README.md").partition("| policies | |\n")[2].splitlines()[1:]
+    found = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip() for cell in line.split("|")[1:-1]])
+    return found

@@ -45,7 +45,6 @@ NAMES = [
     "information_states",
     "load",
     "optimal",
-    "point_based_value",
     "regret_bound",
     "run",
     "slots_to_cross",
@@ -103,7 +102,7 @@ HEAVY = ("jax", "jaxlib", "scipy", "matplotlib", "pandas")
         ("rmab.cli", ("numpy", *HEAVY)),
         ("rmab.model.arms", HEAVY),
         ("rmab.planning.channel.index", HEAVY),
-        ("rmab.planning.planners", HEAVY),
+        ("rmab.planning.tables", HEAVY),
         ("rmab.federation.rounds", HEAVY),
         ("rmab.studies.study", HEAVY),
         (

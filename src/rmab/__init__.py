@@ -36,18 +36,17 @@ _HOMES = {
     "StudyError": "rmab.errors",
     "TooLargeError": "rmab.errors",
     "UnreachableError": "rmab.errors",
-    "Policy": "rmab.policies.registry",
+    "Policy": "rmab.policies.policy",
     "Draws": "rmab.random",
     "Evidence": "rmab.learning.learners",
-    "episode_bound": "rmab.planning.exact.bounds",
-    "regret_bound": "rmab.planning.exact.bounds",
-    "upper_bound": "rmab.planning.exact.bounds",
+    "episode_bound": "rmab.learning.bounds",
+    "regret_bound": "rmab.learning.bounds",
+    "upper_bound": "rmab.planning.exact.bound",
     "Indices": "rmab.planning.index.finite",
     "gittins_indices": "rmab.planning.index.indices",
     "whittle_indices": "rmab.planning.index.indices",
     "optimal": "rmab.planning.exact.optimum",
-    "point_based_value": "rmab.planning.exact.pbvi",
-    "index_table": "rmab.planning.planners",
+    "index_table": "rmab.planning.tables",
     "whittle_index": "rmab.planning.channel.index",
     "Agent": "rmab.service.agent.agent",
     "Results": "rmab.studies.results",
@@ -90,7 +89,6 @@ __all__ = [
     "information_states",
     "load",
     "optimal",
-    "point_based_value",
     "regret_bound",
     "run",
     "slots_to_cross",
@@ -114,6 +112,7 @@ if TYPE_CHECKING:
         TooLargeError,
         UnreachableError,
     )
+    from rmab.learning.bounds import episode_bound, regret_bound
     from rmab.learning.learners import Evidence
     from rmab.model import catalogue
     from rmab.model.arms import (
@@ -130,13 +129,12 @@ if TYPE_CHECKING:
         update_belief,
     )
     from rmab.planning.channel.index import whittle_index
-    from rmab.planning.exact.bounds import episode_bound, regret_bound, upper_bound
+    from rmab.planning.exact.bound import upper_bound
     from rmab.planning.exact.optimum import optimal
-    from rmab.planning.exact.pbvi import point_based_value
     from rmab.planning.index.finite import Indices
     from rmab.planning.index.indices import gittins_indices, whittle_indices
-    from rmab.planning.planners import index_table
-    from rmab.policies.registry import Policy
+    from rmab.planning.tables import index_table
+    from rmab.policies.policy import Policy
     from rmab.random import Draws
     from rmab.service.agent.agent import Agent
     from rmab.studies.results import Results

@@ -35,10 +35,10 @@ def test_an_interruption_before_the_first_trial(call, study, monkeypatch):
 
 
 def test_an_interrupted_study_is_written_with_the_trials_done(call, study, tmp_path, monkeypatch):
-    from rmab.engine import montecarlo
+    from rmab.engine import montecarlo, tally
 
     batches = []
-    reduce = montecarlo._reduce
+    reduce = tally.reduce_batch
 
     def interrupt_third(*arguments: Any) -> Any:
         batches.append(arguments)
@@ -46,7 +46,7 @@ def test_an_interrupted_study_is_written_with_the_trials_done(call, study, tmp_p
             raise KeyboardInterrupt
         return reduce(*arguments)
 
-    monkeypatch.setattr(montecarlo, "_reduce", interrupt_third)
+    monkeypatch.setattr(montecarlo, "reduce_batch", interrupt_third)
     monkeypatch.setattr(montecarlo, "batch_size", lambda _: 32)
     monkeypatch.setattr(montecarlo, "default_threads", lambda: 1)
     path = study(toml({"policies": '["whittle", "random"]', "trials": "960"}))

@@ -27,8 +27,9 @@ from rmab.engine.setting import Setting
 from rmab.engine.world import BEFORE, BITS, truth
 from rmab.learning.learners import Evidence, thompson
 from rmab.model.arms import Kind, channels
-from rmab.planning.planners import whittle_at
-from rmab.policies.registry import Policy, named
+from rmab.planning.tables import whittle_at
+from rmab.policies.policy import Policy
+from rmab.policies.registry import named
 from rmab.random import CHANNELS, DRAWS, Draws, seed_words, stream, threefry
 
 SEED = seed_words(0x0123_4567_89AB_CDEF)

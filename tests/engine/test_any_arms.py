@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.engine.montecarlo import Trials, _guide, table_ages
+from rmab.engine.montecarlo import Trials, _guide
 from rmab.engine.program import simulator
 from rmab.engine.setting import Lookup, Setting
 from rmab.engine.world import BEFORE, BITS, truth
@@ -23,6 +23,8 @@ from rmab.learning.learners import Evidence, count_kinds
 from rmab.markov import resting_law
 from rmab.model.arms import Arm, Arms, Moves
 from rmab.planning.tables import Model
+from rmab.policies.filling import table_ages
+from rmab.policies.policy import IndexRule
 from rmab.policies.registry import named
 from rmab.random import CHANNELS, DRAWS, Draws, seed_words, stream, threefry
 
@@ -101,7 +103,8 @@ def plan(case: str, policy: str, max_age: int, trial, agent, episode, counts, vi
     arms, plays = CASES[case]
     made = named(policy, HORIZON)
     assert made.learner is not None
-    assert made.table is not None
+    assert isinstance(made.rule, IndexRule)
+    assert made.rule.table is not None
     idle, pays = (
         jnp.asarray(r.T, jnp.float32)[..., None] for r in (arms.reward_passive, arms.reward_active)
     )
@@ -118,7 +121,7 @@ def plan(case: str, policy: str, max_age: int, trial, agent, episode, counts, vi
     draws = Draws(stream(SEED, trial[None], agent, DRAWS), episode[None])
     moves = made.learner(evidence, draws)
     assert isinstance(moves, Moves)
-    return made.table(Model(moves, idle, pays, arms.kinds), max_age)[:, :, 0]
+    return made.rule.table(Model(moves, idle, pays, arms.kinds), max_age)[:, :, 0]
 
 
 def algorithm_1(
@@ -210,10 +213,9 @@ def compare(case: str, policy: str, draws: str = "shared") -> None:
     setting = Setting.of(arms, AGENTS, HORIZON, max_age=table_ages(arms), draws=draws)
     made = named(policy, HORIZON)
     guide = _guide(Trials(arms, plays, setting, 1, 0), made, None)
-    shapes = (guide.table.shape[1],) if isinstance(guide, Lookup) else None
-    program = simulator(setting, made, len(TRIALS), shapes)
+    program = simulator(setting, made, len(TRIALS), guide)
     out = program(SEED, jnp.asarray(TRIALS, jnp.uint32), truth(arms), jnp.int32(plays), guide)
-    table = np.asarray(guide.table) if isinstance(guide, Lookup) else None
+    table = np.asarray(guide.tables) if isinstance(guide, Lookup) else None
     wraps = guide.wraps.tolist() if isinstance(guide, Lookup) else [0] * len(arms)
     moves, before = words(len(arms))
     excused = 0

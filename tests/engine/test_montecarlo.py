@@ -11,17 +11,19 @@ import pytest
 
 import rmab
 from rmab.engine import montecarlo
-from rmab.engine.montecarlo import REFERENCE, Trials, batch_size, even_width, final_slots
-from rmab.engine.plans import _look_up
+from rmab.engine.agents import Sight, agents_of
+from rmab.engine.montecarlo import REFERENCE, Trials, batch_size, even_width
 from rmab.engine.program import simulator
 from rmab.engine.setting import Joint, Outcome, Setting
-from rmab.engine.tally import BLOCK
-from rmab.engine.world import truth
+from rmab.engine.tally import BLOCK, final_slots
+from rmab.engine.world import World, truth
 from rmab.learning.learners import thompson
-from rmab.model.arms import Kind, stationary_belief
-from rmab.planning.exact.optimum import fixed_value, optimal, policy_value, random_value
-from rmab.planning.planners import index_table, myopic, whittle_at
-from rmab.policies.registry import Policy, named
+from rmab.model.arms import InformationStates, Kind, stationary_belief
+from rmab.planning.exact.optimum import optimal
+from rmab.planning.exact.policies import fixed_value, policy_value, random_value
+from rmab.planning.tables import index_table, myopic, whittle_at
+from rmab.policies.policy import Policy
+from rmab.policies.registry import named
 from rmab.random import seed_words
 from rmab.studies.results import Curve
 
@@ -257,12 +259,12 @@ def test_batches_fit_the_cache_and_long_horizons_are_not_kept_in_bulk():
 
     paper = batch_size(setting(4, 4, 1000))
     assert paper % BLOCK == 0
-    assert paper * 16 <= montecarlo.ELEMENTS
+    assert paper * 16 <= montecarlo._CACHED_ELEMENTS
     assert batch_size(setting(16, 100, 1000)) == BLOCK
     for horizon in (10**4, 10**5, 10**6):
         size = batch_size(setting(1, 2, horizon))
         assert size % BLOCK == 0
-        assert size == BLOCK or 4 * horizon * size <= montecarlo.SERIES_BYTES
+        assert size == BLOCK or 4 * horizon * size <= montecarlo._SERIES_BYTES
     assert batch_size(setting(1, 2, 10**6)) == BLOCK
 
 
@@ -327,7 +329,11 @@ def test_the_optimum_is_looked_up_where_its_planner_put_it():
     trials = Trials(arms, 1, Setting.of(arms, 1, 10), 1, 0)
     joint = montecarlo._guide(trials, named("optimal", 10), optimum)
     assert isinstance(joint, Joint)
-    got = _look_up(joint, jnp.asarray(last_seen, bool), jnp.asarray(age, jnp.int32))
+    setting = trials.setting
+    agents = agents_of(setting, named("optimal", 10), World(setting.kinds, idle_pay=False), None)
+    observed = InformationStates(jnp.asarray(last_seen, bool), jnp.asarray(age, jnp.int32))
+    sight = Sight(observed, observed.last_seen, None, jnp.int32(0), lambda: jnp.zeros(()))
+    got = agents.choose(joint, sight, truth(arms), agents.wraps(joint), jnp.int32(1))
     np.testing.assert_array_equal(got, np.moveaxis(played, -1, 0))
 
 

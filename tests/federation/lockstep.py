@@ -11,18 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rmab.engine import plans
-from rmab.engine.lookahead import LookaheadPlans
 from rmab.engine.program import _Simulator
 from rmab.engine.setting import Setting
 from rmab.engine.world import World, truth
 from rmab.federation.config import Federation
-from rmab.federation.coordinator import Coordinator, first_limit
 from rmab.federation.messages import Merged, RoundMessage, Upload, parse_round, parse_upload
 from rmab.federation.planner import Planner
 from rmab.federation.player import Player
-from rmab.federation.rounds import LONGEST, visits_can_end
+from rmab.federation.rounds import LONGEST, Coordinator, first_limit, visits_can_end
 from rmab.model.arms import Arms
+from rmab.policies.policy import LookaheadRule
 from rmab.policies.registry import named
 from rmab.random import CHANNELS, seed_words, stream
 
@@ -51,17 +49,16 @@ def engine_decisions(
         arms, n_agents, horizon, schedule=federation.schedule, draws=federation.draws
     )
     seen: list[np.ndarray] = []
-    for kind in (plans.Plans, LookaheadPlans):
-        choose = kind.choose
+    plays = federation.plays if isinstance(policy.rule, LookaheadRule) else None
+    made = _Simulator(setting, policy, plays)
 
-        def watched(self, *args, _choose=choose):
-            mask = _choose(self, *args)
-            jax.debug.callback(lambda m: seen.append(np.asarray(m)), mask, ordered=True)
-            return mask
+    def watched(*args, _choose=made.agents.choose):
+        mask = _choose(*args)
+        jax.debug.callback(lambda m: seen.append(np.asarray(m)), mask, ordered=True)
+        return mask
 
-        monkeypatch.setattr(kind, "choose", watched)
-    shapes = (federation.plays,) if policy.depth else None
-    run = jax.jit(_Simulator(setting, policy, shapes).run)
+    monkeypatch.setattr(made.agents, "choose", watched)
+    run = jax.jit(made.run)
     out = run(
         seed_words(federation.seed),
         jnp.zeros(1, jnp.uint32),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmab.federation.coordinator import Coordinator, first_limit
+from rmab.federation.rounds import Coordinator, first_limit
 
 
 def opened(*agents: str, limit: int = 5, deadline: float = 30.0) -> Coordinator:

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmab.errors import ProtocolError
-from rmab.federation.config import Shape
 from rmab.federation.messages import (
     Record,
     RoundMessage,
+    Shape,
     check_growth,
     most_bytes,
     parse_round,

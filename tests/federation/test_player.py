@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmab.errors import ModelError
-from rmab.federation.config import Shape
+from rmab.federation.messages import Shape
 from rmab.federation.player import Player
 from rmab.model.arms import InformationStates
 from rmab.model.beliefs import table_rows
@@ -94,12 +94,9 @@ def test_an_episode_ends_after_its_slots_and_play_goes_on():
     shape = SHAPES[0]
     player = Player(message_of(shape, slots=2), "0" * 32)
     assert ended(player, [(0, 0), (1, 0)]) == [False, True]
-    assert player.counted()
     upload = player.upload(1)
     assert (upload.round, upload.length, upload.slots) == (1, 2, 2)
-    assert not player.counted()
     player.observe([1], [1])
-    assert player.counted()
     player.begin(message_of(shape, number=2))
     assert (player.round, player.length, player.over, player.slots) == (2, 0, False, 3)
     assert upload.slots == 2  # what was sent does not change

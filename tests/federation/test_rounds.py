@@ -11,24 +11,11 @@ from hypothesis import strategies as st
 from rmab.federation.rounds import (
     FIRST_LENGTH,
     SCHEDULES,
-    merge,
     most_episodes,
     next_limit,
     visit_limit,
     visits_can_end,
 )
-
-
-@pytest.mark.parametrize("xp", [np, jnp], ids=["numpy", "jax"])
-def test_merge_sums_with_weights(xp):
-    rng = np.random.default_rng(3)
-    counts = rng.integers(0, 30_000, (4, 3, 5, 2)).astype(np.int16)  # kinds, arms, agents, trials
-    weights = np.array([1.0, 0.5, 2.0, 0.0, 3.25], np.float32)
-    got = np.asarray(merge(xp.asarray(counts), xp.asarray(weights)))
-    assert got.shape == (4, 3, 2)
-    for kind, arm, trial in np.ndindex(got.shape):
-        total = sum(float(weights[m]) * int(counts[kind, arm, m, trial]) for m in range(5))
-        assert got[kind, arm, trial] == pytest.approx(total, rel=1e-6)
 
 
 @pytest.mark.parametrize(

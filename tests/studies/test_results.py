@@ -150,7 +150,7 @@ def test_an_interruption_before_the_first_trial_is_passed_on(monkeypatch):
     def reduce(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rmab.engine.montecarlo._reduce", reduce)
+    monkeypatch.setattr("rmab.engine.montecarlo.reduce_batch", reduce)
     with pytest.raises(KeyboardInterrupt):
         run(KNOWN)
 

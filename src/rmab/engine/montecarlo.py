@@ -13,50 +13,32 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import numpy.typing as npt
 
 from rmab.engine.program import simulator
-from rmab.engine.setting import Ahead, Guide, Joint, Lookup, Outcome, Setting, Simulate
-from rmab.engine.tally import BLOCK, CoMoments, Moments, Summary, summary
+from rmab.engine.setting import Guide, Joint, Lookup, Setting, Simulate
+from rmab.engine.tally import BLOCK, REFERENCE_KEY, Batch, CoMoments, Simulated, reduce_batch
 from rmab.engine.world import truth
-from rmab.errors import ModelError
-from rmab.markov import period
+from rmab.federation.aggregation import AGGREGATIONS
 from rmab.model.arms import Arms
-from rmab.model.information import settled_age
 from rmab.planning.exact.chain import Layout
 from rmab.planning.exact.optimum import Optimum
-from rmab.planning.lookahead.tables import fill_outlook, known_wraps
-from rmab.planning.tables import Model
+from rmab.policies.filling import known_tables, no_table
 from rmab.policies.lookahead import check_depth
-from rmab.policies.registry import Policy, named
+from rmab.policies.policy import IndexRule, LookaheadRule, OptimumRule, Policy
+from rmab.policies.registry import named
 from rmab.random import seed_words
 
-__all__ = [
-    "REFERENCE",
-    "Tally",
-    "Trials",
-    "batch_size",
-    "default_threads",
-    "final_slots",
-    "simulate",
-    "table_ages",
-]
+__all__ = ["REFERENCE", "Trials", "batch_size", "default_threads", "simulate"]
 
 REFERENCE = "whittle"
-ELEMENTS = 16384  # arms x agents x trials that nearly keep a slot inside a core's cache
-DEVICE_ELEMENTS = 1 << 24  # the same for an accelerator, which wants many
-KNOWN_TOLERANCE, MOST_KNOWN_AGES = 1e-6, 512
-LEARNT_TOLERANCE, MOST_LEARNT_AGES = 1e-2, 64  # tables filled anew in every episode
-SERIES_BYTES = 1 << 26  # the most a batch may keep of rewards by slot
+_CACHED_ELEMENTS = 16384  # arms x agents x trials that nearly keep a slot inside a core's cache
+_DEVICE_ELEMENTS = 1 << 24  # the same for an accelerator, which wants many
+_SERIES_BYTES = 1 << 26  # the most a batch may keep of rewards by slot
 
-Floats = npt.NDArray[np.float64]
 Progress = Callable[[int], None]
 
 
@@ -72,30 +54,24 @@ class Trials:
     batch: int | None = None  # trials at once; None: what suits the machine
     threads: int | None = None
 
+    @property
+    def workers(self) -> int:
+        """Batches that run side by side."""
+        return self.threads or default_threads()
 
-class Tally:
-    """One policy's results over trials; rewards are per agent and slot."""
-
-    def __init__(self, horizon: int, most: int, n_arms: int) -> None:
-        self.reward = Moments(horizon)  # by slot
-        self.regret = Moments(horizon)  # cumulative, against the reference
-        self.final = Moments()  # over the last tenth of the slots
-        self.episodes = Moments()  # how many there were
-        self.length = Moments(most)  # by episode
-        self.episode_reward = Moments(most)
-        self.episode_regret = Moments(most)  # per slot
-        self.error = Moments(most, n_arms)  # squared error of the dynamics
-
-
-def final_slots(horizon: int) -> int:
-    """How many slots the last tenth has; at least one."""
-    return max(1, round(horizon / 10))
+    @property
+    def width(self) -> int:
+        """Trials of a batch."""
+        width = self.batch or even_width(self.setting, self.n_trials, self.workers)
+        if width % BLOCK:
+            raise ValueError(f"batch must be a multiple of {BLOCK}, got {width}")
+        return width
 
 
 def batch_size(setting: Setting) -> int:
     """Trials to run at once: a power of two of at least BLOCK."""
-    wide = ELEMENTS if jax.default_backend() == "cpu" else DEVICE_ELEMENTS
-    size = min(wide // (setting.n_arms * setting.n_agents), SERIES_BYTES // (4 * setting.horizon))
+    wide = _CACHED_ELEMENTS if jax.default_backend() == "cpu" else _DEVICE_ELEMENTS
+    size = min(wide // (setting.n_arms * setting.n_agents), _SERIES_BYTES // (4 * setting.horizon))
     return max(BLOCK, 1 << (max(1, size).bit_length() - 1))
 
 
@@ -116,16 +92,6 @@ def default_threads() -> int:
     return cores if jax.default_backend() == "cpu" else min(cores, 4)
 
 
-@dataclass
-class Simulated:
-    """What `simulate` returns: tallies by policy, and the policies' joint moments."""
-
-    n_trials: int
-    tallies: dict[str, Tally]
-    means: CoMoments  # average rewards of the policies in order, then of the reference
-    interrupted: bool = False
-
-
 def simulate(
     trials: Trials,
     policies: Mapping[str, Policy],
@@ -133,49 +99,12 @@ def simulate(
     progress: Progress | None = None,
 ) -> Simulated:
     """Run all trials of all policies; Ctrl-C ends early with the trials done so far."""
-    setting = trials.setting
-    threads = trials.threads or default_threads()
-    width = trials.batch or even_width(setting, trials.n_trials, threads)
-    if width % BLOCK:
-        raise ValueError(f"batch must be a multiple of {BLOCK}, got {width}")
-    reference = named(REFERENCE, setting.horizon)
-    everyone = {**policies, "": reference}
-    world = truth(trials.arms)
-    guides = {policy: _guide(trials, policy, optimum) for policy in everyone.values()}
-
+    everyone = {**policies, REFERENCE_KEY: named(REFERENCE, trials.setting.horizon)}
     result = Simulated(0, {}, CoMoments(len(everyone)))
-    pool = ThreadPoolExecutor(threads)
+    pool = ThreadPoolExecutor(trials.workers)
     try:
-        build = partial(_program, trials, width)
-        programs = dict(zip(guides, pool.map(build, guides, guides.values()), strict=True))
-
-        def batch(start: int) -> _Batch:
-            who = jnp.arange(start, start + width, dtype=jnp.uint32)
-            seed, plays = seed_words(trials.seed), jnp.int32(trials.plays)
-            outcomes = {
-                policy: program(seed, who, world, plays, guides[policy])
-                for policy, program in programs.items()
-            }
-            mine = {name: outcomes[policy] for name, policy in everyone.items()}
-            return _reduce(trials, mine, min(width, trials.n_trials - start))
-
-        waiting: deque[Future[_Batch]] = deque()
-        starts = iter(range(0, trials.n_trials, width))
-        # Ctrl-C reaches the main thread alone, so a merge in another is done whole or not at all.
-        with ThreadPoolExecutor(1) as merger:
-
-            def merge_next() -> None:
-                reduced = waiting.popleft().result()
-                merger.submit(_merge, result, trials, reduced).result()
-                if progress is not None:
-                    progress(reduced.n_trials)
-
-            for start in starts:
-                waiting.append(pool.submit(batch, start))
-                if len(waiting) > threads:
-                    merge_next()
-            while waiting:
-                merge_next()
+        batch = _batch_of(trials, everyone, optimum, pool)
+        _run_batches(trials, batch, pool, result, progress)
     except KeyboardInterrupt:
         if result.n_trials == 0:
             raise
@@ -186,129 +115,86 @@ def simulate(
     return result
 
 
-def _program(trials: Trials, width: int, policy: Policy, guide: Guide) -> Simulate:
-    shapes: tuple[int, ...] | None = None
-    if isinstance(guide, Joint):
-        shapes = guide.actions.size, guide.subsets.shape[0]
-    elif isinstance(guide, Lookup):
-        shapes = (guide.table.shape[1],)
-    elif policy.depth:  # the sets of K arms are part of the program
-        rows = (guide.outlook.gains[0].shape[1],) if isinstance(guide, Ahead) else ()
-        shapes = (trials.plays, *rows)
-    return simulator(trials.setting, policy, width, shapes)
+def _batch_of(
+    trials: Trials,
+    everyone: Mapping[str, Policy],
+    optimum: Optimum | None,
+    pool: ThreadPoolExecutor,
+) -> Callable[[int], Batch]:
+    """What runs the batch that begins with a trial; programs are compiled side by side."""
+    width, world = trials.width, truth(trials.arms)
+    guides = {policy: _guide(trials, policy, optimum) for policy in everyone.values()}
+
+    def build(policy: Policy) -> Simulate:
+        setting = trials.setting
+        if policy.aggregation is not None:
+            setting = replace(setting, aggregation=AGGREGATIONS[policy.aggregation])
+        # The sets of K arms are part of a lookahead's program; K is an argument of the others.
+        plays = trials.plays if isinstance(policy.rule, LookaheadRule) else None
+        return simulator(setting, policy, width, guides[policy], plays)
+
+    programs = dict(zip(guides, pool.map(build, guides), strict=True))
+
+    def batch(start: int) -> Batch:
+        who = jnp.arange(start, start + width, dtype=jnp.uint32)
+        seed, plays = seed_words(trials.seed), jnp.int32(trials.plays)
+        outcomes = {
+            policy: program(seed, who, world, plays, guides[policy])
+            for policy, program in programs.items()
+        }
+        mine = {name: outcomes[policy] for name, policy in everyone.items()}
+        return reduce_batch(mine, trials.setting.n_agents, min(width, trials.n_trials - start))
+
+    return batch
+
+
+def _run_batches(
+    trials: Trials,
+    batch: Callable[[int], Batch],
+    pool: ThreadPoolExecutor,
+    result: Simulated,
+    progress: Progress | None,
+) -> None:
+    """All batches, merged in order."""
+    waiting: deque[Future[Batch]] = deque()
+    # Ctrl-C reaches the main thread alone, so a merge in another is done whole or not at all.
+    with ThreadPoolExecutor(1) as merger:
+
+        def merge_next() -> None:
+            reduced = waiting.popleft().result()
+            merger.submit(result.add, reduced).result()
+            if progress is not None:
+                progress(reduced.n_trials)
+
+        for start in range(0, trials.n_trials, trials.width):
+            waiting.append(pool.submit(batch, start))
+            if len(waiting) > trials.workers:
+                merge_next()
+        while waiting:
+            merge_next()
 
 
 def _guide(trials: Trials, policy: Policy, optimum: Optimum | None) -> Guide:
     """What a policy that knows the dynamics looks up; None where it needs nothing."""
-    if policy.joint:
+    rule, setting = policy.rule, trials.setting
+    if isinstance(rule, OptimumRule):
         assert optimum is not None
         caps, wraps, strides = (jnp.asarray(x, jnp.int32) for x in optimum.layout[:3])
         layout = Layout(caps, wraps, strides, jnp.asarray(optimum.layout.always, bool))
         return Joint(
             jnp.asarray(optimum.actions, jnp.int32), jnp.asarray(optimum.subsets, bool), layout
         )
-    if policy.depth:
-        return _ahead(trials, policy)
-    formula = trials.setting.channels and policy.planner is not None
-    unplanned = policy.planner is None and policy.table is None and policy.exact is None
-    if formula or unplanned or not policy.estimates:
-        return None
-    if policy.table is None and (policy.exact is None or policy.learner is not None):
-        raise ModelError(
-            f"policy {policy.name} is for channels alone; for these arms it needs a table, see "
-            "docs/own-policy.md"
-        )
-    if policy.learner is not None:
-        return None
-    arms = trials.arms
-    max_age = table_ages(arms, KNOWN_TOLERANCE, MOST_KNOWN_AGES)
-    if policy.exact is not None:
-        index = policy.exact(arms, max_age)
+    if isinstance(rule, LookaheadRule):
+        check_depth(trials.arms.kinds, trials.plays, rule.depth)
+        formula = setting.channels
+    elif isinstance(rule, IndexRule):
+        formula = setting.channels and rule.planner is not None
+        if not formula and policy.learns and rule.table is None:
+            raise no_table(policy)
     else:
-        assert policy.table is not None
-        index = np.asarray(policy.table(Model.of(arms), max_age))[:, :, 0]
-    falls = known_wraps(arms, max_age)
-    return Lookup(jnp.asarray(index, jnp.float32), jnp.asarray(falls, jnp.int32))
-
-
-def _ahead(trials: Trials, policy: Policy) -> Ahead | None:
-    """The tables of a lookahead that knows arms which are not all channels."""
-    arms, plays = trials.arms, trials.plays
-    check_depth(arms.kinds, plays, policy.depth)
-    if trials.setting.channels or policy.learner is not None:
         return None
-    max_age = table_ages(arms, KNOWN_TOLERANCE, MOST_KNOWN_AGES)
-    wraps = known_wraps(arms, max_age)
-    outlook = fill_outlook(Model.of(arms), max_age, plays, policy.depth, wraps)
-    tables = jax.tree.map(lambda x: jnp.asarray(x[..., 0], jnp.float32), outlook)
-    return Ahead(tables, jnp.asarray(wraps, jnp.int32))
-
-
-def table_ages(
-    arms: Arms, tolerance: float = LEARNT_TOLERANCE, most: int = MOST_LEARNT_AGES
-) -> int:
-    """Ages that tables of these arms tell apart: until beliefs are within the tolerance, and one
-    period more where they go on swinging."""
-    ages = (
-        settled_age(arm, tolerance, most) + period(arm.passive) - 1
-        for arm in arms
-        if arm.observed == "when_played"
-    )
-    return max(ages, default=1)
-
-
-class _Batch(NamedTuple):
-    """A batch reduced to what the tallies take."""
-
-    n_trials: int
-    means: Floats  # (policies + 1, trials) average rewards
-    most: dict[str, int]  # bound on episodes
-    parts: dict[str, dict[str, Summary]]  # by policy and by attribute of Tally
-
-
-def _reduce(trials: Trials, outcomes: dict[str, Outcome], count: int) -> _Batch:
-    """Moments of the first `count` trials of a batch."""
-    horizon = trials.setting.horizon
-    last = horizon - final_slots(horizon)
-    totals = {}
-    parts: dict[str, dict[str, Summary]] = {}
-    for name, out in outcomes.items():
-        rewards = np.asarray(out.rewards)[:, :count] / np.float64(trials.setting.n_agents)
-        total = np.zeros((horizon + 1, count))  # earned before each slot, and in all
-        np.cumsum(rewards, axis=0, out=total[1:])
-        totals[name] = total
-        parts[name] = {"reward": summary(rewards)}
-    against = totals[""]
-    del parts[""]
-    for name, part in parts.items():
-        out, total = outcomes[name], totals[name]
-        behind = against - total
-        part["regret"] = summary(behind[1:])
-        part["final"] = summary((total[-1] - total[last]) / (horizon - last))
-        episodes = np.asarray(out.episodes)[:count]
-        part["episodes"] = summary(episodes.astype(np.float64))
-        lengths = np.asarray(out.lengths)[: episodes.max(), :count]  # 0 past the last episode
-        ends = np.cumsum(lengths, axis=0)
-        starts = ends - lengths
-        lasted = np.where(lengths > 0, lengths, np.nan)
-        part["length"] = summary(lasted)
-        for key, series in (("episode_reward", total), ("episode_regret", behind)):
-            earned = np.take_along_axis(series, ends, 0) - np.take_along_axis(series, starts, 0)
-            part[key] = summary(earned / lasted)
-        if out.error.shape[0]:
-            error = np.asarray(out.error)[: episodes.max(), :, :count].astype(np.float64)
-            part["error"] = summary(np.where(lengths[:, None] > 0, error, np.nan))
-    means = np.stack([total[-1] / horizon for total in totals.values()])
-    return _Batch(count, means, {n: o.lengths.shape[0] for n, o in outcomes.items()}, parts)
-
-
-def _merge(result: Simulated, trials: Trials, batch: _Batch) -> None:
-    """Add one batch to the tallies."""
-    for name, part in batch.parts.items():
-        if name not in result.tallies:
-            shape = trials.setting.horizon, batch.most[name], len(trials.arms)
-            result.tallies[name] = Tally(*shape)
-        for key, blocks in part.items():
-            getattr(result.tallies[name], key).add(blocks)
-    result.means.add(batch.means)
-    result.n_trials += batch.n_trials
+    if formula or policy.learns:
+        return None
+    known = known_tables(policy, trials.arms, trials.plays)
+    tables = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), known.tables)
+    return Lookup(tables, jnp.asarray(known.wraps, jnp.int32))

@@ -3,25 +3,22 @@
 Arrays have shape (N arms, M agents, R trials), trials last, so that the innermost loop runs over
 trials. A slot, for all trials at once:
 
-    1. the index of every arm in its agent's information state, the K largest are played
-       (rmab.engine.plans);
-    2. played arms show their state, as arms that are always seen do anyway; looks are counted
-       (rmab.engine.counting);
+    1. the agents choose K arms each by what they know (rmab.engine.agents);
+    2. played arms show their state, as fully observed arms do anyway; agents remember it
+       (rmab.engine.memory);
     3. every arm's true state moves (played or not), from numbers that depend on the seed, trial,
-       agent, arm and slot alone: every policy meets the same channels.
+       agent, arm and slot alone: every policy meets the same channels (rmab.engine.world).
 
 A policy that learns runs these slots inside episodes, as Algorithm 1: at the start of an episode
-counts are merged, the learner gives dynamics, the planner a plan. Trials keep one slot clock but
-end their episodes at different slots, so the server's part runs for those that do: when they are
-few, or what is filled is a table, they are gathered, served and scattered back.
-
-Where all arms are channels, planners are formulas of one information state. Other arms are played
-by tables over information states: filled in each episode from the learner's dynamics, or given
-where the dynamics are known (`Lookup`).
+the agents' counts are aggregated, the learner gives dynamics, and the rule a plan. Trials keep one
+slot clock but end their episodes at different slots, so the server's part runs for those that do:
+when they are few, or filling a plan is a large program, they are gathered, served and scattered
+back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -30,10 +27,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from rmab.engine.counting import Looking, Looks
-from rmab.engine.lookahead import LookaheadPlans, ahead_shape
-from rmab.engine.plans import Found, Plans, pair
-from rmab.engine.setting import Guide, Joint, Lookup, Outcome, Setting, Simulate
+from rmab.engine.agents import Sight, agents_of
+from rmab.engine.memory import Counting, Counts, first_states, next_states
+from rmab.engine.setting import Guide, Outcome, Setting, Simulate
 from rmab.engine.world import Truth, World
 from rmab.federation.rounds import (
     FIRST_LENGTH,
@@ -42,21 +38,23 @@ from rmab.federation.rounds import (
     visit_limit,
     visits_can_end,
 )
-from rmab.learning.learners import Evidence
 from rmab.model.arms import Moves
-from rmab.planning.exact.chain import Layout
-from rmab.policies.registry import Policy
+from rmab.model.beliefs import InformationStates
+from rmab.policies.filling import Found, channel_pair
+from rmab.policies.own_index import Observations
+from rmab.policies.policy import Policy, TurnsRule
 from rmab.random import CHANNELS, DRAWS, PLAYS, Draws, Key, stream, threefry, unit
 
-__all__ = ["Outcome", "Setting", "Simulate", "simulator"]
+__all__ = ["simulator"]
 
-FEW_DUE = 64  # trials served at once by a large program: fewer cost more each, more wait for all
+# Trials served at once by a large program: with fewer each costs more, with more all wait longer.
+_MAX_SERVED = 64
 
 
 class _Episode(NamedTuple):
     """Where each trial stands in its episode; arrays end in R."""
 
-    plan: Any  # see rmab.engine.plans
+    plan: Any  # see rmab.engine.agents
     visit_cap: Array | None  # (S, N, M, R) visits that end it when exceeded, if they can
     limit: Array
     length: Array
@@ -67,54 +65,58 @@ class _Episode(NamedTuple):
 class _Run(NamedTuple):
     slot: Array
     state: Array  # (N, M or 1, R) true states
-    looks: Looks
+    observed: InformationStates  # (N, M, R) each
+    counts: Counts
+    own: Any  # the state of a learner of its own, or None
     episode: _Episode
     out: Outcome
 
 
 def simulator(
-    setting: Setting, policy: Policy, n_trials: int, shapes: tuple[int, ...] | None = None
+    setting: Setting,
+    policy: Policy,
+    n_trials: int,
+    guide: Guide = None,
+    plays: int | None = None,
 ) -> Simulate:
     """The compiled program for batches of `n_trials` trials.
 
-    shapes: the numbers of codes and subsets of a policy that decides jointly, the rows of one that
-    looks up a table, K and the rows, if it looks up any, of one that looks ahead; None for others.
+    guide: what it will be given, or the like; plays: K where it is part of the program.
     """
-    if _drawers(setting, policy) == 1:
-        setting = replace(setting, draws="shared")
-    return _compiled(setting, policy, n_trials, shapes)
+    setting = _as_needed(setting, policy)
+    leaves, tree = jax.tree.flatten(guide)
+    shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+    return _compiled(setting, policy, n_trials, plays, tree, shapes)
+
+
+def _as_needed(setting: Setting, policy: Policy) -> Setting:
+    """The setting but for what makes no difference to this policy."""
+    if not policy.learns or not policy.randomised:
+        return replace(setting, draws="shared")
+    return setting
 
 
 def _drawers(setting: Setting, policy: Policy) -> int:
     """A, how many agents have dynamics of their own to play by; 1: all have the same."""
-    apart = setting.draws == "per-agent" and policy.learner is not None and policy.randomised
+    per_agent = setting.draws == "per-agent" and policy.randomised
+    apart = policy.learns and (per_agent or not setting.aggregation.shared)
     return setting.n_agents if apart else 1
 
 
 @lru_cache(maxsize=64)
 def _compiled(
-    setting: Setting, policy: Policy, n_trials: int, shapes: tuple[int, ...] | None
+    setting: Setting, policy: Policy, n_trials: int, plays: int | None, tree: Any, shapes: Any
 ) -> Simulate:
     def kind(shape: tuple[int, ...], dtype: Any) -> Any:
         return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]  # untyped in JAX
 
-    n_arms = setting.n_arms
-    guide: Any = None
-    if shapes is not None and policy.joint:
-        whole = kind((n_arms,), jnp.int32)
-        layout = Layout(whole, whole, whole, kind((n_arms,), bool))
-        guide = Joint(kind((shapes[0],), jnp.int32), kind((shapes[1], n_arms), bool), layout)
-    elif shapes is not None and policy.depth:
-        if len(shapes) > 1:
-            guide = ahead_shape(setting, policy.depth, shapes[1], kind)
-    elif shapes is not None:
-        guide = Lookup(kind((n_arms, shapes[0]), jnp.float32), kind((n_arms,), jnp.int32))
     # Batches run side by side in threads of their own, so one batch must not split itself.
     program = jax.jit(
-        _Simulator(setting, policy, shapes).run,
+        _Simulator(setting, policy, plays).run,
         compiler_options={"xla_cpu_multi_thread_eigen": False},
     )
-    S = setting.n_states
+    guide = jax.tree.unflatten(tree, [kind(*shape) for shape in shapes])
+    S, n_arms = setting.n_states, setting.n_arms
     square, row = kind((S, S, n_arms), jnp.float32), kind((S, n_arms), jnp.float32)
     levels, rest = kind((S, S - 1, n_arms), jnp.uint32), kind((S - 1, n_arms), jnp.uint32)
     truth = Truth(Moves(square, square), row, row, levels, levels, rest)
@@ -125,31 +127,25 @@ def _compiled(
 
 
 class _Simulator:
-    def __init__(
-        self, setting: Setting, policy: Policy, shapes: tuple[int, ...] | None = None
-    ) -> None:
+    def __init__(self, setting: Setting, policy: Policy, plays: int | None = None) -> None:
         self.setting = setting
         self.policy = policy
         self.world = World(setting.kinds, idle_pay=setting.idle_pay)
-        self.learns = policy.learner is not None
-        self.estimates = self.learns and policy.estimates
-        if policy.depth:
-            assert shapes is not None
-            self.plans: Plans = LookaheadPlans(setting, policy, self.world, shapes[0])
-        else:
-            self.plans = Plans(setting, policy, self.world)
-        own_lengths = policy.lengths is not None
+        self.agents = agents_of(setting, policy, self.world, plays)
+        own_lengths = isinstance(policy.rule, TurnsRule)
         schedule = setting.schedule
+        # Whether visits may end an episode.
         self.watches = (
-            self.learns
+            policy.learns
             and not own_lengths
             and visits_can_end(schedule, setting.n_agents, setting.horizon)
         )
         self.drawers = _drawers(setting, policy)
-        visits = self.watches or (self.learns and policy.reads_visits)
-        self.looking = Looking(setting, policy, self.world, visits=visits)
-        self.most = 1
-        if self.learns:
+        counted = policy.learner is not None
+        visits = self.watches or (counted and policy.reads_visits)
+        self.counting = Counting(setting, policy, self.world, learns=counted, visits=visits)
+        self.most = 1  # episodes
+        if policy.learns:
             self.most = (
                 setting.horizon
                 if own_lengths
@@ -166,37 +162,27 @@ class _Simulator:
         trials: Array,
         truth: Truth,
         plays: Array,
-        looks: Looks,
+        memory: tuple[Counts, Any],
         episode: _Episode,
     ) -> tuple[_Episode, Array]:
         """A new episode for the trials whose episode is over: Algorithm 1, lines 4 to 9.
 
-        Returns also the squared error of the new dynamics, (N, R).
+        memory: counts, and the state of a learner of its own. Returns also the squared error of the
+        new dynamics, (N, R).
         """
-        setting = self.setting
         due = episode.over
         number = episode.number + 1
-        counts, visits = self.looking.merged(looks)
-        evidence = Evidence(
-            counts=counts,
-            visits=visits,
-            episode=number,
-            rewards=truth.reward_active[:, :, None],
-            idle_rewards=truth.reward_passive[:, :, None],
-            plays=plays,
-            agents=sum(setting.weights or (1,) * setting.n_agents),
-            kinds=setting.kinds,
-        )
-        found = self.learn(seed, trials, evidence, due)
-        if self.policy.lengths is None:
-            length = jnp.where(episode.number == 0, FIRST_LENGTH, episode.length)
-            limit = next_limit(setting.schedule, length)
+        found = self.learn(seed, trials, truth, plays, memory, number, due)
+        if isinstance(self.policy.rule, TurnsRule):
+            # One clock for all agents: that of the longest phase.
+            limits = self.policy.rule.lengths(channel_pair(found)[1], plays)
+            limit = limits.reshape(self.drawers, -1).max(0)
         else:
-            # One clock for all agents: the first one's.
-            limit = self.policy.lengths(pair(found)[1][:, : due.shape[0]], plays)
+            length = jnp.where(episode.number == 0, FIRST_LENGTH, episode.length)
+            limit = next_limit(self.setting.schedule, length)
         fresh = _Episode(
-            plan=self.plans.fill(found, truth, self.drawers),
-            visit_cap=self.cap(looks.visits) if self.watches else None,
+            plan=self.agents.fill(found, truth, self.drawers),
+            visit_cap=self.cap(memory[0].visits) if self.watches else None,
             limit=limit,
             length=jnp.zeros_like(episode.length),
             number=number,
@@ -205,25 +191,46 @@ class _Simulator:
         fresh = jax.tree.map(lambda new, old: jnp.where(due, new, old), fresh, episode)
         return fresh, self.error(found, truth)
 
-    def learn(self, seed: Array, trials: Array, evidence: Evidence, due: Array) -> Found:
-        """Dynamics from what was merged, for A agents: they end in A R, agent after agent.
+    def learn(
+        self,
+        seed: Array,
+        trials: Array,
+        truth: Truth,
+        plays: Array,
+        memory: tuple[Counts, Any],
+        number: Array,
+        due: Array,
+    ) -> Found:
+        """Dynamics for A agents, each from its evidence: they end in A R, agent after agent.
 
-        All draw from one posterior, each agent from a stream of its own; the first agent's is the
-        one that all play by where draws are shared.
+        Each agent draws from a stream of its own; where all share one draw it is the first's.
         """
-        assert self.policy.learner is not None
+        counts, own = memory
 
-        def for_each(x: Array) -> Array:
-            return jnp.tile(x, self.drawers)
+        def in_line(x: Array) -> Array:
+            """(..., A or 1, R) -> (..., A R)."""
+            if x.shape[-2] == 1:
+                return jnp.tile(x[..., 0, :], self.drawers)
+            return x.reshape(*x.shape[:-2], -1)
 
         lane = jnp.repeat(jnp.arange(self.drawers, dtype=jnp.uint32), trials.size)
-        evidence = evidence._replace(
-            counts=for_each(evidence.counts),
-            visits=for_each(evidence.visits),
-            episode=for_each(evidence.episode),
-        )
-        key = stream(seed, for_each(trials), lane, DRAWS)
-        drawn = self.policy.learner(evidence, Draws(key, evidence.episode, for_each(due)))
+        key = stream(seed, jnp.tile(trials, self.drawers), lane, DRAWS)
+        draws = Draws(key, jnp.tile(number, self.drawers), jnp.tile(due, self.drawers))
+        if self.policy.learner is None:
+            state = jax.tree.map(lambda x: in_line(self.counting.combined(x)), own)
+            drawn = self.policy.own.dynamics(state, draws)
+        else:
+            evidence = self.counting.evidence(counts, truth, plays, number)
+            agents: Any = evidence.agents
+            if not self.counting.running:
+                agents = in_line(agents)
+            evidence = evidence._replace(
+                counts=in_line(evidence.counts),
+                visits=in_line(evidence.visits),
+                episode=jnp.tile(number, self.drawers),
+                agents=agents,
+            )
+            drawn = self.policy.learner(evidence, draws)
         # A learner may leave what is the same in all trials at a width of one.
         found: Found = jax.tree.map(
             lambda x: jnp.broadcast_to(x, (*x.shape[:-1], lane.size)), drawn
@@ -235,7 +242,7 @@ class _Simulator:
         assert visits is not None
         factor = 2**self.setting.n_agents
         most = visit_limit(visits.astype(jnp.int32), factor, self.setting.horizon)
-        return jnp.asarray(most, self.looking.whole)
+        return jnp.asarray(most, self.counting.whole)
 
     def error(self, found: Found, truth: Truth) -> Array:
         """Squared error of the dynamics, (N, R): half a row's squared distance, rows averaged.
@@ -249,8 +256,9 @@ class _Simulator:
     def errors(self, found: Found, truth: Truth) -> Array:
         """The same for every agent's draw, (N, A R)."""
         if not isinstance(found, Moves):
-            off = [x - t[:, None] for x, t in zip(found, pair(truth.moves), strict=True)]
-            return (off[0] ** 2 + off[1] ** 2) / 2
+            pairs = zip(found, channel_pair(truth.moves), strict=True)
+            off01, off11 = (x - t[:, None] for x, t in pairs)
+            return jnp.asarray((off01**2 + off11**2) / 2)
         sizes = jnp.array([kind.states for kind in self.setting.kinds])
         has = (jnp.arange(self.setting.n_states)[:, None] < sizes)[:, None, :, None]
         matrices = zip(found, truth.moves, strict=True)
@@ -261,12 +269,47 @@ class _Simulator:
 
     def run(self, seed: Array, trials: Array, truth: Truth, plays: Array, guide: Guide) -> Outcome:
         """All slots of a batch of trials."""
-        setting, n_trials = self.setting, trials.shape[0]
+        setting = self.setting
         lanes = jnp.arange(1 if setting.shared else setting.n_agents)[None, :, None]
         key = stream(seed, trials, lanes, CHANNELS)
+        advance = self.slot(seed, trials, truth, plays, guide, key)
+        start = self.start(key, truth, trials.shape[0], guide)
+        if not self.policy.learns:
+            return self.one_episode(
+                lax.fori_loop(0, setting.horizon, lambda _, r: advance(r), start)
+            )
+
+        def episode(run: _Run) -> _Run:
+            """Until some trial's episode is over."""
+            return lax.while_loop(
+                lambda r: (r.slot < setting.horizon) & ~r.episode.over.any(),
+                advance,
+                self.begin(seed, trials, truth, plays, run),
+            )
+
+        done: _Run = lax.while_loop(lambda r: r.slot < setting.horizon, episode, start)
+        number, lengths = done.episode.number, done.out.lengths
+        last = jnp.arange(trials.shape[0])
+        return done.out._replace(
+            episodes=number, lengths=lengths.at[number - 1, last].set(done.episode.length)
+        )
+
+    def one_episode(self, done: _Run) -> Outcome:
+        """What a policy without episodes gave: one of all slots."""
+        n_trials = done.out.rewards.shape[1]
+        return done.out._replace(
+            episodes=jnp.ones(n_trials, jnp.int32),
+            lengths=jnp.full((1, n_trials), self.setting.horizon, jnp.int32),
+        )
+
+    def slot(
+        self, seed: Array, trials: Array, truth: Truth, plays: Array, guide: Guide, key: Key
+    ) -> Callable[[_Run], _Run]:
+        """What a slot does to a run; key: of the true states."""
+        setting = self.setting
         play_key = stream(seed, trials, jnp.arange(setting.n_agents)[None, :, None], PLAYS)
         arm = jnp.arange(setting.n_arms, dtype=jnp.uint32)[:, None, None]
-        wraps = self.plans.wraps(guide)
+        wraps = self.agents.wraps(guide)
 
         def advance(run: _Run) -> _Run:
             slot = run.slot.astype(jnp.uint32)
@@ -274,104 +317,100 @@ class _Simulator:
             def noise() -> Array:
                 return unit(threefry(play_key, slot, arm)[0])
 
-            played = self.plans.choose(
-                run.episode.plan,
-                run.looks,
-                run.state,
-                truth.reward_active[1],
-                wraps,
-                plays,
-                noise,
-            )
-            looks = self.looking.look(run.looks, played, run.state, run.slot)
-            paid = self.world.paid(truth, run.state, played).sum((0, 1))
+            sight = Sight(run.observed, run.state, run.own, run.slot, noise)
+            played = self.agents.choose(run.episode.plan, sight, truth, wraps, plays)
+            paid = self.world.paid(truth, run.state, played)
+            shows = played | self.world.always if self.world.any_always else played
+            seen = Observations(played, shows, run.state, paid, run.slot)
+            counts = self.counting.update(run.counts, run.observed, seen)
+            own = None if self.policy.own is None else self.policy.own.update(run.own, seen)
             episode = run.episode
-            if self.learns:
+            if self.policy.learns:
                 length = episode.length + 1
                 over = length >= episode.limit
-                if looks.visits is not None and episode.visit_cap is not None:
-                    over = over | (looks.visits > episode.visit_cap).any((0, 1, 2))
+                if counts.visits is not None and episode.visit_cap is not None:
+                    over = over | (counts.visits > episode.visit_cap).any((0, 1, 2))
                 episode = episode._replace(length=length, over=over)
-            rewards = lax.dynamic_update_index_in_dim(run.out.rewards, paid, run.slot, 0)
-            out = run.out._replace(rewards=rewards)
-            state = self.world.move(key, truth, run.state, played, slot + 1)
-            return _Run(run.slot + 1, state, looks, episode, out)
-
-        def begin(run: _Run) -> _Run:
-            episode, out = run.episode, run.out
-            due = episode.over
-            # Filling tables and drawing from looks at all gaps are large programs, compiled once
-            # and run for a few trials at a time. An accelerator takes as long for many as for few.
-            light = self.plans.statewise and not self.policy.gaps
-            few = max(1, n_trials // 8)
-            if not light:
-                few = min(few, FEW_DUE) if jax.default_backend() == "cpu" else n_trials
-
-            def some(served: tuple[_Episode, Array]) -> tuple[_Episode, Array]:
-                episode, record = served
-                which = jnp.nonzero(episode.over, size=few, fill_value=n_trials)[0]
-                looks = self.looking.of_trials(run.looks, which)
-                part = jax.tree.map(lambda x: x.at[..., which].get(mode="clip"), episode)
-                part = part._replace(over=which < n_trials)
-                who = trials.at[which].get(mode="clip")
-                part, error = self.serve(seed, who, truth, plays, looks, part)
-                whole = jax.tree.map(
-                    lambda old, new: old.at[..., which].set(new, mode="drop"), episode, part
-                )
-                if self.estimates:
-                    record = record.at[part.number - 1, :, which].set(error.T, mode="drop")
-                return whole, record
-
-            def every(served: tuple[_Episode, Array]) -> tuple[_Episode, Array]:
-                episode, record = served
-                whole, error = self.serve(seed, trials, truth, plays, run.looks, episode)
-                if self.estimates:
-                    where = jnp.where(due, jnp.arange(n_trials), n_trials)
-                    record = record.at[whole.number - 1, :, where].set(error.T, mode="drop")
-                return whole, record
-
-            place = jnp.where(due & (episode.number > 0), episode.number - 1, self.most)
-            lengths = out.lengths.at[place, jnp.arange(n_trials)].set(episode.length, mode="drop")
-            served = episode, out.error
-            if light:
-                fresh, record = lax.cond(due.sum() <= few, some, every, served)
-            else:
-                fresh, record = lax.while_loop(lambda s: s[0].over.any(), some, served)
-            return run._replace(episode=fresh, out=out._replace(lengths=lengths, error=record))
-
-        def one_episode(run: _Run) -> _Run:
-            return lax.while_loop(
-                lambda r: (r.slot < setting.horizon) & ~r.episode.over.any(), advance, begin(run)
+            rewards = lax.dynamic_update_index_in_dim(
+                run.out.rewards, paid.sum((0, 1)), run.slot, 0
+            )
+            return _Run(
+                slot=run.slot + 1,
+                state=self.world.move(key, truth, run.state, played, slot + 1),
+                observed=next_states(run.observed, self.world, played, run.state),
+                counts=counts,
+                own=own,
+                episode=episode,
+                out=run.out._replace(rewards=rewards),
             )
 
-        start = self.start(key, truth, n_trials, guide)
-        done: _Run
-        if not self.learns:
-            done = lax.fori_loop(0, setting.horizon, lambda _, run: advance(run), start)
-            out: Outcome = done.out
-            return out._replace(
-                episodes=jnp.ones(n_trials, jnp.int32),
-                lengths=jnp.full((1, n_trials), setting.horizon, jnp.int32),
+        return advance
+
+    def begin(self, seed: Array, trials: Array, truth: Truth, plays: Array, run: _Run) -> _Run:
+        """New episodes for the trials whose episode is over."""
+        n_trials = trials.shape[0]
+        episode, out = run.episode, run.out
+        due = episode.over
+        # Filling tables and drawing from observations at any gap are large programs, compiled once
+        # and run for a few trials at a time. An accelerator takes as long for many as for few.
+        light = self.agents.light and not self.policy.gaps
+        few = max(1, n_trials // 8)
+        if not light:
+            few = min(few, _MAX_SERVED) if jax.default_backend() == "cpu" else n_trials
+
+        def some(served: tuple[_Episode, Array]) -> tuple[_Episode, Array]:
+            episode, record = served
+            which = jnp.nonzero(episode.over, size=few, fill_value=n_trials)[0]
+
+            def these(x: Array) -> Array:
+                return x.at[..., which].get(mode="clip")
+
+            memory = self.counting.of_trials(run.counts, which), jax.tree.map(these, run.own)
+            part = jax.tree.map(these, episode)
+            part = part._replace(over=which < n_trials)
+            part, error = self.serve(seed, these(trials), truth, plays, memory, part)
+            whole = jax.tree.map(
+                lambda old, new: old.at[..., which].set(new, mode="drop"), episode, part
             )
-        done = lax.while_loop(lambda r: r.slot < setting.horizon, one_episode, start)
-        out = done.out
-        last = done.episode.number - 1
-        return out._replace(
-            episodes=done.episode.number,
-            lengths=out.lengths.at[last, jnp.arange(n_trials)].set(done.episode.length),
-        )
+            if self.policy.estimates:
+                record = record.at[part.number - 1, :, which].set(error.T, mode="drop")
+            return whole, record
+
+        def every(served: tuple[_Episode, Array]) -> tuple[_Episode, Array]:
+            episode, record = served
+            memory = run.counts, run.own
+            whole, error = self.serve(seed, trials, truth, plays, memory, episode)
+            if self.policy.estimates:
+                where = jnp.where(due, jnp.arange(n_trials), n_trials)
+                record = record.at[whole.number - 1, :, where].set(error.T, mode="drop")
+            return whole, record
+
+        place = jnp.where(due & (episode.number > 0), episode.number - 1, self.most)
+        lengths = out.lengths.at[place, jnp.arange(n_trials)].set(episode.length, mode="drop")
+        served = episode, out.error
+        if light:
+            fresh, record = lax.cond(due.sum() <= few, some, every, served)
+        else:
+            fresh, record = lax.while_loop(lambda s: s[0].over.any(), some, served)
+        return run._replace(episode=fresh, out=out._replace(lengths=lengths, error=record))
 
     def start(self, key: Key, truth: Truth, n_trials: int, guide: Guide) -> _Run:
-        """Before the first slot: nothing seen but arms that always are, all arms at rest."""
+        """Before the first slot: nothing observed but fully observed arms, in their limiting
+        distribution under passivity."""
         setting, S = self.setting, self.setting.n_states
         shape = (setting.n_arms, setting.n_agents, n_trials)
+        own = None
+        if self.policy.own is not None:
+            own = jax.tree.map(jnp.asarray, self.policy.own.init(S, shape))
         return _Run(
             slot=jnp.int32(0),
             state=self.world.start(key, truth, n_trials),
-            looks=self.looking.start(n_trials),
+            observed=first_states(setting, self.world, n_trials),
+            counts=self.counting.start(n_trials),
+            own=own,
             episode=_Episode(
-                plan=self.plans.first(truth, n_trials, guide, self.drawers),
-                visit_cap=jnp.zeros((S, *shape), self.looking.whole) if self.watches else None,
+                plan=self.agents.first(truth, n_trials, guide, self.drawers),
+                visit_cap=jnp.zeros((S, *shape), self.counting.whole) if self.watches else None,
                 limit=jnp.zeros(n_trials, jnp.int32),
                 length=jnp.zeros(n_trials, jnp.int32),
                 number=jnp.zeros(n_trials, jnp.int32),
@@ -382,7 +421,8 @@ class _Simulator:
                 episodes=jnp.zeros(n_trials, jnp.int32),
                 lengths=jnp.zeros((self.most, n_trials), jnp.int32),
                 error=jnp.zeros(
-                    (self.most if self.estimates else 0, setting.n_arms, n_trials), jnp.float32
+                    (self.most if self.policy.estimates else 0, setting.n_arms, n_trials),
+                    jnp.float32,
                 ),
             ),
         )

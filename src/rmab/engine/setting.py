@@ -1,8 +1,8 @@
 """What a compiled batch of trials is made for, what it takes and what it gives.
 
 A `Setting` holds all that shapes the program; the rest is passed to it when it runs. A policy that
-knows the dynamics of arms that are not all channels, or that decides jointly, is given what it
-looks up: its `Guide`.
+knows the dynamics of arms that are not all channels, or that plays the joint optimum, is given what
+it looks up: its `Guide`, a tree of arrays.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, Protocol
 from jax import Array
 
 from rmab.engine.world import Truth
+from rmab.federation.aggregation import AGGREGATIONS, Aggregation
 from rmab.model.arms import Arms, Kind
 from rmab.planning.exact.chain import Layout
-from rmab.policies.lookahead import Outlook
 
-__all__ = ["Ahead", "Guide", "Joint", "Lookup", "Outcome", "Setting", "Simulate"]
+__all__ = ["Guide", "Joint", "Lookup", "Outcome", "Setting", "Simulate"]
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,9 @@ class Setting:
     shared: bool = False
     schedule: str = "paper"
     draws: str = "shared"  # of the dynamics: one for all agents, or "per-agent"
+    aggregation: Aggregation = AGGREGATIONS["sum"]  # what agents share
     weights: tuple[float, ...] | None = None  # None: 1 for every agent
-    max_age: int = 32  # ages that tables filled from learnt dynamics tell apart
+    max_age: int = 32  # ages that tables filled from learnt dynamics distinguish
 
     @classmethod
     def of(cls, arms: Arms, n_agents: int, horizon: int, **others: Any) -> Setting:
@@ -67,20 +68,13 @@ class Joint(NamedTuple):
 
 
 class Lookup(NamedTuple):
-    """A table of indices for known dynamics."""
+    """Tables over information states, for known dynamics."""
 
-    table: Array  # (N, 1 + S max_age) indices
-    wraps: Array  # (N,) how far ages past max_age fall back; 0: they become never seen
-
-
-class Ahead(NamedTuple):
-    """The tables of a lookahead for known dynamics."""
-
-    outlook: Outlook  # of tables (N, 1 + S max_age)
-    wraps: Array  # as in Lookup
+    tables: Any  # (N, 1 + S max_age) indices, or the tables of a lookahead
+    wraps: Array  # (N,) how far ages past max_age fall back; 0: they become never observed
 
 
-Guide = Joint | Lookup | Ahead | None
+Guide = Joint | Lookup | None
 
 
 class Outcome(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ProtocolError
-from rmab.policies.settings import is_number, shown
+from rmab.reading import is_number, shown
 
 __all__ = [
     "all_integers",

@@ -1,4 +1,4 @@
-"""What a federation knows beforehand: its arms but for their dynamics, and how it learns.
+"""A federation's configuration: its arms but for their dynamics, and how it learns.
 
 A TOML file says it:
 
@@ -7,6 +7,7 @@ A TOML file says it:
     policy = "fedtswi"          # one that learns
     schedule = "linear"         # lengths of episodes: "paper", "linear", "doubling"
     draws = "shared"            # of the dynamics: one for all agents, or "per-agent"
+    aggregation = "sum"         # what agents share: all counts, or "none"
     deadline = 30               # seconds from a round's first report until it closes
     seed = 0
     [options]                   # of the policy: prior, gaps, ...
@@ -26,85 +27,28 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from os import PathLike
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from rmab.errors import FederationError, ModelError, StudyError
+from rmab.federation.aggregation import AGGREGATIONS, Aggregation
+from rmab.federation.messages import MAX_COUNTS, NAME_RULE, Shape, is_name
 from rmab.federation.rounds import DRAWS, SCHEDULES
 from rmab.model.arms import Kind
 from rmab.policies.lookahead import DEPTH, check_depth
-from rmab.policies.settings import (
-    GAPS,
-    LEARNERS,
-    OPTIONS,
-    check_options,
-    is_number,
-    one_of,
-    read_toml,
-    shown,
-)
+from rmab.policies.registry import GAPS, LEARNERS, POLICIES, check_options
+from rmab.reading import is_number, one_of, read_toml, shown
 
-__all__ = [
-    "MOST_COUNTS",
-    "NAME_RULE",
-    "Federation",
-    "KnownArm",
-    "Shape",
-    "is_name",
-    "load_federation",
-]
+__all__ = ["Federation", "KnownArm", "load_federation"]
 
-NAME_RULE = "1 to 64 letters, digits, dots, hyphens or underscores, the first a letter or digit"
-MOST_ARMS, MOST_STATES, MOST_COUNTS = 4096, 64, 2**20
+_MAX_ARMS, _MAX_STATES = 4096, 64
 _REWARDS = (1e-30, 1e30)  # sizes that single precision keeps
-_KEYS = (
-    "name",
-    "plays",
-    "policy",
-    "schedule",
-    "draws",
-    "deadline",
-    "seed",
-    "options",
-    "horizon",
-    "reference",
-)
-
-
-def is_name(text: Any) -> bool:
-    """Whether it may name a federation or an agent."""
-    return isinstance(text, str) and bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text))
-
-
-class Shape(NamedTuple):
-    """What messages are made of: K, the states of each arm, and G.
-
-    Pairs of successive looks at an arm are counted by their gap, 1 to G slots, and those further
-    apart together.
-    """
-
-    plays: int
-    states: tuple[int, ...]
-    gaps: int
-
-    @property
-    def kinds(self) -> int:
-        """C, how many kinds of pairs are told apart."""
-        return self.gaps + 1
-
-    @property
-    def n_arms(self) -> int:
-        """N."""
-        return len(self.states)
-
-    @property
-    def size(self) -> int:
-        """How many counts an upload has."""
-        return self.kinds * sum(states**2 for states in self.states)
 
 
 @dataclass(frozen=True)
@@ -125,6 +69,7 @@ class Federation:
     policy: str = "fedtswi"
     schedule: str = "linear"
     draws: str = "shared"
+    aggregation: str = "sum"
     deadline: float = 30.0
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -134,8 +79,8 @@ class Federation:
     def __post_init__(self) -> None:
         if not is_name(self.name):
             raise FederationError(f"name must have {NAME_RULE}, got {shown(self.name)}")
-        if not 1 <= len(self.arms) <= MOST_ARMS:
-            raise FederationError(f"there must be 1 to {MOST_ARMS} arms, got {len(self.arms)}")
+        if not 1 <= len(self.arms) <= _MAX_ARMS:
+            raise FederationError(f"there must be 1 to {_MAX_ARMS} arms, got {len(self.arms)}")
         for key, low, high, rule in (
             ("plays", 1, len(self.arms), f"between 1 and {len(self.arms)}, the number of arms"),
             ("seed", 0, 2**64 - 1, "from 0 to 2^64 - 1"),
@@ -155,6 +100,7 @@ class Federation:
             one_of("policy", self.policy, LEARNERS)
             one_of("schedule", self.schedule, SCHEDULES)
             one_of("draws", self.draws, DRAWS)
+            one_of("aggregation", self.aggregation, tuple(AGGREGATIONS))
             check_options(self.policy, self.options, "options")
             check_depth(self.kinds, self.plays, self.options.get("depth", DEPTH))
         except (StudyError, ModelError) as error:
@@ -169,9 +115,9 @@ class Federation:
             raise FederationError(
                 "options.clip must be true unless all arms have two states, got false"
             )
-        if self.shape.size > MOST_COUNTS:
+        if self.shape.size > MAX_COUNTS:
             raise FederationError(
-                f"an upload must have at most {MOST_COUNTS} counts, got {self.shape.size}: fewer "
+                f"an upload must have at most {MAX_COUNTS} counts, got {self.shape.size}: fewer "
                 "arms, states or gaps"
             )
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
@@ -179,7 +125,26 @@ class Federation:
     @property
     def gaps(self) -> int:
         """G: of policies that learn from every look their own, else 1."""
-        return int(self.options.get("gaps", GAPS)) if "gaps" in OPTIONS[self.policy] else 1
+        by_gap = "gaps" in POLICIES[self.policy].options
+        return int(self.options.get("gaps", GAPS)) if by_gap else 1
+
+    @property
+    def shares(self) -> Aggregation:
+        """What agents share: by the policy's option, else by the federation's key."""
+        return AGGREGATIONS[self.options.get("aggregation", self.aggregation)]
+
+    @property
+    def plan_per_agent(self) -> bool:
+        """Whether each agent has a plan of its own: its own draw, or evidence of its own."""
+        return self.draws == "per-agent" or not self.shares.shared
+
+    @property
+    def rewards(self) -> npt.NDArray[np.float64]:
+        """(S, N): what a play pays by state and arm; 0 for states that an arm does not have."""
+        pays = np.zeros((max(self.shape.states), len(self.arms)))
+        for n, arm in enumerate(self.arms):
+            pays[: arm.states, n] = arm.reward
+        return pays
 
     @property
     def shape(self) -> Shape:
@@ -217,10 +182,11 @@ def load_federation(path: str | PathLike[str]) -> Federation:
 
 
 def _from_table(table: Mapping[str, Any]) -> Federation:
+    known = [field.name for field in fields(Federation) if field.name != "arms"]
     for key in table:
-        if key not in (*_KEYS, "arm"):
+        if key not in (*known, "arm"):
             raise FederationError(
-                f"unknown key {shown(key)}; known are {', '.join((*_KEYS, 'arm'))}"
+                f"unknown key {shown(key)}; known are {', '.join((*known, 'arm'))}"
             )
     for key in ("name", "plays", "policy"):
         if key not in table:
@@ -241,9 +207,9 @@ def _arm(number: int, table: Mapping[str, Any]) -> KnownArm:
                 f"arm {number}: unknown key {shown(key)}{hint}; known are states, reward"
             )
     states, reward = table.get("states", 2), table.get("reward")
-    if not isinstance(states, int) or isinstance(states, bool) or not 2 <= states <= MOST_STATES:
+    if not isinstance(states, int) or isinstance(states, bool) or not 2 <= states <= _MAX_STATES:
         raise FederationError(
-            f"arm {number}: states must be a whole number from 2 to {MOST_STATES}, "
+            f"arm {number}: states must be a whole number from 2 to {_MAX_STATES}, "
             f"got {shown(states)}"
         )
     pays: list[float]

@@ -26,8 +26,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -45,24 +45,34 @@ from rmab.federation.checks import (
     take,
     whole_number,
 )
-from rmab.federation.config import MOST_COUNTS, Shape, is_name
 from rmab.federation.rounds import LONGEST
-from rmab.policies.plans import Plan, parse_plan
-from rmab.policies.settings import shown
+from rmab.policies.lookahead import DEPTHS, LookaheadTables
+from rmab.policies.own_index import OWN_INDICES
+from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPlan
+from rmab.reading import is_number, shown
 
 __all__ = [
+    "MAX_COUNTS",
+    "NAME_RULE",
     "PROTOCOL",
     "Merged",
     "Record",
     "RoundMessage",
+    "Shape",
     "Upload",
     "check_growth",
+    "is_name",
     "most_bytes",
+    "parse_plan",
     "parse_round",
     "parse_upload",
+    "plan_table",
 ]
 
 PROTOCOL = 1
+MAX_PLAN_AGES = 4096
+MAX_COUNTS = 2**20  # of an upload
+NAME_RULE = "1 to 64 letters, digits, dots, hyphens or underscores, the first a letter or digit"
 FEW_STATES = 4
 Ints = npt.NDArray[np.int64]
 
@@ -78,6 +88,38 @@ _KEYS = (
     "visits",
 )
 _QUOTES = 2 * len(_KEYS) + 4  # in an upload: of its keys, federation and incarnation
+
+
+def is_name(text: Any) -> bool:
+    """Whether it may name a federation or an agent."""
+    return isinstance(text, str) and bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text))
+
+
+class Shape(NamedTuple):
+    """What messages are made of: K, the states of each arm, and G.
+
+    Pairs of successive looks at an arm are counted by their gap, 1 to G slots, and those further
+    apart together.
+    """
+
+    plays: int
+    states: tuple[int, ...]
+    gaps: int
+
+    @property
+    def kinds(self) -> int:
+        """C, how many kinds of pairs are told apart."""
+        return self.gaps + 1
+
+    @property
+    def n_arms(self) -> int:
+        """N."""
+        return len(self.states)
+
+    @property
+    def size(self) -> int:
+        """How many counts an upload has."""
+        return self.kinds * sum(states**2 for states in self.states)
 
 
 class Merged(NamedTuple):
@@ -338,7 +380,7 @@ class RoundMessage:
             "plays": self.shape.plays,
             "gaps": self.shape.gaps,
             "arms": arms,
-            "plan": self.plan.to_table(),
+            "plan": plan_table(self.plan),
         }
         return json.dumps(table, separators=(",", ":")).encode()
 
@@ -365,8 +407,8 @@ def parse_round(body: bytes) -> RoundMessage:
     if whole_number("plays", plays, 1) > len(arms):
         raise malformed(f"plays must be at most {len(arms)}, the number of arms, got {plays}")
     shape = Shape(plays, tuple(states), whole_number("gaps", gaps, 1))
-    if shape.size > MOST_COUNTS:
-        raise malformed(f"arms must have at most {MOST_COUNTS} counts, got {shape.size}")
+    if shape.size > MAX_COUNTS:
+        raise malformed(f"arms must have at most {MAX_COUNTS} counts, got {shape.size}")
     return RoundMessage(
         federation=federation,
         agent=agent,
@@ -383,3 +425,116 @@ def check_protocol(version: Any) -> None:
     """Refuse another version of the protocol."""
     if type(version) is not int or version != PROTOCOL:
         raise malformed(f"protocol must be {PROTOCOL}, got {shown(version)}")
+
+
+# ------------------------------------------------------------------------------------------ plans
+
+
+def plan_table(plan: Plan) -> dict[str, Any]:
+    """A plan as JSON has it; numbers are of single precision and keep all their digits."""
+    if isinstance(plan, TurnsPlan):
+        return {"kind": "turns", "in_play": plan.in_play.tolist()}
+    if isinstance(plan, OwnPlan):
+        return {"kind": "own", "learner": plan.learner, "options": dict(plan.options)}
+    ages = {"max_age": plan.max_age, "wrap": plan.wrap}
+    if isinstance(plan, IndexPlan):
+        rows = [
+            _written(row[: 1 + s * plan.max_age])
+            for row, s in zip(plan.index, plan.states, strict=True)
+        ]
+        return {"kind": "index", **ages, "index": rows}
+    return {
+        "kind": "lookahead",
+        "depth": plan.depth,
+        **ages,
+        "shows": [[_written(row) for row in table] for table in plan.tables.observation_probs],
+        "gains": [[_written(row) for row in table] for table in plan.tables.gains],
+    }
+
+
+def _written(row: npt.NDArray[np.float32]) -> list[float]:
+    """Numbers of single precision by their shortest digits, which lead back to them."""
+    return [float(str(number)) for number in row]
+
+
+def parse_plan(table: Any, shape: Shape) -> Plan:
+    """The plan that a server sent; ProtocolError if it is none for these arms."""
+    if not isinstance(table, dict) or table.get("kind") not in _PLAN_READERS:
+        kind = table.get("kind") if isinstance(table, dict) else table
+        raise malformed(f"plan.kind must be one of {', '.join(_PLAN_READERS)}, got {shown(kind)}")
+    return _PLAN_READERS[table["kind"]](table, shape)
+
+
+def _read_ages(age: Any, wrap: Any) -> tuple[int, int]:
+    if whole_number("plan.max_age", age, 1) > MAX_PLAN_AGES:
+        raise malformed(f"plan.max_age must be at most {MAX_PLAN_AGES}, got {age}")
+    if whole_number("plan.wrap", wrap, 0) > age:
+        raise malformed(f"plan.wrap must be at most max_age, {age}, got {wrap}")
+    return age, wrap
+
+
+def _read_index(table: dict[str, Any], shape: Shape) -> IndexPlan:
+    _, age, wrap, index = take(table, "plan", "kind", "max_age", "wrap", "index")
+    max_age, back = _read_ages(age, wrap)
+    rows = np.zeros((shape.n_arms, 1 + max(shape.states) * max_age), np.float32)
+    for arm, row in enumerate(listed("plan.index", index, shape.n_arms)):
+        size = 1 + shape.states[arm] * max_age
+        rows[arm, :size] = floats(f"plan.index[{arm}]", row, size)
+    return IndexPlan(max_age, back, rows, shape.states)
+
+
+def _read_turns(table: dict[str, Any], shape: Shape) -> TurnsPlan:
+    _, in_play = take(table, "plan", "kind", "in_play")
+    for arm, plays in enumerate(listed("plan.in_play", in_play, shape.n_arms)):
+        if not isinstance(plays, bool):
+            raise malformed(f"plan.in_play[{arm}] must be true or false, got {shown(plays)}")
+    return TurnsPlan(np.array(in_play, bool))
+
+
+def _read_lookahead(table: dict[str, Any], shape: Shape) -> LookaheadPlan:
+    keys = ("kind", "depth", "max_age", "wrap", "shows", "gains")
+    _, depth, age, wrap, shows, gains = take(table, "plan", *keys)
+    if type(depth) is not int or depth not in DEPTHS:
+        raise malformed(f"plan.depth must be one of {DEPTHS}, got {shown(depth)}")
+    max_age, back = _read_ages(age, wrap)
+    S = max(shape.states)
+
+    def tables(place: str, value: Any, length: int) -> tuple[npt.NDArray[np.float32], ...]:
+        return tuple(
+            np.stack(
+                [
+                    floats(f"{place}[{i}][{arm}]", row, 1 + S * max_age)
+                    for arm, row in enumerate(listed(f"{place}[{i}]", each, shape.n_arms))
+                ]
+            )
+            for i, each in enumerate(listed(place, value, length))
+        )
+
+    probs, by_slots = tables("plan.shows", shows, S - 1), tables("plan.gains", gains, depth)
+    return LookaheadPlan(depth, max_age, back, LookaheadTables(probs, by_slots, None))
+
+
+def _read_own(table: dict[str, Any], shape: Shape) -> OwnPlan:  # noqa: ARG001 - as every reader
+    _, learner, options = take(table, "plan", "kind", "learner", "options")
+    if learner not in OWN_INDICES:
+        raise malformed(
+            f"plan.learner must be one of {', '.join(OWN_INDICES)}, got {shown(learner)}"
+        )
+    if not isinstance(options, dict):
+        raise malformed(f"plan.options must be an object, got {shown(options)}")
+    known = {field.name for field in fields(OWN_INDICES[learner])}
+    for key, value in options.items():
+        if key not in known or not is_number(value):
+            raise malformed(
+                f"plan.options must have numbers for {', '.join(sorted(known))} alone, "
+                f"got {shown(key)} = {shown(value)}"
+            )
+    return OwnPlan(learner, options)
+
+
+_PLAN_READERS: dict[str, Callable[[dict[str, Any], Shape], Plan]] = {
+    "index": _read_index,
+    "turns": _read_turns,
+    "lookahead": _read_lookahead,
+    "own": _read_own,
+}

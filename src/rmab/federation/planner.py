@@ -24,22 +24,19 @@ import numpy.typing as npt
 from rmab.federation.config import Federation
 from rmab.federation.messages import Merged
 from rmab.learning.learners import Evidence, thompson
-from rmab.model.arms import Dynamics, InformationStates, Moves, information_states
-from rmab.planning.lookahead.channel import channel_outlook, channel_view
-from rmab.planning.lookahead.tables import fill_outlook
-from rmab.planning.tables import Model
-from rmab.policies.lookahead import Outlook
-from rmab.policies.plans import IndexPlan, LookaheadPlan, Plan, TurnsPlan
+from rmab.policies.filling import Learnt, fill
+from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPlan
+from rmab.policies.policy import LookaheadRule, OwnIndexRule, TurnsRule
 from rmab.policies.registry import named
 from rmab.random import DRAWS, Draws, seed_words, stream
 
 __all__ = ["Planned", "Planner"]
 
 CHANNEL_AGES, ARM_AGES = 256, 32
-SETTLED = 1e-6  # change of an index, against the largest, that no longer counts
-LOWEST, HIGHEST = 0.025, 0.975  # ends of a credible interval
-ESTIMATE_TRIAL = 1  # the stream of draws for estimates; agents play by trial 0
-MANY, FEW = 1024, 256  # draws for an estimate: of two states, of more
+_INDEX_TOLERANCE = 1e-6  # change of an index, against the largest, that no longer counts
+_INTERVAL_ENDS = (0.025, 0.975)  # of a credible interval
+_ESTIMATE_TRIAL = 1  # the stream of draws for estimates; agents play by trial 0
+_CHANNEL_DRAWS, _ARM_DRAWS = 1024, 256  # for an estimate: of arms of two states, of more
 
 
 class Planned(NamedTuple):
@@ -56,23 +53,23 @@ class Planner:
         self.federation = federation
         self.policy = named(federation.policy, federation.horizon, federation.options)
         self._states = max(federation.shape.states)
-        pays = np.zeros((self._states, len(federation.arms), 1), np.float32)
-        for n, arm in enumerate(federation.arms):
-            pays[: arm.states, n, 0] = arm.reward
-        self._pays = jnp.asarray(pays)
+        self._pays = jnp.asarray(federation.rewards, jnp.float32)
         self._fill = jax.jit(self._filled)
         self._draw = jax.jit(self._drawn, static_argnames="width")
 
     # ------------------------------------------------------------------------------------- plans
 
     def plan(self, merged: Merged, number: int, lane: int = 0) -> Planned:
-        """The plan of a round for the agents of a lane; lane 0 is everybody's if draws are shared.
+        """The plan of a round for the agents of a lane; lane 0 is everybody's if plans are shared.
 
-        merged: of all that was uploaded before the round was opened.
+        merged: the evidence of the lane's agents, of all that was uploaded before the round.
         """
+        rule = self.policy.rule
+        if isinstance(rule, OwnIndexRule):  # agents learn by themselves
+            return Planned(OwnPlan(self.policy.name, dict(self.federation.options)), None)
         found, filled = self._fill(*self._given(merged), jnp.uint32(number), jnp.uint32(lane))
-        if self.policy.lengths is not None:
-            limit = int(self.policy.lengths(found[1], jnp.int32(self.federation.plays))[0])
+        if isinstance(rule, TurnsRule):
+            limit = int(rule.lengths(found[1], jnp.int32(self.federation.plays))[0])
             return Planned(TurnsPlan(np.asarray(found[1][:, 0]) > 0), limit)
         return Planned(self._plan_of(jax.tree.map(np.asarray, filled)), None)
 
@@ -84,12 +81,13 @@ class Planner:
         return counts, visits, np.float32(max(1, merged.agents))
 
     def _evidence(self, counts: Any, visits: Any, agents: Any, episode: Any) -> Evidence:
+        pays = self._pays[:, :, None]
         return Evidence(
             counts=counts,
             visits=visits,
             episode=episode,
-            rewards=self._pays,
-            idle_rewards=jnp.zeros_like(self._pays),
+            rewards=pays,
+            idle_rewards=jnp.zeros_like(pays),
             plays=jnp.int32(self.federation.plays),
             agents=agents,
             kinds=self.federation.kinds,
@@ -97,42 +95,21 @@ class Planner:
 
     def _filled(self, counts: Any, visits: Any, agents: Any, number: Any, lane: Any) -> Any:
         """The learner's dynamics, and tables (N, I) of them."""
+        federation, policy = self.federation, self.policy
         episode = number[None]
-        key = stream(seed_words(self.federation.seed), jnp.uint32(0), lane, DRAWS)
-        evidence = self._evidence(counts, visits, agents, episode)
-        assert self.policy.learner is not None
-        found = self.policy.learner(evidence, Draws(key, episode))
-        if self.policy.lengths is not None:
+        key = stream(seed_words(federation.seed), jnp.uint32(0), lane, DRAWS)
+        assert policy.learner is not None
+        found = policy.learner(self._evidence(counts, visits, agents, episode), Draws(key, episode))
+        if isinstance(policy.rule, TurnsRule):
             return found, None
-        if not isinstance(found, Moves):
-            return found, self._channel_tables(*found)
-        if self.federation.channels:
-            return found, self._channel_tables(found.passive[0, 1], found.passive[1, 1])
-        return found, self._arm_tables(found)
+        idle = jnp.zeros_like(self._pays)
+        learnt = Learnt(found, idle, self._pays, federation.kinds, federation.channels)
+        tables = fill(policy, learnt, federation.plays, self._max_age)
+        return found, jax.tree.map(lambda table: table[..., 0], tables)
 
-    def _channel_tables(self, p01: Any, p11: Any) -> Any:
-        rewards = self._pays[1]
-        plays, policy = self.federation.plays, self.policy
-        grid = InformationStates(*(jnp.asarray(x, jnp.int32)[None] for x in _grid()))
-        if not policy.depth:
-            assert policy.planner is not None
-            index = policy.planner(Dynamics(p01, p11, rewards), grid)
-            return jnp.broadcast_to(index, (p01.shape[0], grid.age.shape[1]))
-        outlook = channel_outlook(Dynamics(p01, p11, rewards), plays)
-        gains = [
-            channel_view(outlook, grid, depth).now.gains[0] for depth in range(1, policy.depth + 1)
-        ]
-        bad = channel_view(outlook, grid, 2).now.shows[0][0]
-        return Outlook((bad,), tuple(gains), None)
-
-    def _arm_tables(self, found: Moves) -> Any:
-        kinds = self.federation.kinds
-        model = Model(found, jnp.zeros_like(self._pays), self._pays, kinds)
-        if self.policy.depth:
-            outlook = fill_outlook(model, ARM_AGES, self.federation.plays, self.policy.depth)
-            return jax.tree.map(lambda table: table[..., 0], outlook)
-        assert self.policy.table is not None
-        return self.policy.table(model, ARM_AGES)[..., 0]
+    @property
+    def _max_age(self) -> int:
+        return CHANNEL_AGES if self.federation.channels else ARM_AGES
 
     def _plan_of(self, filled: Any) -> Plan:
         tables = jax.tree.map(_finite, filled)
@@ -144,8 +121,8 @@ class Planner:
                 [[0], *(1 + s * CHANNEL_AGES + np.arange(max_age) for s in (0, 1))]
             )
             tables = jax.tree.map(lambda table: table[:, keep], tables)
-        if self.policy.depth:
-            return LookaheadPlan(self.policy.depth, max_age, wrap, tables)
+        if isinstance(self.policy.rule, LookaheadRule):
+            return LookaheadPlan(self.policy.rule.depth, max_age, wrap, tables)
         return IndexPlan(max_age, wrap, tables, self.federation.shape.states)
 
     # --------------------------------------------------------------------------------- estimates
@@ -185,29 +162,25 @@ class Planner:
         mean = weights / (weights + rest)
         # What an arm does not have gets a law of its own, which nobody reads.
         one, other = np.where(weights > 0, weights, 1), np.where(rest > 0, rest, 1)
-        return mean, betaincinv(one, other, LOWEST), betaincinv(one, other, HIGHEST)
+        return mean, *(betaincinv(one, other, end) for end in _INTERVAL_ENDS)
 
     def _of_draws(self, merged: Merged) -> tuple[npt.NDArray[Any], ...]:
-        width = MANY if self._states == 2 else FEW
+        width = _CHANNEL_DRAWS if self._states == 2 else _ARM_DRAWS
         drawn = np.asarray(self._draw(*self._given(merged), width=width))
-        ends = np.quantile(drawn, (LOWEST, HIGHEST), axis=-1)
+        ends = np.quantile(drawn, _INTERVAL_ENDS, axis=-1)
         return drawn.mean(-1), ends[0], ends[1]
 
     def _drawn(self, counts: Any, visits: Any, agents: Any, *, width: int) -> Any:
         """Draws (S, S, N, width) from the posterior."""
         episode = jnp.arange(width, dtype=jnp.uint32)
         key = stream(
-            seed_words(self.federation.seed), jnp.uint32(ESTIMATE_TRIAL), jnp.uint32(0), DRAWS
+            seed_words(self.federation.seed), jnp.uint32(_ESTIMATE_TRIAL), jnp.uint32(0), DRAWS
         )
         counts, visits = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (counts, visits))
         evidence = self._evidence(counts, visits, agents, episode)
         prior = self.federation.options.get("prior", 1.0)
         prior = tuple(prior) if isinstance(prior, list) else prior
         return thompson(evidence, Draws(key, episode), prior=prior, gaps=self.policy.gaps).passive
-
-
-def _grid() -> InformationStates:
-    return information_states(CHANNEL_AGES)
 
 
 def _finite(table: Any) -> npt.NDArray[np.float32]:
@@ -220,6 +193,6 @@ def _settled_age(table: npt.NDArray[np.float32]) -> int:
     """The least even age of a table (N, I) of channels from which on it repeats every two ages."""
     by_age = table[:, 1:].reshape(len(table), 2, CHANNEL_AGES // 2, 2).astype(np.float64)
     off = np.abs(by_age - by_age[:, :, -1:]).max((0, 1, 3))  # by pairs of ages
-    moving = np.flatnonzero(off > SETTLED * max(float(np.abs(table).max()), 1e-30))
+    moving = np.flatnonzero(off > _INDEX_TOLERANCE * max(float(np.abs(table).max()), 1e-30))
     pairs = int(moving[-1]) + 2 if moving.size else 1
     return 2 * min(pairs, CHANNEL_AGES // 2)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,9 @@ import numpy.typing as npt
 from rmab.errors import ModelError
 from rmab.federation.messages import RoundMessage, Upload
 from rmab.federation.rounds import LONGEST, visit_limit
-from rmab.model.arms import NEVER, InformationStates
+from rmab.model.beliefs import NEVER, InformationStates
+from rmab.policies.own_index import Observations
+from rmab.policies.plans import OwnPlan, largest
 
 __all__ = ["Player"]
 
@@ -43,7 +46,7 @@ class Player:
         self.visits = np.zeros((S, shape.n_arms), np.int64)
         self.last_seen = np.zeros(shape.n_arms, np.int64)
         self.age = np.full(shape.n_arms, NEVER, np.int64)
-        self._told = 0  # slots that an upload has told of
+        self.own: tuple[Any, ...] | None = None  # the state of a learner of its own
         self._start(message)
 
     def begin(self, message: RoundMessage) -> None:
@@ -60,6 +63,9 @@ class Player:
         self.message = message
         self.length = 0
         self.over = False
+        if isinstance(message.plan, OwnPlan) and self.own is None:
+            S = max(message.shape.states)
+            self.own = message.plan.own.init(S, (message.shape.n_arms,))
         factor = message.visit_factor
         self._caps = None if factor is None else visit_limit(self.visits, factor, LONGEST)
         self._chosen: npt.NDArray[np.intp] | None = None
@@ -72,8 +78,12 @@ class Player:
     def choose(self) -> npt.NDArray[np.intp]:
         """The K arms to play in this slot, in ascending order."""
         if self._chosen is None:
-            looks = InformationStates(self.last_seen, self.age)
-            self._chosen = self.message.plan.choose(looks, self.message.shape.plays)
+            plan, plays = self.message.plan, self.message.shape.plays
+            if isinstance(plan, OwnPlan):
+                self._chosen = largest(plan.own.index(self.own, self.slots), plays)
+            else:
+                observed = InformationStates(self.last_seen, self.age)
+                self._chosen = plan.choose(observed, plays)
         return self._chosen
 
     def observe(self, arms: Sequence[int], states: Sequence[int]) -> None:
@@ -92,6 +102,7 @@ class Player:
                 raise ModelError(
                     f"arm {arm}: the state must lie from 0 to {shape.states[arm] - 1}, got {state}"
                 )
+        self._remember(seen)
         for arm, state in seen:
             age = int(self.age[arm])
             if age != NEVER:
@@ -109,13 +120,20 @@ class Player:
         self.over = self.over or self.length >= self.message.slots
         self._chosen = None
 
-    def counted(self) -> bool:
-        """Whether there is anything that no upload has told of."""
-        return self.slots > self._told
+    def _remember(self, seen: list[tuple[int, int]]) -> None:
+        """A learner with a state of its own sees the slot."""
+        plan, N = self.message.plan, self.message.shape.n_arms
+        if not isinstance(plan, OwnPlan):
+            return
+        played, state, reward = np.zeros(N, bool), np.zeros(N, np.int64), np.zeros(N)
+        for arm, shown in seen:
+            played[arm], state[arm] = True, shown
+            reward[arm] = self.message.rewards[arm][shown]
+        slot = Observations(played, played, state, reward, self.slots)
+        self.own = plan.own.update(self.own, slot)
 
     def upload(self, sequence: int) -> Upload:
         """All that was counted, as an upload of this round."""
-        self._told = self.slots
         return Upload(
             incarnation=self.incarnation,
             sequence=sequence,

@@ -1,1 +1,20 @@
-"""From dynamics to decisions: index tables, the optimum, bounds."""
+"""From dynamics to decisions: indices and index tables, lookahead, exact values and bounds.
+
+    channel    closed forms of two-state channels
+    index      Whittle and Gittins indices of any arm
+    tables     index tables, of known arms and of drawn dynamics
+    lookahead  gains and terminal values, by which K arms are chosen together
+    exact      the joint chain: the optimum, the value of a policy, the Lagrangian bound
+
+One arm with a subsidy for passivity stands behind all of them. It has several solvers since they
+are asked different things:
+
+    channel.values       the waits of one channel at one subsidy, to full precision
+    index                the subsidies at which the best policy of an arm changes: its indices
+    lookahead.channel    the subsidy too, from a list of waits, for many draws in a compiled program
+    lookahead.tables     the same for other arms, by backward induction over the rows of a table
+    exact.bound          the subsidy at which several arms share K plays, by a linear programme
+
+The two of `lookahead` are approximate and cheap, as they run in every episode; tests hold them
+against the others.
+"""

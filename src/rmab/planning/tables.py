@@ -1,12 +1,40 @@
-"""Index tables of arms of any kind, filled from dynamics on NumPy or JAX arrays, trials last.
+"""Index tables: the index of every information state of every arm.
 
-A table has a row for every information state up to an age, in the order of
-`rmab.model.arms.information_states` with S the largest number of states: never seen, (0, 1), ...,
-(0, max_age), (1, 1), ... An arm that is always seen has the index of state s in the row of (s, 1).
-Rows that an arm does not have are 0 and never read.
+The K arms of largest index are played, ties to the lower arm. A table has a row for every
+information state up to an age, in the order of `rmab.model.beliefs.information_states` with S the
+largest number of states: never observed, (0, 1), ..., (0, max_age), (1, 1), ... A fully observed
+arm has the index of state s in the row of (s, 1). Rows that an arm does not have are 0 and never
+read.
 
-    fill_whittle  Whittle indices, average reward, by `rmab.planning.index.walk`
-    fill_myopic   what a play pays now, less what leaving the arm alone pays: b . (r_1 - r_0)
+*Channels* have a formula of the information state, a planner: a function
+
+    planner(dynamics, states) -> index
+
+whose arguments broadcast: arms on the first axis, then information states or agents, then trials.
+`index_table` evaluates one on all information states; the engine may also evaluate it just where
+the agents are.
+
+    whittle_at   closed-form Whittle index, eqs. (34) and (35)
+    myopic       expected reward now, reward x belief, eq. (13)
+    fixed        b0: the paper's fixed policy
+    fixed_best   reward x b0: the best fixed policy
+
+*Known arms* of any kind have tables in double precision, arm by arm.
+
+    whittle_table      the closed form for channels, else `rmab.planning.index.indices`
+    myopic_table       what a play pays now, less what leaving the arm alone pays: b . (r_1 - r_0)
+    fixed_scores       the share of slots that an arm, always played, spends in its best state
+    fixed_best_scores  what always playing an arm pays in the long run, less what never playing does
+
+*Drawn dynamics* of many trials have tables on NumPy or JAX arrays, trials last, filled for all arms
+of one kind at once and in the precision of the arrays. Without a verdict on indexability.
+
+    fill_whittle  the Whittle index
+    fill_myopic   as myopic_table
+
+Before the first slot an arm was left alone for ever, so its distribution is mu, the limiting one
+under P_0. In the long run always playing it pays mu P_1* . r_1, never playing it mu . r_0, where P*
+is the Cesaro limit of P.
 """
 
 from __future__ import annotations
@@ -16,12 +44,166 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rmab.errors import ModelError
 from rmab.linalg import resting
-from rmab.model.arms import Arms, Array, Kind, Moves, array_namespace
+from rmab.markov import limit, resting_law
+from rmab.model.arms import (
+    Arm,
+    Arms,
+    Array,
+    Dynamics,
+    FloatArray,
+    InformationStates,
+    Kind,
+    Moves,
+    array_namespace,
+    deviation,
+    information_states,
+    stationary_belief,
+)
+from rmab.model.information import expansion
+from rmab.planning.channel.index import whittle_at
+from rmab.planning.index.indices import whittle_indices
 from rmab.planning.index.nested import state_table
 from rmab.planning.index.walk import information_table
 
-__all__ = ["Model", "Table", "fill_myopic", "fill_whittle"]
+__all__ = [
+    "Model",
+    "Planner",
+    "Table",
+    "fill_myopic",
+    "fill_whittle",
+    "fixed",
+    "fixed_best",
+    "fixed_best_scores",
+    "fixed_scores",
+    "index_table",
+    "myopic",
+    "myopic_table",
+    "played_law",
+    "whittle_at",
+    "whittle_table",
+]
+
+
+# ------------------------------------------------------------------------------------- channels
+
+Planner = Callable[[Dynamics, InformationStates], Any]
+
+
+def myopic(dynamics: Dynamics, states: InformationStates) -> Array:
+    """Expected reward of a play now: reward x belief, eq. (13)."""
+    return dynamics.reward * (stationary_belief(dynamics) + deviation(dynamics, states))
+
+
+def fixed(dynamics: Dynamics, states: InformationStates) -> Array:
+    """The stationary belief, whatever was observed: always the same arms."""
+    return stationary_belief(dynamics) + 0 * states.age
+
+
+def fixed_best(dynamics: Dynamics, states: InformationStates) -> Array:
+    """reward x stationary belief, whatever was observed: the best arms to stay with."""
+    return dynamics.reward * stationary_belief(dynamics) + 0 * states.age
+
+
+def index_table(planner: Planner, arms: Arms, max_age: int) -> np.ndarray[Any, Any]:
+    """The planner's index in every information state: (N, 1 + S max_age), rows as in
+    `information_states`."""
+    dynamics = Dynamics(*(x[:, None] for x in arms.dynamics))
+    table = planner(dynamics, information_states(max_age))
+    shape = (len(arms), 1 + 2 * max_age)
+    return np.broadcast_to(np.asarray(table, dtype=np.float64), shape).copy()
+
+
+# ----------------------------------------------------------------------------------- known arms
+
+
+def whittle_table(arms: Arms, max_age: int) -> FloatArray:
+    """The Whittle index under average reward in every row, (N, 1 + S max_age).
+
+    An arm that is not indexable has the lowest subsidy from which on it is left alone.
+    """
+    if arms.are_channels:  # all at once
+        return np.asarray(index_table(whittle_at, arms, max_age))
+    return _stacked(arms, max_age, _whittle_rows)
+
+
+def myopic_table(arms: Arms, max_age: int) -> FloatArray:
+    """What a play pays now, less what no play pays, in every row, (N, 1 + S max_age): eq. (13).
+
+    >>> arm = Arm([[0.9, 0.1], [0.3, 0.7]], reward_active=[0, 1], reward_passive=[0.5, 0])
+    >>> myopic_table(Arms([arm]), max_age=2).round(3).tolist()
+    [[-0.125, -0.35, -0.26, 0.55, 0.28]]
+    """
+    return _stacked(arms, max_age, _myopic_rows)
+
+
+def played_law(arm: Arm) -> FloatArray:
+    """The share of slots in each state if the arm is always played, (S,)."""
+    return np.asarray(resting_law(arm.passive) @ limit(arm.active))
+
+
+def fixed_scores(arms: Arms) -> FloatArray:
+    """The long-run chance of the state that pays most, under constant play, (N,); b0 for channels.
+
+    Of states that pay alike the highest counts.
+    """
+    return np.array([played_law(arm)[_best_state(arm)] for arm in arms])
+
+
+def fixed_best_scores(arms: Arms) -> FloatArray:
+    """What always playing pays in the long run, less what never playing does, (N,)."""
+    return np.array(
+        [
+            played_law(arm) @ arm.reward_active - resting_law(arm.passive) @ arm.reward_passive
+            for arm in arms
+        ]
+    )
+
+
+def _best_state(arm: Arm) -> int:
+    return arm.states - 1 - int(np.argmax(arm.reward_active[::-1]))
+
+
+def _stacked(arms: Arms, max_age: int, rows_of: Callable[[Arm, int], FloatArray]) -> FloatArray:
+    """The rows of each arm, as many as it has, in one table."""
+    if max_age < 1:
+        raise ModelError(f"max_age must be at least 1, got {max_age}")
+    table = np.zeros((len(arms), 1 + int(arms.sizes.max()) * max_age))
+    for arm, line in zip(arms, table, strict=True):
+        rows = rows_of(arm, max_age)
+        line[: rows.size] = rows
+    return table
+
+
+def _whittle_rows(arm: Arm, max_age: int) -> FloatArray:
+    """(1 + S_n max_age,)"""
+    alone = Arms([arm])
+    if alone.are_channels:
+        return np.asarray(index_table(whittle_at, alone, max_age)[0])
+    if arm.observed == "always":
+        return _by_state(whittle_indices(arm).index, max_age)
+    found = whittle_indices(arm, max_age=max_age)
+    assert found.never_seen is not None  # as the arm is observed when played
+    return np.append(found.never_seen, found.index)
+
+
+def _myopic_rows(arm: Arm, max_age: int) -> FloatArray:
+    """(1 + S_n max_age,)"""
+    if arm.observed == "always":
+        return _by_state(arm.reward_active - arm.reward_passive, max_age)
+    chain = expansion(arm, max_age)
+    return np.asarray(chain.reward_active - chain.reward_passive)
+
+
+def _by_state(index: FloatArray, max_age: int) -> FloatArray:
+    """An index for each state (S_n,) in the rows of age 1, (1 + S_n max_age,)."""
+    rows = np.zeros(1 + index.size * max_age)
+    rows[1::max_age] = index
+    return rows
+
+
+# ------------------------------------------------------------------------------- drawn dynamics
 
 
 class Model(NamedTuple):
@@ -62,7 +244,7 @@ def fill_myopic(model: Model, max_age: int) -> Array:
 
     def when_played(passive: Array, active: Array, idle: Array, pays: Array) -> Array:
         xp = array_namespace(passive)
-        # P_0^(k-1) (r_1 - r_0) for every age; a look at s then weighs it by row s of P_1.
+        # P_0^(k-1) (r_1 - r_0) for every age; an observation of s then weighs it by row s of P_1.
         worth = xp.broadcast_to(pays - idle, passive.shape[1:])
         rest = (resting(passive) * worth).sum(0)
         by_age = []
@@ -88,12 +270,12 @@ def _fill(model: Model, max_age: int, when_played: _Rows, always: _Rows) -> Arra
     for arm, kind in enumerate(model.kinds):
         groups.setdefault((kind.states, kind.always), []).append(arm)
     parts = []
-    for (states, seen), members in groups.items():
+    for (states, fully_observed), members in groups.items():
         arms = np.array(members)
         matrices = (m[:states, :states][:, :, arms] for m in (passive, active))
         rewards = (r[:states, arms] for r in (model.reward_passive, model.reward_active))
-        index = (always if seen else when_played)(*matrices, *rewards)
-        if seen:  # (s, 1) stands max_age rows after (s - 1, 1)
+        index = (always if fully_observed else when_played)(*matrices, *rewards)
+        if fully_observed:  # (s, 1) stands max_age rows after (s - 1, 1)
             gap = xp.zeros((states, max_age - 1, len(members), width), index.dtype)
             index = xp.concatenate([index[:, None], gap], 1).reshape(-1, len(members), width)
             index = xp.concatenate([xp.zeros((1, len(members), width), index.dtype), index])

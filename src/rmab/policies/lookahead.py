@@ -1,9 +1,9 @@
 """Which K arms to play, by looking a few slots ahead over information states.
 
 Arm n is in row x_n of its information states. A play there shows or leads to state s with chance
-c(x_n, s), and the arm is then in (s, 1); left alone it ages by one slot, or, if it is always seen,
-moves by P_0. After d slots the arms are worth sum_n v_n(x_n), their terminal values
-(`rmab.planning.lookahead.tables`). With V_0 that sum, the best that d slots can bring is
+c(x_n, s), and the arm is then in (s, 1); left alone it ages by one slot, or, if it is fully
+observed, moves by P_0. After d slots the arms are worth sum_n v_n(x_n), their terminal values
+(`rmab.planning.lookahead`). With V_0 that sum, the best that d slots can bring is
 
     V_d(x) = max over K-subsets A of  r(x, A) + E[V_(d-1)(x') | x, A].
 
@@ -22,150 +22,207 @@ these are many: the K largest of independent values add up to
 
     K low + integral over t >= low of min(K, number of values above t) dt,
 
-low being the lowest value; the number is a sum of independent indicators, whose law takes X K
-steps for X arms. It is exact, as is the sum over outcomes that is taken where they are few.
+low being the lowest value; the number is a sum of independent indicators, whose distribution takes
+X K steps for X arms. It is exact, as is the sum over outcomes that is taken where they are few.
 
-All K-subsets are tried while sets times outcomes, or MOST_OUTCOMES if they are more, number at most
-MOST_WAYS. Beyond, only sets near the K arms of largest a_d, the best by the arms' own values: those
-K, and what comes of exchanging one or two of the last NEAR of them for as many of the next NEAR, at
-most 1 + NEAR^2 + (NEAR (NEAR - 1) / 2)^2 sets. That bounds the work by a polynomial in N, K and S
-at depth 2, and the choice is the best of these sets alone. At depth 3 the outcomes of the first
-slot are gone through one by one, so there may be at most MOST_OUTCOMES of them: `check_depth`
-refuses more.
+All K-subsets are tried while sets times outcomes, or `SearchLimits.outcomes` if they are more,
+number at most `SearchLimits.ways`. Beyond, only sets near the K arms of largest a_d, the best by
+the arms' own values: those K, and what comes of exchanging one or two of the last
+m = `SearchLimits.margin` of them for as many of the next m, at most 1 + m^2 + (m (m - 1) / 2)^2
+sets. That bounds the work by a polynomial in N, K and S at depth 2, and the choice is the best of
+these sets alone. At depth 3 the outcomes of the first slot are enumerated, so there may be at most
+`SearchLimits.outcomes` of them: `check_depth` refuses more.
 
 Ties, to rounding, go to the set that comes first: in lexicographic order of the arms where all
 sets are tried, else in that of the exchanges.
 
-Arrays have the arms first and anything after, on NumPy and JAX alike.
+This module has no solver: the tables of gains and chances come from `rmab.planning.lookahead`, and
+an agent reads and chooses with NumPy alone. Arrays have the arms first and anything after, on NumPy
+and JAX alike.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import combinations, product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError
-from rmab.linalg import computed, repeat, rounding
-from rmab.model.arms import Array, Kind, array_namespace
+from rmab.linalg import Array, array_namespace, computed, repeat, rounding
+from rmab.model.beliefs import InformationStates, after, table_rows
+
+if TYPE_CHECKING:  # an agent loads no more than it needs
+    from rmab.model.arms import Kind
 
 __all__ = [
     "DEPTH",
     "DEPTHS",
-    "Outlook",
-    "Prospect",
-    "View",
+    "LookaheadState",
+    "LookaheadTables",
+    "PassivePath",
+    "SearchLimits",
     "check_depth",
     "choose",
     "expected_largest",
-    "table_view",
+    "state_from_tables",
+    "table_entries",
 ]
 
 IntArray = npt.NDArray[np.intp]
+BoolArray = npt.NDArray[np.bool_]
 Compute = Callable[[], Array]
 
 DEPTHS = (1, 2, 3)
-DEPTH = 2  # unless told otherwise
-MOST_WAYS = 512  # sets times outcomes up to which all sets are tried
-MOST_OUTCOMES = 64  # up to which outcomes are gone through one by one
-NEAR = 3  # arms on either side of the K-th that are exchanged
-UNROLLED = 64  # sets times outcomes up to which a compiled program has each for itself
-TIED = 16  # times rounding: values so near are equal
+DEPTH = 2  # unless a policy's options say otherwise
+_MAX_UNROLLED = 64  # sets times outcomes up to which a compiled program has each for itself
+_TIE_ROUNDINGS = 16  # values that differ by less, in units of rounding, are equal
 
 
-class Prospect(NamedTuple):
-    """What arms offer in the next d slots while they are left alone; each tuple by slot.
+@dataclass(frozen=True)
+class SearchLimits:
+    """How far a lookahead searches.
 
-    gains: d arrays (N, ...), a_d now, a_(d-1) after a slot alone, ...; shows: d - 1 arrays
-    (S, N, ...), the chance of each state that a play shows or leads to; drifts: d - 1 arrays
-    likewise for arms always seen that are left alone, or None where there are no such arms.
+    ways: sets times outcomes up to which all sets are tried; outcomes: of a slot, up to which they
+    are enumerated; margin: arms on either side of the K-th that are exchanged where not all sets
+    are tried.
+    """
+
+    ways: int = 512
+    outcomes: int = 64
+    margin: int = 3
+
+
+_LIMITS = SearchLimits()
+
+
+class PassivePath(NamedTuple):
+    """The next d slots of arms that are left alone, and what a play in each would do; each tuple by
+    slot.
+
+    gains: d arrays (N, ...), a_d now, a_(d-1) after a slot alone, ...; observation_probs: d - 1
+    arrays (S, N, ...), the chance of each state that a play shows or leads to; passive_probs: d - 1
+    arrays likewise for fully observed arms that are left alone, None where there are no such arms.
     """
 
     gains: tuple[Array, ...]
-    shows: tuple[Array, ...]
-    drifts: tuple[Array, ...] | None = None
+    observation_probs: tuple[Array, ...]
+    passive_probs: tuple[Array, ...] | None = None
 
     @property
-    def aged(self) -> Prospect:
+    def aged(self) -> PassivePath:
         """After a slot alone."""
-        return Prospect(self.gains[1:], self.shows[1:], self.drifts and self.drifts[1:])
+        passive = self.passive_probs and self.passive_probs[1:]
+        return PassivePath(self.gains[1:], self.observation_probs[1:], passive)
 
 
-class View(NamedTuple):
-    """What an agent looks ahead with.
+class LookaheadState(NamedTuple):
+    """All that a lookahead of d slots needs to know about the arms.
 
-    now: the arms where they are, with d slots left; seen: seen[j][s], the arms in (s, 1) with j + 1
-    slots left, j < d - 1; always: (N, ...), which arms are always seen, None if none is.
+    now: the arms where they are, with d slots left; observed: observed[j][s], the arms in (s, 1)
+    with j + 1 slots left, j < d - 1; fully_observed: (N, ...), None if no arm is.
     """
 
-    now: Prospect
-    seen: tuple[tuple[Prospect, ...], ...]
-    always: Array | None = None
+    now: PassivePath
+    observed: tuple[tuple[PassivePath, ...], ...]
+    fully_observed: Array | None = None
 
 
-class Outlook(NamedTuple):
+class LookaheadTables(NamedTuple):
     """Tables over information states, rows as in `rmab.planning.tables`, I = 1 + S max_age.
 
-    shows: S - 1 tables (N, I, ...), the chance of each state but the last that a play shows, or of
-    arms always seen leads to; gains: by slots left, a_1, a_2, ..., (N, I, ...) each; drifts: S - 1
-    tables like shows for arms always seen that are left alone, None where there are no such arms.
+    observation_probs: S - 1 tables (N, I, ...), the chance of each state but the last that a play
+    shows, or of fully observed arms leads to; gains: by slots left, a_1, a_2, ..., (N, I, ...)
+    each; passive_probs: S - 1 tables like observation_probs for fully observed arms that are left
+    alone, None where there are no such arms.
     """
 
-    shows: tuple[Array, ...]
+    observation_probs: tuple[Array, ...]
     gains: tuple[Array, ...]
-    drifts: tuple[Array, ...] | None
+    passive_probs: tuple[Array, ...] | None
 
 
-def table_view(
-    outlook: Outlook,
-    always: npt.NDArray[np.bool_],
-    depth: int,
-    read: Callable[[Array, int], Array],
-) -> View:
-    """What arms offer in `depth` slots, from tables of at least that depth.
+# ---------------------------------------------------------------------------------------- reading
 
-    always: (N,), which arms are always seen; read(table, j): the entries (N, ...) of a table
-    (N, I, ...) for the arms where they are now, after j slots alone.
+
+def table_entries(table: Array, rows: Array) -> Array:
+    """The entries (N, A, ...) of a table (N, I, A, ...) in rows (N, A, ...).
+
+    A table of A = 1 serves any number of agents; axes after that broadcast.
     """
-    xp = array_namespace(outlook.gains[0])
-    S = len(outlook.shows) + 1
-    max_age = (outlook.gains[0].shape[1] - 1) // S
+    xp = array_namespace(table, rows)
+    if table.shape[2] == 1:
+        return xp.take_along_axis(table[:, :, 0], rows, axis=1)
+    return xp.take_along_axis(table, rows[:, None], axis=1)[:, 0]
 
-    def prospect(read: Callable[[Array, int], Array], slots: int) -> Prospect:
+
+def state_from_tables(
+    tables: LookaheadTables,
+    states: InformationStates,
+    depth: int,
+    wraps: Array,
+    fully_observed: BoolArray | None = None,
+) -> LookaheadState:
+    """What a lookahead of `depth` slots needs in information states (N, A, ...).
+
+    tables: of at least that depth, see `table_entries`; states: of a fully observed arm the state
+    now and any age; wraps: (N,) or one for all, how far ages past the highest of the tables fall
+    back, 0: they become never observed; fully_observed: (N,), None if no arm is.
+    """
+    xp = array_namespace(tables.gains[0], states.age)
+    S = len(tables.observation_probs) + 1
+    max_age = (tables.gains[0].shape[1] - 1) // S
+    column = (-1, *[1] * (states.age.ndim - 1))
+    if tables.passive_probs is not None:
+        assert fully_observed is not None
+        always = xp.asarray(fully_observed.reshape(column))
+        states = states._replace(age=xp.where(always, 1, states.age))
+    else:
+        always = None
+    wraps = wraps.reshape(column)
+    rows = [table_rows(after(states, ahead), max_age, wraps) for ahead in range(depth)]
+
+    def path(read: Callable[[Array, int], Array], slots: int) -> PassivePath:
+        """From what reads a table after some slots alone."""
+
         def law(tables: tuple[Array, ...], ahead: int) -> Array:
             chances = [read(table, ahead) for table in tables]
             return computed(xp.stack([*chances, 1 - sum(chances)]))
 
-        gains = [computed(read(outlook.gains[slots - j - 1], j)) for j in range(slots)]
-        shows = [law(outlook.shows, j) for j in range(slots - 1)]
-        if outlook.drifts is None:
-            return Prospect(tuple(gains), tuple(shows))
-        drifts = [law(outlook.drifts, j) for j in range(slots - 1)]
-        return Prospect(tuple(gains), tuple(shows), tuple(drifts))
+        gains = [computed(read(tables.gains[slots - j - 1], j)) for j in range(slots)]
+        shown = [law(tables.observation_probs, j) for j in range(slots - 1)]
+        if tables.passive_probs is None:
+            return PassivePath(tuple(gains), tuple(shown))
+        passive = [law(tables.passive_probs, j) for j in range(slots - 1)]
+        return PassivePath(tuple(gains), tuple(shown), tuple(passive))
 
-    def looked(state: int) -> Callable[[Array, int], Array]:
+    def after_observing(state: int) -> Callable[[Array, int], Array]:
         return lambda table, ahead: table[:, 1 + state * max_age + min(ahead, max_age - 1)]
 
-    seen = tuple(tuple(prospect(looked(s), j) for s in range(S)) for j in range(1, depth))
-    now = prospect(read, depth)
-    if outlook.drifts is None:
-        return View(now, seen)
-    return View(now, seen, xp.asarray(always.reshape(-1, *[1] * (now.gains[0].ndim - 1))))
+    observed = tuple(
+        tuple(path(after_observing(s), slots) for s in range(S)) for slots in range(1, depth)
+    )
+    now = path(lambda table, ahead: table_entries(table, rows[ahead]), depth)
+    return LookaheadState(now, observed, always)
+
+
+# --------------------------------------------------------------------------------------- choosing
 
 
 def check_depth(kinds: Sequence[Kind], plays: int, depth: int) -> None:
     """Refuse a depth at which these arms would take too long."""
     if depth not in DEPTHS:
         raise ModelError(f"depth must be one of {', '.join(map(str, DEPTHS))}, got {depth}")
-    if depth > 2 and _count_outcomes(kinds, plays) > MOST_OUTCOMES:
+    most = _LIMITS.outcomes
+    if depth > 2 and _count_outcomes(kinds, plays) > most:
         raise ModelError(
             f"depth must be at most 2 for these arms: what a slot shows of {plays} played arms, "
-            f"and of those that are always seen, may turn out in more than {MOST_OUTCOMES} ways; "
+            f"and of those that are always seen, may turn out in more than {most} ways; "
             f"got {depth}"
         )
 
@@ -176,21 +233,26 @@ def _count_outcomes(kinds: Sequence[Kind], plays: int) -> int:
     return int(S ** (len(kinds) if any(kind.always for kind in kinds) else plays))
 
 
-def choose(view: View, plays: int, apart: Callable[[Compute], Array] | None = None) -> Array:
+def choose(
+    state: LookaheadState,
+    plays: int,
+    once: Callable[[Compute], Array] | None = None,
+    limits: SearchLimits = _LIMITS,
+) -> Array:
     """The arms to play, a mask (N, ...).
 
-    apart: runs a computation whose result a compiler must not compute again for each of its uses.
+    once: runs a computation whose result a compiler must not compute again for each of its uses.
     """
-    gain = view.now.gains[0]
-    n_arms, depth = gain.shape[0], len(view.now.gains)
+    gain = state.now.gains[0]
+    n_arms, depth = gain.shape[0], len(state.now.gains)
     xp = array_namespace(gain)
     if depth == 1:
         return xp.argsort(_by_gain(gain), 0) < plays
-    view, order, sets = _with_sets(view, plays)
-    compute = partial(_which, view, sets)
-    which = compute() if apart is None else apart(compute)
+    state, order, sets = _with_sets(state, plays, limits)
+    compute = partial(_which, state, sets, limits)
+    which = compute() if once is None else once(compute)
     masks = (np.arange(n_arms)[:, None, None] == sets).any(-1)  # (N, A)
-    if len(sets) <= UNROLLED:  # comparing is faster than looking up
+    if len(sets) <= _MAX_UNROLLED:  # comparing is faster than looking up
         numbers = np.arange(len(sets)).reshape(-1, *[1] * which.ndim)
         mask = xp.stack([(which == numbers[has]).any(0) for has in masks])
     else:
@@ -198,8 +260,8 @@ def choose(view: View, plays: int, apart: Callable[[Compute], Array] | None = No
     return mask if order is None else xp.take_along_axis(mask, xp.argsort(order, 0), 0)
 
 
-def _which(view: View, sets: IntArray) -> Array:
-    return _best(view, sets)[1]
+def _which(state: LookaheadState, sets: IntArray, limits: SearchLimits) -> Array:
+    return _best(state, sets, limits)[1]
 
 
 def _by_gain(gain: Array) -> Array:
@@ -207,16 +269,19 @@ def _by_gain(gain: Array) -> Array:
     return array_namespace(gain).argsort(-gain, axis=0, stable=True)
 
 
-def _with_sets(view: View, plays: int) -> tuple[View, Array | None, IntArray]:
-    """The sets to try (A, K), in terms of the arms as the view returned has them.
+def _with_sets(
+    state: LookaheadState, plays: int, limits: SearchLimits
+) -> tuple[LookaheadState, Array | None, IntArray]:
+    """The sets to try (A, K), in terms of the arms as the state returned has them.
 
-    That is the view itself, or, where not all sets are tried, the view in an order of the arms
+    That is the state itself, or, where not all sets are tried, the state in an order of the arms
     (N, ...), also returned.
     """
-    gain = view.now.gains[0]
+    gain = state.now.gains[0]
     n_arms = gain.shape[0]
-    if math.comb(n_arms, plays) * min(_outcomes(view, plays), MOST_OUTCOMES) <= MOST_WAYS:
-        return view, None, _all_sets(n_arms, plays)
+    ways = math.comb(n_arms, plays) * min(_outcomes(state, plays), limits.outcomes)
+    if ways <= limits.ways:
+        return state, None, _all_sets(n_arms, plays)
     order = _by_gain(gain)
     xp = array_namespace(gain)
 
@@ -227,17 +292,18 @@ def _with_sets(view: View, plays: int) -> tuple[View, Array | None, IntArray]:
         places = xp.broadcast_to(order, full).reshape((1,) * lead + full)
         return xp.take_along_axis(wide, places, lead)
 
-    always = view.always
+    always = state.fully_observed
     if always is not None:
         always = ordered(xp.asarray(always).reshape(-1, *[1] * (order.ndim - 1)))
-    seen = tuple(tuple(_mapped(ordered, part) for part in level) for level in view.seen)
-    return View(_mapped(ordered, view.now), seen, always), order, _near_sets(n_arms, plays)
+    observed = tuple(tuple(_mapped(ordered, path) for path in level) for level in state.observed)
+    moved = LookaheadState(_mapped(ordered, state.now), observed, always)
+    return moved, order, _near_sets(n_arms, plays, limits.margin)
 
 
-def _outcomes(view: View, plays: int) -> int:
-    """Of a slot: the states of the arms that are seen next."""
-    S, n_arms = view.now.shows[0].shape[:2]
-    return int(S ** (plays if view.always is None else n_arms))
+def _outcomes(state: LookaheadState, plays: int) -> int:
+    """Of a slot: the states of the arms that are observed next."""
+    S, n_arms = state.now.observation_probs[0].shape[:2]
+    return int(S ** (plays if state.fully_observed is None else n_arms))
 
 
 @lru_cache(maxsize=64)
@@ -247,10 +313,10 @@ def _all_sets(n_arms: int, plays: int) -> IntArray:
 
 
 @lru_cache(maxsize=64)
-def _near_sets(n_arms: int, plays: int) -> IntArray:
+def _near_sets(n_arms: int, plays: int, margin: int) -> IntArray:
     """(A, K): the first K of ordered arms, then exchanges of one and of two near the border."""
-    inside = range(plays - 1, max(plays - NEAR, 0) - 1, -1)
-    outside = range(plays, min(plays + NEAR, n_arms))
+    inside = range(plays - 1, max(plays - margin, 0) - 1, -1)
+    outside = range(plays, min(plays + margin, n_arms))
     sets = [tuple(range(plays))]
     for number in (1, 2):
         for leave, enter in product(combinations(inside, number), combinations(outside, number)):
@@ -258,40 +324,43 @@ def _near_sets(n_arms: int, plays: int) -> IntArray:
     return np.array(sets, np.intp)
 
 
-def _mapped(change: Callable[..., Array], *parts: Prospect) -> Prospect:
-    """The arrays of several prospects put together as told."""
-    gains, shows, drifts = zip(*parts, strict=True)
-    return Prospect(
+def _mapped(change: Callable[..., Array], *paths: PassivePath) -> PassivePath:
+    """A function of the corresponding arrays of several paths."""
+    gains, shown, passive = zip(*paths, strict=True)
+    return PassivePath(
         tuple(map(change, *gains)),
-        tuple(map(change, *shows)),
-        None if drifts[0] is None else tuple(map(change, *drifts)),
+        tuple(map(change, *shown)),
+        None if passive[0] is None else tuple(map(change, *passive)),
     )
 
 
-def _where(condition: Array, one: Prospect, other: Prospect) -> Prospect:
+def _where(condition: Array, one: PassivePath, other: PassivePath) -> PassivePath:
     """Of each arm one or the other."""
     xp = array_namespace(condition)
     return _mapped(lambda a, b: xp.where(condition, a, b), one, other)
 
 
-def _best(view: View, sets: IntArray) -> tuple[Array, Array]:
+def _best(state: LookaheadState, sets: IntArray, limits: SearchLimits) -> tuple[Array, Array]:
     """W_d (...) over the sets (A, K), and which set it is, the first of equal ones."""
-    xp = array_namespace(view.now.gains[0])
-    others = np.array([np.setdiff1d(np.arange(len(view.now.gains[0])), one) for one in sets])
-    after = _after_last if len(view.now.gains) == 2 else _after_outcomes
-    ways = len(sets) * _outcomes(view, sets.shape[1])
-    unrolled = xp is np or (after is _after_last and ways <= UNROLLED)
+    gains = state.now.gains
+    xp = array_namespace(gains[0])
+    others = np.array([np.setdiff1d(np.arange(len(gains[0])), one) for one in sets])
+    last_but_one = len(gains) == 2
+    ways = len(sets) * _outcomes(state, sets.shape[1])
+    unrolled = xp is np or (last_but_one and ways <= _MAX_UNROLLED)
     # In a compiled loop the number is traced, and a table of sets must be JAX's.
     chosen, rest = (x if unrolled else xp.asarray(x) for x in (sets, others))
 
     def worth(number: Any) -> Array:
         arms = chosen[number]
-        own = _added(_of(view.now.gains[0], arms))
-        return own + after(view, arms, rest[number])
+        own = _added(_of(gains[0], arms))
+        if last_but_one:
+            return own + _after_last(state, arms, rest[number], limits)
+        return own + _after_outcomes(state, arms, limits)
 
     def better(number: Any, found: tuple[Array, Array]) -> tuple[Array, Array]:
         value = worth(number)
-        wins = value > found[0] + TIED * rounding(value) * xp.abs(found[0])
+        wins = value > found[0] + _TIE_ROUNDINGS * rounding(value) * xp.abs(found[0])
         return xp.where(wins, value, found[0]), xp.where(wins, number, found[1])
 
     first = worth(0)
@@ -305,18 +374,19 @@ def _best(view: View, sets: IntArray) -> tuple[Array, Array]:
     return best
 
 
-def _after_last(view: View, arms: Array, rest: Array) -> Array:
+def _after_last(state: LookaheadState, arms: Array, rest: Array, limits: SearchLimits) -> Array:
     """E[W_1] (...) after playing these arms (K,) and leaving the rest (N - K,) alone."""
-    now = view.now
+    now = state.now
     xp = array_namespace(now.gains[0])
-    values = xp.stack([part.gains[0] for part in view.seen[0]])  # (S, N, ...)
+    values = xp.stack([path.gains[0] for path in state.observed[0]])  # (S, N, ...)
     plays = arms.shape[0]
-    if view.always is None:
-        shows, values = (_of(x, arms, 1) for x in (now.shows[0], values))
-        return expected_largest(shows, values, _of(now.gains[1], rest), plays)
-    chances, aged = _ways(view, arms), now.gains[1]
-    values = xp.where(_shown(view, arms), values, aged)
-    return expected_largest(chances, values, aged[:0], plays)
+    if state.fully_observed is None:
+        chances, values = (_of(x, arms, 1) for x in (now.observation_probs[0], values))
+        return expected_largest(chances, values, _of(now.gains[1], rest), plays, limits.outcomes)
+    aged = now.gains[1]
+    values = xp.where(_observed_next(state, arms), values, aged)
+    chances = _next_state_probs(state, arms)
+    return expected_largest(chances, values, aged[:0], plays, limits.outcomes)
 
 
 def _of(array: Array, arms: Array, axis: int = 0) -> Array:
@@ -327,35 +397,41 @@ def _of(array: Array, arms: Array, axis: int = 0) -> Array:
     return xp.stack([array[:, n] if axis else array[n] for n in arms.tolist()], axis)
 
 
-def _shown(view: View, arms: Array) -> Array:
-    """Which arms (N, ...) are seen next: those played, and those that always are."""
-    gain = view.now.gains[0]
+def _observed_next(state: LookaheadState, arms: Array) -> Array:
+    """Which arms (N, ...) are observed next: those played, and those that always are."""
+    played = _played(state, arms)
+    return played if state.fully_observed is None else played | state.fully_observed
+
+
+def _played(state: LookaheadState, arms: Array) -> Array:
+    """A mask (N, 1, ...) of the arms (K,)."""
+    gain = state.now.gains[0]
     xp = array_namespace(gain)
     played = (xp.arange(gain.shape[0])[:, None] == arms).any(1)
-    played = played.reshape(-1, *[1] * (gain.ndim - 1))
-    return played if view.always is None else played | view.always
+    return played.reshape(-1, *[1] * (gain.ndim - 1))
 
 
-def _ways(view: View, arms: Array) -> Array:
-    """The chance of each next state (S, N, ...); arms that are not seen next are in the first."""
-    shows = view.now.shows[0]
-    xp = array_namespace(shows)
-    first = xp.arange(shows.shape[0]).reshape(-1, *[1] * (shows.ndim - 1)) == 0
-    played = _shown(view._replace(always=None), arms)
-    if view.always is None:
-        return xp.where(played, shows, first)
-    assert view.now.drifts is not None
-    return xp.where(played, shows, xp.where(view.always, view.now.drifts[0], first))
+def _next_state_probs(state: LookaheadState, arms: Array) -> Array:
+    """The chance of each next state (S, N, ...); arms not observed next are in the first."""
+    shown = state.now.observation_probs[0]
+    xp = array_namespace(shown)
+    first = xp.arange(shown.shape[0]).reshape(-1, *[1] * (shown.ndim - 1)) == 0
+    played = _played(state, arms)
+    if state.fully_observed is None:
+        return xp.where(played, shown, first)
+    assert state.now.passive_probs is not None
+    passive = state.now.passive_probs[0]
+    return xp.where(played, shown, xp.where(state.fully_observed, passive, first))
 
 
-def _after_outcomes(view: View, arms: Array, rest: Array) -> Array:  # noqa: ARG001 - as _after_last
+def _after_outcomes(state: LookaheadState, arms: Array, limits: SearchLimits) -> Array:
     """E[W_(d-1)] (...) after playing these arms (K,), outcome by outcome."""
-    now = view.now
+    now = state.now
     xp = array_namespace(now.gains[0])
-    n_arms, S, plays = len(now.gains[0]), len(view.seen[0]), arms.shape[0]
-    chances, shown, aged = _ways(view, arms), _shown(view, arms), now.aged
-    level = view.seen[len(now.gains) - 2]
-    branching = arms if view.always is None else xp.arange(n_arms)
+    n_arms, S, plays = len(now.gains[0]), len(state.observed[0]), arms.shape[0]
+    chances, observed, aged = _next_state_probs(state, arms), _observed_next(state, arms), now.aged
+    level = state.observed[len(now.gains) - 2]
+    branching = arms if state.fully_observed is None else xp.arange(n_arms)
     outcomes = xp.asarray(np.array(list(product(range(S), repeat=branching.shape[0])), np.int32))
     is_one = xp.arange(n_arms)[:, None] == branching  # (N, branching)
     column = (-1, *[1] * (now.gains[0].ndim - 1))
@@ -365,27 +441,35 @@ def _after_outcomes(view: View, arms: Array, rest: Array) -> Array:  # noqa: ARG
         found = level[0]
         for s in range(1, S):
             found = _where(states == s, level[s], found)
-        ahead = _mapped(computed, _where(shown, found, aged))
+        ahead = _mapped(computed, _where(observed, found, aged))
         chance = xp.where(states == 0, chances[0], 0)
         for s in range(1, S):
             chance = xp.where(states == s, chances[s], chance)
-        inner, _, sets = _with_sets(View(ahead, view.seen[:-1], view.always), plays)
-        return (total[0] + chance.prod(0) * _best(inner, sets)[0],)
+        inner = LookaheadState(ahead, state.observed[:-1], state.fully_observed)
+        inner, _, sets = _with_sets(inner, plays, limits)
+        return (total[0] + chance.prod(0) * _best(inner, sets, limits)[0],)
 
     start = xp.zeros(now.gains[0].shape[1:], now.gains[0].dtype)
     return repeat(len(outcomes), add, (start,))[0]
 
 
-def expected_largest(chances: Array, values: Array, fixed: Array, plays: int) -> Array:
+def expected_largest(
+    chances: Array,
+    values: Array,
+    fixed: Array,
+    plays: int,
+    max_outcomes: int = _LIMITS.outcomes,
+) -> Array:
     """E of the sum (...) of the K largest of X independent values and some fixed ones.
 
-    chances, values: (S, X, ...), the law of each; fixed: (F, ...); X + F >= K.
+    chances, values: (S, X, ...), the distribution of each; fixed: (F, ...); X + F >= K;
+    max_outcomes: up to which outcomes are enumerated.
     """
     xp = array_namespace(chances, values)
     if fixed.shape[0] > plays:
-        few = fixed.shape[0] * plays <= MOST_OUTCOMES and xp is not np
+        few = fixed.shape[0] * plays <= max_outcomes and xp is not np
         fixed = xp.stack(_largest(fixed, plays)) if few else xp.sort(fixed, 0)[::-1][:plays]
-    if chances.shape[0] ** chances.shape[1] <= MOST_OUTCOMES:
+    if chances.shape[0] ** chances.shape[1] <= max_outcomes:
         return _by_outcomes(chances, values, _largest(fixed, plays), plays)
     return _by_counts(chances, values, fixed, plays)
 

@@ -1,206 +1,240 @@
-"""Policies by name: which planner fills the table, from which dynamics.
+"""The policies by name: what makes them, their options, how people and pictures call them.
 
-A policy joins a planner (dynamics -> index of every information state) to a learner (counts ->
-dynamics), or to none when it knows the true dynamics. `POLICIES` has the built-in ones by name; a
-user's own is a `Policy` of her own functions, see docs/own-policy.md.
-
-For channels a planner has a formula for each information state. For other arms it fills a *table*
-from the whole transition matrices: with dynamics that are learnt inside the engine, with known ones
-beforehand and in double precision (`exact`).
+One table, which studies, the service, the report, the command line and the docs read. A new policy
+is one entry in it and the function that makes it, named as "module:function" and imported when it
+is first used: reading a study's file, or running an agent, loads no solver.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
-from jax import Array
+from rmab.errors import StudyError
+from rmab.federation.aggregation import AGGREGATIONS
+from rmab.policies.lookahead import DEPTHS
+from rmab.policies.policy import Policy
+from rmab.reading import is_number, is_whole, shown
 
-from rmab.errors import ModelError
-from rmab.learning.learners import Evidence, Prior, survivors, thompson, ucb
-from rmab.model.arms import Arms, FloatArray, Moves
-from rmab.planning.general import fixed_best_scores, fixed_scores, myopic_table, whittle_table
-from rmab.planning.planners import Planner, fixed, fixed_best, myopic, take_turns, whittle_at
-from rmab.planning.tables import Table, fill_myopic, fill_whittle
-from rmab.policies.lookahead import DEPTH
-from rmab.policies.settings import GAPS
-from rmab.random import Draws
+__all__ = [
+    "GAPS",
+    "GROUPS",
+    "KNOWN",
+    "LEARNERS",
+    "OPTIONS",
+    "POLICIES",
+    "Entry",
+    "Option",
+    "check_options",
+    "named",
+]
 
-__all__ = ["POLICIES", "Learner", "Policy", "named"]
-
-Learner = Callable[[Evidence, Draws], Moves | tuple[Array, Array]]
-Exact = Callable[[Arms, int], FloatArray]
-
-
-@dataclass(frozen=True, eq=False)
-class Policy:
-    """How agents choose arms.
-
-    name        what tables and figures call it
-    planner     dynamics and information states -> index; None: decided jointly or at random
-    learner     evidence and draws -> Moves, or (p01, p11); None: the true dynamics are known
-    statewise   the planner works state by state, so it need not fill a table first
-    table       model and highest age -> index of every row, (N, 1 + S max_age, trials), for arms
-                that are not channels; None: the policy is for channels
-    exact       arms and highest age -> the same table for known dynamics, (N, 1 + S max_age)
-    lengths     (p11 of the learner, K) -> slots of the next episode; None: the study's schedule
-    estimates   whether the learner's result estimates the dynamics; if not, the planner does
-                not read it as dynamics either, and the policy is for any arms
-    joint       decisions come from the exact joint optimum, not from a planner
-    depth       slots that are looked ahead to choose K arms together, see
-    rmab.policies.lookahead;
-                0: the planner's index decides
-    reads_visits  whether the learner looks at evidence.visits; False spares counting them
-    randomised  whether the learner draws; if not, all agents always play by one result
-    gaps        G > 0: pairs of looks at an arm seen only when played are counted by how many slots
-                lie between them, 1 to G apart and all further ones together; 0: see count_kinds
-    max_age     ages that a table tells apart; older arms count as that old
-    """
-
-    name: str
-    planner: Planner | None
-    learner: Learner | None = None
-    statewise: bool = False
-    table: Table | None = None
-    exact: Exact | None = None
-    lengths: Callable[[Array, Array], Array] | None = None
-    estimates: bool = True
-    joint: bool = False
-    depth: int = 0
-    reads_visits: bool = True
-    randomised: bool = True
-    gaps: int = 0
-    max_age: int = 64
-
-    def __post_init__(self) -> None:
-        for key, least in (("depth", 0), ("gaps", 0), ("max_age", 1)):
-            value = getattr(self, key)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ModelError(
-                    f"policy {self.name}: {key} must be a whole number from {least} on, "
-                    f"got {value!r}"
-                )
+GAPS = 32  # G of the policies that learn from observations at any gap, unless told otherwise
+_GAPS_RANGE = (8, 128)  # fewer cannot tell two matrices apart; more compile for minutes
+_PRIOR_RANGE = (1e-6, 1e6)
 
 
-def _fed1_ucb(name: str, horizon: int, *, sigma: float = 0.5) -> Policy:
-    """Fed1-UCB: phases of int(10 ln T) pulls of every arm in play; then K arms for ever."""
-    pulls = max(1, int(10 * math.log(horizon)))
+@dataclass(frozen=True)
+class Option:
+    """A setting of policies: its default as files show it, what is allowed, what it means."""
 
-    def lengths(in_play: Array, plays: Array) -> Array:
-        left = in_play.sum(0).astype(jnp.int32)
-        return jnp.where(left > plays, -(-pulls * left // plays), horizon)
-
-    learner = partial(survivors, pulls=pulls, horizon=horizon, sigma=sigma)
-    return Policy(
-        name,
-        take_turns,
-        learner,
-        statewise=True,
-        lengths=lengths,
-        estimates=False,
-        randomised=False,
-    )
+    default: str
+    allowed: Callable[[Any], bool]
+    rule: str
+    meaning: str
 
 
-def _constant(scores: Callable[[Arms], FloatArray]) -> Exact:
-    """A table that does not depend on what was seen."""
-
-    def exact(arms: Arms, max_age: int) -> FloatArray:
-        return np.repeat(scores(arms)[:, None], 1 + arms.passive.shape[1] * max_age, 1)
-
-    return exact
+def _is_prior(value: Any) -> bool:
+    """Whether it is one number or two, as a prior may be."""
+    pair = isinstance(value, list | tuple) and len(value) == 2
+    low, high = _PRIOR_RANGE
+    return all(is_number(x) and low <= x <= high for x in (value if pair else [value]))
 
 
-def _known(
-    planner: Planner | None, exact: Exact | None = None, *, joint: bool = False
-) -> Callable[..., Policy]:
-    def make(name: str, horizon: int) -> Policy:  # noqa: ARG001 - one signature for all makers
-        return Policy(name, planner, statewise=True, exact=exact, joint=joint)
-
-    return make
-
-
-def _thompson(planner: Planner, table: Table) -> Callable[..., Policy]:
-    def make(
-        name: str,
-        horizon: int,  # noqa: ARG001 - one signature for all makers
-        *,
-        prior: Prior = 1.0,
-    ) -> Policy:
-        learner = partial(thompson, prior=prior)
-        return Policy(name, planner, learner, statewise=True, table=table, reads_visits=False)
-
-    return make
-
-
-def _ucb(planner: Planner, table: Table) -> Callable[..., Policy]:
-    def make(
-        name: str,
-        horizon: int,  # noqa: ARG001 - one signature for all makers
-        *,
-        clip: bool = True,
-        prior: Prior = 1.0,
-    ) -> Policy:
-        learner = partial(ucb, clip=clip, prior=prior)
-        return Policy(name, planner, learner, statewise=True, table=table, randomised=False)
-
-    return make
-
-
-def _with_gaps(make: Callable[..., Policy]) -> Callable[..., Policy]:
-    """The same policy, learning from all pairs of looks; it has one more option, `gaps`."""
-
-    def make_with_gaps(name: str, horizon: int, *, gaps: int = GAPS, **options: Any) -> Policy:
-        policy = make(name, horizon, **options)
-        learner: Any = policy.learner  # takes gaps as well
-        return replace(policy, learner=partial(learner, gaps=gaps), gaps=gaps)
-
-    return make_with_gaps
-
-
-def _lookahead(name: str, horizon: int, *, depth: int = DEPTH) -> Policy:  # noqa: ARG001 - one signature for all makers
-    return Policy(name, None, statewise=True, depth=depth)
-
-
-def _thompson_lookahead(
-    name: str,
-    horizon: int,  # noqa: ARG001 - one signature for all makers
-    *,
-    prior: Prior = 1.0,
-    depth: int = DEPTH,
-) -> Policy:
-    learner = partial(thompson, prior=prior)
-    return Policy(name, None, learner, statewise=True, depth=depth, reads_visits=False)
-
-
-# A maker takes the policy's name, the horizon and the policy's options.
-POLICIES: Mapping[str, Callable[..., Policy]] = {
-    "fedtswi": _thompson(whittle_at, fill_whittle),
-    "fedts-myopic": _thompson(myopic, fill_myopic),
-    "feducb-wi": _ucb(whittle_at, fill_whittle),
-    "feducb-myopic": _ucb(myopic, fill_myopic),
-    "fedtswi-gap": _with_gaps(_thompson(whittle_at, fill_whittle)),
-    "fedts-myopic-gap": _with_gaps(_thompson(myopic, fill_myopic)),
-    "feducb-wi-gap": _with_gaps(_ucb(whittle_at, fill_whittle)),
-    "fedts-lookahead-gap": _with_gaps(_thompson_lookahead),
-    "fed1-ucb": _fed1_ucb,
-    "whittle": _known(whittle_at, whittle_table),
-    "myopic": _known(myopic, myopic_table),
-    "lookahead": _lookahead,
-    "optimal": _known(None, joint=True),
-    "fixed": _known(fixed, _constant(fixed_scores)),
-    "fixed-best": _known(fixed_best, _constant(fixed_best_scores)),
-    "random": _known(None),
+OPTIONS: Mapping[str, Option] = {
+    "aggregation": Option(
+        "the study's",
+        lambda v: isinstance(v, str) and v in AGGREGATIONS,
+        "the name of an aggregation",
+        'what agents share: "sum" or "none"',
+    ),
+    "c": Option(
+        "2",
+        lambda v: is_number(v) and 0 <= v <= 1e6,
+        "a number from 0 to 1e6",
+        "how much an arm gains by being played seldom",
+    ),
+    "clip": Option(
+        "true", lambda v: isinstance(v, bool), "true or false", "whether bounds are cut at 1"
+    ),
+    "depth": Option(
+        "2",
+        lambda v: is_whole(v) and v in DEPTHS,
+        f"one of {', '.join(map(str, DEPTHS))}",
+        "lookahead depth in slots",
+    ),
+    "gaps": Option(
+        str(GAPS),
+        lambda v: is_whole(v) and _GAPS_RANGE[0] <= v <= _GAPS_RANGE[1],
+        f"a whole number from {_GAPS_RANGE[0]} to {_GAPS_RANGE[1]}",
+        "gaps are counted separately up to this many slots",
+    ),
+    "prior": Option(
+        "1",
+        _is_prior,
+        "a number, or two numbers for arms of two states, from 1e-6 to 1e6",
+        "one number for every state, or [a, b], Beta(a, b), for arms of two states",
+    ),
+    "sigma": Option(
+        "0.5",
+        lambda v: is_number(v) and 0 < v <= 1e6,
+        "a positive number of at most 1e6",
+        "the deviation of rewards that bounds allow for",
+    ),
 }
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A policy by name.
+
+    group: which of GROUPS it belongs to; maker: "module:function", called with the name, the
+    horizon and the options; summary: one line for people; label, colour, dash, marker: how it is
+    drawn, wherever it is.
+    """
+
+    group: str
+    maker: str
+    options: tuple[str, ...]
+    summary: str
+    label: str
+    colour: str
+    dash: str | tuple[int, tuple[int, ...]] = "-"
+    marker: str = ""
+
+
+# Of entries, in the order in which people are told of them.
+GROUPS: Mapping[str, str] = {
+    "paper": "the paper's learners (consecutive observations)",
+    "gap": "learn from observations at any gap",
+    "own": "learners with a state of their own",
+    "known": "know the dynamics",
+}
+
+_MAKERS = "rmab.policies.builtin:"
+_THOMPSON = ("aggregation", "prior")
+_UCB = ("aggregation", "clip", "prior")
+
+# The colours (Okabe and Ito, Tol) are told apart by the colour-blind. Learners have whole lines
+# with markers, policies that know the dynamics have dashes.
+POLICIES: Mapping[str, Entry] = {
+    "fedtswi": Entry(
+        "paper", _MAKERS + "thompson_whittle", _THOMPSON,
+        "Thompson sampling and Whittle indices, Algorithm 1",
+        "FedTSWI", "#d55e00", "-", "o",
+    ),
+    "fedts-myopic": Entry(
+        "paper", _MAKERS + "thompson_myopic", _THOMPSON,
+        "Thompson sampling and the expected reward of a play",
+        "FedTS-Myopic", "#0072b2", "-", "s",
+    ),
+    "feducb-wi": Entry(
+        "paper", _MAKERS + "ucb_whittle", _UCB,
+        "upper confidence bounds and Whittle indices",
+        "FedUCB-WI", "#e69f00", "-", "^",
+    ),
+    "feducb-myopic": Entry(
+        "paper", _MAKERS + "ucb_myopic", _UCB,
+        "upper confidence bounds and the expected reward of a play",
+        "FedUCB-Myopic", "#56b4e9", "-", "D",
+    ),
+    "fedtswi-gap": Entry(
+        "gap", _MAKERS + "thompson_whittle_gap", ("aggregation", "gaps", "prior"),
+        "FedTSWI from observations at any gap",
+        "FedTSWI-gap", "#117733", "-", "P",
+    ),
+    "fedts-myopic-gap": Entry(
+        "gap", _MAKERS + "thompson_myopic_gap", ("aggregation", "gaps", "prior"),
+        "FedTS-Myopic from observations at any gap",
+        "FedTS-Myopic-gap", "#004488", "-", "X",
+    ),
+    "feducb-wi-gap": Entry(
+        "gap", _MAKERS + "ucb_whittle_gap", ("aggregation", "clip", "gaps", "prior"),
+        "FedUCB-WI from observations at any gap",
+        "FedUCB-WI-gap", "#aa4499", "-", "<",
+    ),
+    "fedts-lookahead-gap": Entry(
+        "gap", _MAKERS + "thompson_lookahead_gap", ("aggregation", "depth", "gaps", "prior"),
+        "Thompson sampling at any gap and a lookahead",
+        "FedTS-Lookahead-gap", "#661100", "-", "*",
+    ),
+    "fed1-ucb": Entry(
+        "paper", _MAKERS + "fed1_ucb", ("aggregation", "sigma"),
+        "Fed1-UCB: arms are eliminated until K remain",
+        "Fed1-UCB", "#cc79a7", "-", "v",
+    ),
+    "ucb": Entry(
+        "own", _MAKERS + "ucb1", ("c",),
+        "mean reward plus sqrt(c ln t / plays), each agent alone, every slot",
+        "UCB", "#999999", "-", ">",
+    ),
+    "whittle": Entry(
+        "known", _MAKERS + "whittle", (),
+        "Whittle indices of the true dynamics", "WI policy", "#009e73", "--",
+    ),
+    "myopic": Entry(
+        "known", _MAKERS + "myopic", (),
+        "the expected reward of a play", "Myopic policy", "#332288", ":",
+    ),
+    "lookahead": Entry(
+        "known", _MAKERS + "lookahead", ("depth",),
+        "K arms chosen together, a few slots ahead",
+        "Lookahead policy", "#44aa99", (0, (5, 1)),
+    ),
+    "optimal": Entry(
+        "known", _MAKERS + "optimal", (),
+        "the exact joint optimum, for few arms", "Optimal", "#000000", "-.",
+    ),
+    "fixed": Entry(
+        "known", _MAKERS + "fixed", (),
+        "always the K arms that are good most often",
+        "Fixed selection", "#7f7f7f", (0, (6, 2, 1, 2, 1, 2)),
+    ),
+    "fixed-best": Entry(
+        "known", _MAKERS + "fixed_best", (),
+        "always the K arms that pay most on average",
+        "Fixed selection, best pay", "#882255", (0, (3, 1, 1, 1)),
+    ),
+    "random": Entry(
+        "known", _MAKERS + "at_random", (),
+        "any K arms", "Random selection", "#999933", (0, (1, 2)),
+    ),
+}  # fmt: skip
+
+LEARNERS = tuple(name for name, entry in POLICIES.items() if entry.group != "known")
+KNOWN = tuple(name for name, entry in POLICIES.items() if entry.group == "known")
+
+
+def check_options(name: str, settings: Any, place: str) -> None:
+    """Refuse options that the policy of that name does not take, or not with these values."""
+    if not isinstance(settings, Mapping):
+        raise StudyError(f"{place} must be a table, got {shown(settings)}")
+    known = POLICIES[name].options
+    for key, value in settings.items():
+        if key not in known:
+            has = f"has {', '.join(known)}" if known else "takes no options"
+            raise StudyError(f"{place}: unknown key {shown(key)}; {name} {has}")
+        option = OPTIONS[key]
+        if not option.allowed(value):
+            rule = f"one of {', '.join(AGGREGATIONS)}" if key == "aggregation" else option.rule
+            raise StudyError(f"{place}.{key} must be {rule}, got {shown(value)}")
+
+
 def named(name: str, horizon: int, options: Mapping[str, Any] | None = None) -> Policy:
-    """The built-in policy of that name with its options, already checked."""
+    """The policy of that name with its options, already checked."""
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in (options or {}).items()}
     return _named(name, horizon, tuple(sorted(settings.items())))
 
@@ -208,4 +242,6 @@ def named(name: str, horizon: int, options: Mapping[str, Any] | None = None) -> 
 # The same object for the same policy, so that its compiled program is found again.
 @lru_cache(maxsize=256)
 def _named(name: str, horizon: int, options: tuple[tuple[str, Any], ...]) -> Policy:
-    return POLICIES[name](name, horizon, **dict(options))
+    module, function = POLICIES[name].maker.split(":")
+    policy: Policy = getattr(import_module(module), function)(name, horizon, **dict(options))
+    return policy

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmab.errors import FederationError, UnreachableError
-from rmab.federation.config import NAME_RULE, Federation, is_name
-from rmab.policies.settings import shown
+from rmab.federation.config import Federation
+from rmab.federation.messages import NAME_RULE, is_name
+from rmab.reading import shown
 from rmab.service.tokens import is_loopback, make_token, parse_token
 
 __all__ = ["Admin", "DatabaseAdmin", "HttpAdmin", "check_name", "is_url", "read_token"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from rmab.model.arms import Arm, Arms
 from rmab.planning.index.indices import Indices, whittle_indices
-from rmab.planning.planners import index_table, whittle_at
+from rmab.planning.tables import index_table, whittle_at
 
 __all__ = ["arm_indices"]
 

@@ -11,9 +11,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from rmab.learning.bounds import episode_bound, regret_bound
 from rmab.model.arms import stationary_belief
 from rmab.planning.channel.values import solve, threshold
-from rmab.planning.exact.bounds import episode_bound, regret_bound
 from rmab.planning.exact.optimum import optimal
 from rmab.studies.figure import SURE, Claim, Drawn, Figure
 from rmab.studies.results import Floats, PolicyResult

@@ -6,14 +6,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rmab.engine.montecarlo import Simulated, Tally, Trials, simulate, table_ages
+from rmab.engine.montecarlo import Trials, simulate
 from rmab.engine.setting import Setting
-from rmab.engine.tally import Moments
+from rmab.engine.tally import Moments, Simulated, Tally
 from rmab.errors import ConvergenceError, TooLargeError
-from rmab.planning.exact.bounds import upper_bound
-from rmab.planning.exact.optimum import Optimum, known_values, optimal
+from rmab.federation.aggregation import AGGREGATIONS
+from rmab.planning.exact.bound import upper_bound
+from rmab.planning.exact.optimum import Optimum, optimal
+from rmab.planning.exact.policies import known_values
+from rmab.policies.filling import table_ages
 from rmab.policies.lookahead import DEPTH
-from rmab.policies.registry import Policy, named
+from rmab.policies.policy import OptimumRule, Policy
+from rmab.policies.registry import named
 from rmab.studies.results import Curve, PolicyResult, Results
 from rmab.studies.study import Study
 
@@ -45,11 +49,12 @@ def run(
         shared=study.realisations == "shared",
         schedule=study.schedule,
         draws=study.draws,
+        aggregation=AGGREGATIONS[study.aggregation],
         weights=None if study.weights is None else tuple(study.weights),
         max_age=table_ages(study.arms),
     )
     optimum = None
-    if any(policy.joint for policy in policies.values()):
+    if any(isinstance(policy.rule, OptimumRule) for policy in policies.values()):
         optimum = _optimum(study)
     trials = Trials(study.arms, study.plays, setting, study.trials, study.seed, batch, threads)
     return _results(study, simulate(trials, policies, optimum, progress))

@@ -25,34 +25,24 @@ from importlib.resources.abc import Traversable
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rmab.errors import ModelError, StudyError
+from rmab.federation.aggregation import AGGREGATIONS
 from rmab.federation.rounds import DRAWS, SCHEDULES
 from rmab.model.arms import OBSERVED, Arm, Arms, channels
 from rmab.policies.lookahead import DEPTH, check_depth
-from rmab.policies.settings import (
-    KNOWN,
-    LEARNERS,
-    OPTIONS,
-    check_options,
-    is_number,
-    one_of,
-    read_toml,
-    shown,
-)
-
-if TYPE_CHECKING:
-    from rmab.policies.registry import Policy
+from rmab.policies.policy import Policy
+from rmab.policies.registry import KNOWN, LEARNERS, check_options
+from rmab.reading import is_number, one_of, read_toml, shown
 
 __all__ = [
     "CATALOGUE",
     "KNOWN",
     "LEARNERS",
     "MOST_STATES",
-    "OPTIONS",
     "REALISATIONS",
     "Study",
     "from_table",
@@ -76,7 +66,7 @@ class Study:
     arms: an `Arms`, or a list of `Arm`, which becomes one; policies: names, or `rmab.Policy`
     objects of one's own; options: settings by policy name; weights: what each agent's counts weigh
     when they are merged (default 1 each); draws: whether agents play by one draw of the dynamics or
-    each by one of its own.
+    each by one of its own; aggregation: what agents share, by name.
     """
 
     arms: Arms
@@ -91,6 +81,7 @@ class Study:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     weights: Sequence[float] | None = None
     draws: str = "shared"
+    aggregation: str = "sum"
 
     def __post_init__(self) -> None:
         self._check_arms()
@@ -109,6 +100,7 @@ class Study:
         one_of("realisations", self.realisations, REALISATIONS)
         one_of("schedule", self.schedule, SCHEDULES)
         one_of("draws", self.draws, DRAWS)
+        one_of("aggregation", self.aggregation, tuple(AGGREGATIONS))
         alike = [arm.moves_alike for arm in self.arms]
         if self.realisations == "shared" and not all(alike):
             raise StudyError(
@@ -154,10 +146,11 @@ class Study:
             raise StudyError(f"policies must be a list of names, got {shown(self.policies)}")
         if not self.policies:
             raise StudyError("policies must name at least one policy, got an empty list")
+        policy: Any
         for policy in self.policies:
             if isinstance(policy, str):
                 one_of("policies", policy, (*LEARNERS, *KNOWN))
-            elif not hasattr(policy, "planner") or not getattr(policy, "name", ""):
+            elif not isinstance(policy, Policy) or not policy.name:
                 raise StudyError(
                     f"policies must be names or rmab.Policy objects, got {shown(policy)}"
                 )
@@ -222,6 +215,7 @@ _KEYS = (
     "realisations",
     "schedule",
     "draws",
+    "aggregation",
     "policies",
     "options",
     "weights",

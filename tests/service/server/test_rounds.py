@@ -7,11 +7,9 @@ from dataclasses import replace
 import httpx
 import numpy as np
 
-from rmab.federation.config import Federation
 from rmab.policies.plans import IndexPlan
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.status import Status
-from rmab.service.store.uploads import LaneCounts
 from tests.service.support.serving import PATIENCE, ByHand, Flat, Planned, served, spectrum, until
 
 # ----------------------------------------------------------------------------------------- restarts
@@ -94,36 +92,30 @@ def test_the_next_plan_depends_on_seed_counts_and_round_alone(tmp_path):
     assert plans[0].index.std() > 0
 
 
-class Apart(Federation):
-    """One whose plans are made from the counts of each agent."""
-
-    aggregation = "none"
-
-
 class Telling(Flat):
-    """Plans that tell what they were made from: every index is the lane's number of visits."""
+    """Plans that tell what they were made from: every index is the number of visits, plus how many
+    agents they are of / 16."""
 
-    def plan(self, evidence, number, lane=0):
-        assert isinstance(evidence, LaneCounts)
+    def plan(self, merged, number, lane=0):
         self.calls.append((number, lane))
-        visits = evidence.visits[lane].sum() if lane < len(evidence.visits) else -1
-        index = np.full((self.shape.n_arms, 5), visits, np.float32)
+        told = merged.visits.sum() + merged.agents / 16
+        index = np.full((self.shape.n_arms, 5), told, np.float32)
         return Planned(IndexPlan(2, 2, index, self.shape.states), None)
 
 
 def test_plans_from_the_counts_of_each_agent_are_the_same_after_a_restart(tmp_path, database_url):
-    federation = Apart("spectrum", 2, spectrum().arms, deadline=3600.0)
+    federation = spectrum(aggregation="none", deadline=3600.0)
 
     def made_from(agent, after=0):
-        return int(agent.fetch(after=after, wait=10).plan.index[0, 1])
+        return float(agent.fetch(after=after, wait=10).plan.index[0, 1])
 
     planner = Telling(federation)
     with served(tmp_path, federation, planner, database=database_url) as live:
         agents = [live.agent(name) for name in "ab"]
-        assert [made_from(agent) for agent in agents] == [0, -1]  # a is the first, b comes later
+        assert [made_from(agent) for agent in agents] == [0, 0]
         for agent in agents:
             assert agent.send(agent.play()).status_code == 201
-        assert made_from(agents[0], after=1) == 4  # two slots of two plays
+        assert made_from(agents[0], after=1) == 4 + 1 / 16  # two slots of two plays
         # What b sends now is too late for the plans of round 2, of which b's is not made yet.
         late = agents[1]
         late.player.observe([0, 1], [1, 1])
@@ -132,7 +124,7 @@ def test_plans_from_the_counts_of_each_agent_are_the_same_after_a_restart(tmp_pa
     planner = Telling(federation)
     with served(tmp_path, federation, planner, database=database_url) as again:
         a, b, c = (ByHand(again, agent.name, agent.token) for agent in (*agents, c))
-        assert [made_from(agent) for agent in (a, b, c)] == [4, 4, -1]
+        assert [made_from(agent) for agent in (a, b, c)] == [4 + 1 / 16, 4 + 1 / 16, 0]
         assert planner.calls == [(2, 1), (2, 2)]  # the first was kept
         assert again.server.rounds.number == 2
 

@@ -6,8 +6,7 @@ import hashlib
 
 import numpy as np
 
-from rmab.federation.config import Shape
-from rmab.federation.messages import Upload
+from rmab.federation.messages import Shape, Upload
 
 
 class Counting:

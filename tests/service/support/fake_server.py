@@ -19,8 +19,7 @@ import httpx
 import numpy as np
 
 from rmab.errors import ProtocolError
-from rmab.federation.config import Shape
-from rmab.federation.messages import Record, RoundMessage, check_growth, parse_upload
+from rmab.federation.messages import Record, RoundMessage, Shape, check_growth, parse_upload
 from rmab.policies.plans import IndexPlan
 from rmab.service.agent.limits import AgentLimits
 from rmab.service.agent.state_file import AgentFile

@@ -1,1 +1,1 @@
-"""Exact values: the joint chain, its optimum, policies, bounds."""
+"""Exact values with known dynamics: the joint chain, its optimum, policies, the upper bound."""

@@ -1,53 +1,232 @@
-"""The joint chain of several arms as one player sees them: rows, codes, steps, reachable states.
+"""The joint chain of several arms as one player observes them: its rows, its size, its transitions.
 
-Each arm is a finite chain of *rows*. One that is seen only when played has the rows of
-`rmab.model.information`: never seen, (0, 1), ..., (0, J), (1, 1), ...; one that is always seen has
-a row for each state. Both have the same shape: an action leads to one of a few rows, by chance, and
-pays an expected reward. An arm seen only when played ages for sure when it is left alone; all other
-moves may branch. `rmab.planning.exact.ages` says where ages end and how large the chain is.
+Each arm is a finite chain of *rows*. One that is observed when played has the rows of
+`rmab.model.information`: never observed, (0, 1), ..., (0, J), (1, 1), ...; one that is fully
+observed has a row for each state. Both have the same shape: an action leads to one of a few rows,
+by chance, and pays an expected reward. An arm observed when played ages for sure when it is left
+alone; all other moves may branch.
 
-A joint code is a mixed-radix number, arm 1 the most significant: code = sum_n digit_n stride_n,
-stride_n = prod over m > n of the number of rows of arm m. The digit of an arm is its row: its state
-if it is always seen, else 0 for never seen and 1 + s J_n + k - 1 for (s, k).
+*Where ages end.* J_n, the cap of arm n, is the least age from which on every belief that is
+replaced by another is within a `tolerance` of it, in total variation. Past its cap the age of an
+arm falls back by `wraps[n]` slots; a wrap of 0 stands for never observed again. Beliefs of arms
+whose passive chain forgets tend to that of never observed; those of other arms come to repeat with
+its period.
+
+*Codes.* A joint code is a mixed-radix number, arm 1 the most significant: code = sum_n digit_n
+stride_n, stride_n = prod over m > n of the number of rows of arm m. The digit of an arm is its row:
+its state if it is fully observed, else 0 for never observed and 1 + s J_n + k - 1 for (s, k).
+
+*Size*, known before the chain is built. In every slot after the first exactly K arms were just
+played, and those of them that are observed when played have age 1. So the joint states number at
+most
+
+    (product of S_n over fully observed arms) x (sum over j of the coefficient of z^j in
+        prod over the others of (S_n z + u_n)),     K - (fully observed arms) <= j <= K,
+
+where u_n counts the rows of an arm that was not just played; plus those before the first slot. With
+at most b_n rows to go to when left alone and c_n when played, the transitions from a state number
+at most the coefficient of z^K in prod_n (b_n + c_n z).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import TooLargeError
-from rmab.markov import resting_law
-from rmab.model.arms import NEVER, Arm, Arms, Array, array_namespace
-from rmab.model.information import expansion
-from rmab.planning.exact.ages import Ages, rows_of_arms
+from rmab.markov import forgets, limit, period, resting_law
+from rmab.model.arms import Arm, Arms, Array, InformationStates, array_namespace
+from rmab.model.beliefs import table_rows
+from rmab.model.information import expansion, settled_age
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 __all__ = [
+    "MAX_CAP",
+    "MAX_CODES",
+    "MAX_TRANSITIONS",
+    "TOLERANCES",
+    "Ages",
     "JointChain",
     "Layout",
+    "Start",
+    "check_caps",
+    "count_outcomes",
+    "count_states",
+    "count_transitions",
     "explore",
+    "fully_observed_states",
     "joint_chain",
     "joint_code",
     "joint_rows",
-    "start_law",
+    "kept_ages",
+    "merged_ages",
+    "readable",
+    "rows_of_arms",
+    "table_size",
     "transitions",
 ]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
+# Of beliefs, from fine to coarse: 1e-9, 3e-9, ... 1e-2.
+TOLERANCES: tuple[float, ...] = tuple(10.0 ** -(half / 2) for half in range(18, 3, -1))
+MAX_CAP = 5_000  # an arm that takes longer to forget makes a chain that takes too long to settle
+MAX_CODES = 2**62  # that fit an integer
+MAX_TRANSITIONS = 50_000_000  # 12 bytes each
+
+
+# ------------------------------------------------------------------------------- where ages end
+
+
+class Ages(NamedTuple):
+    """Caps and wraps of the arms, (N,); 0 for arms that are fully observed."""
+
+    caps: IntArray
+    wraps: IntArray
+
+    def at_least(self, age: int) -> Ages:
+        """No cap below an age."""
+        return self._replace(caps=np.where(self.caps > 0, np.maximum(self.caps, age), 0))
+
+
+def merged_ages(arms: Arms, tolerance: float) -> Ages:
+    """The fewest rows: past its cap an arm that forgets counts as never observed."""
+    return _ages(arms, tolerance, _cycle)
+
+
+def kept_ages(arms: Arms, tolerance: float) -> Ages:
+    """Past its cap an arm that forgets stays there, on its side of the limit: an index that tends
+    to that of a rival from below, say, must not be taken for equal."""
+    return _ages(arms, tolerance, lambda arm: _cycle(arm) or 1 + _swings(arm))
+
+
+def _ages(arms: Arms, tolerance: float, wrap_of: Callable[[Arm], int]) -> Ages:
+    hidden = [arm.observed != "always" for arm in arms]
+    wraps = [wrap_of(arm) if aging else 0 for arm, aging in zip(arms, hidden, strict=True)]
+    caps = [
+        _cap(arm, wrap, tolerance) if aging else 0
+        for arm, wrap, aging in zip(arms, wraps, hidden, strict=True)
+    ]
+    return Ages(np.array(caps), np.array(wraps))
+
+
+@lru_cache(maxsize=4096)
+def _cycle(arm: Arm) -> int:
+    """The period of the passive chain; 0 if it forgets."""
+    return 0 if forgets(arm.passive) else period(arm.passive)
+
+
+@lru_cache(maxsize=4096)
+def _swings(arm: Arm) -> bool:
+    """Whether the belief of an arm that forgets goes from side to side of its limit."""
+    eigenvalues = np.linalg.eigvals(arm.passive)
+    second = eigenvalues[np.argsort(-np.abs(eigenvalues))[1]]
+    return bool(second.real < -1e-9 and second.imag == 0)
+
+
+@lru_cache(maxsize=4096)
+def _cap(arm: Arm, wrap: int, tolerance: float) -> int:
+    """J: what ages past it fall back to has settled; MAX_CAP + 1 or more if that takes too long."""
+    if arm.states > 2 and wrap > 0:  # two beliefs near one limit, perhaps on either side of it
+        tolerance /= 2
+    age = settled_age(arm, tolerance, MAX_CAP + 1)
+    if age == wrap:  # as long as a period, or just that: is it settled at age 1 already?
+        away = np.eye(arm.states) - limit(np.linalg.matrix_power(arm.passive, wrap))
+        if float(np.abs(arm.active @ away).sum(1).max()) / 2 <= tolerance:
+            return age
+    return int(age + max(wrap - 1, 0))
+
+
+def check_caps(coarsest: Ages) -> None:
+    """TooLargeError if an arm forgets too slowly even at the coarsest tolerance."""
+    slow = int(coarsest.caps.argmax())
+    if coarsest.caps[slow] > MAX_CAP:
+        raise TooLargeError(
+            f"arm {slow + 1} takes more than {MAX_CAP:,} slots to forget what was seen, with "
+            f"beliefs rounded at {TOLERANCES[-1]:g}; that is the limit",
+            states=int(coarsest.caps[slow]),
+        )
+
+
+# ------------------------------------------------------------------------------------- the size
+
+
+def rows_of_arms(arms: Arms, ages: Ages) -> IntArray:
+    """The number of rows of each arm, (N,)."""
+    return np.where(ages.caps > 0, 1 + arms.sizes * ages.caps, arms.sizes)
+
+
+def table_size(arms: Arms, ages: Ages) -> int:
+    """The number of joint codes."""
+    return math.prod(rows_of_arms(arms, ages).tolist())
+
+
+def fully_observed_states(arms: Arms) -> int:
+    """The number of joint states of the arms that are fully observed."""
+    return math.prod(arm.states for arm in arms if arm.observed == "always")
+
+
+def count_states(arms: Arms, ages: Ages, plays: int) -> int:
+    """At most so many joint states are reachable; see the module."""
+    ways = [1] + [0] * plays  # by how many arms have age 1
+    for arm, cap, wrap in zip(arms, ages.caps.tolist(), ages.wraps.tolist(), strict=True):
+        if arm.observed != "always":
+            # Never observed, or of age 2..J; of age 1 too if J falls back to it.
+            aged = 1 + arm.states * (cap - 1 + (cap == wrap))
+            ways = _times(ways, aged, arm.states)
+    fewest = plays - arms.observed.count("always")
+    return fully_observed_states(arms) * (sum(ways[max(fewest, 0) :]) + 1)
+
+
+def count_transitions(arms: Arms, plays: int) -> int:
+    """At most so many transitions leave a joint state, all choices of K arms together."""
+    ways = [1] + [0] * plays
+    for arm in arms:
+        ways = _times(ways, *_widths(arm))
+    return ways[plays]
+
+
+def count_outcomes(arms: Arms, plays: int) -> int:
+    """At most so many transitions leave a joint state under one policy."""
+    always = math.prod(max(_widths(arm)) for arm in arms if arm.observed == "always")
+    hidden = sorted(arm.states for arm in arms if arm.observed != "always")
+    return always * math.prod(hidden[-plays:])
+
+
+def _times(ways: list[int], stay: int, play: int) -> list[int]:
+    """A polynomial times (stay + play z), up to its degree."""
+    return [stay * w + play * v for w, v in zip(ways, [0, *ways[:-1]], strict=True)]
+
+
+def _widths(arm: Arm) -> tuple[int, int]:
+    """To how many rows an arm may go from one row, left alone and played."""
+    if arm.observed != "always":
+        return 1, arm.states
+    widest = [int(np.count_nonzero(moves, axis=1).max()) for moves in (arm.passive, arm.active)]
+    return widest[0], widest[1]
+
+
+def readable(count: int) -> str:
+    """A number of states for people; from 10^12 on only its size."""
+    return f"{count:,}" if count < 10**12 else f"about 10^{math.log10(count):.0f}"
+
+
+# ------------------------------------------------------------------------------------ the chain
+
 
 class Layout(NamedTuple):
     """How information states become joint codes: arrays (N,).
 
-    caps: J_n; wraps: how far ages past the cap fall back, 0 if they become never seen; strides; and
-    always: whether the arm is always seen, which has neither cap nor wrap.
+    caps: J_n; wraps: how far ages past the cap fall back, 0 if they become never observed; strides;
+    and always: whether the arm is fully observed, which has neither cap nor wrap.
     """
 
     caps: Array
@@ -59,17 +238,14 @@ class Layout(NamedTuple):
 def joint_code(last_seen: Array, age: Array, layout: Layout) -> Array:
     """Joint codes (...) of information states (N, ...), NumPy or JAX; any age is folded.
 
-    last_seen: the state last seen, of arms always seen the state now; age: slots since, 0 if never
-    seen, of no meaning for arms always seen.
+    last_seen: the state last observed, of fully observed arms the state now; age: slots since, 0 if
+    never observed, of no meaning for fully observed arms.
     """
     xp = array_namespace(last_seen, age)
     column = (-1,) + (1,) * (age.ndim - 1)
     caps, wraps, strides, always = (x.reshape(column) for x in layout)
-    beyond = caps + 1 - wraps + (age - caps - 1) % xp.maximum(wraps, 1)
-    beyond = xp.where(wraps > 0, beyond, NEVER)
-    folded = xp.where(age > caps, beyond, age)
-    looked = xp.where(folded == NEVER, 0, folded + caps * last_seen)
-    return (xp.where(always, last_seen, looked) * strides).sum(0)
+    row = table_rows(InformationStates(last_seen, age), caps, wraps)
+    return (xp.where(always, last_seen, row) * strides).sum(0)
 
 
 class JointChain(NamedTuple):
@@ -77,8 +253,8 @@ class JointChain(NamedTuple):
 
     codes, chances: (2, rows, B), where an action (0: left alone, 1: played) leads from a row, as
     digit x stride, and how likely; widths: (2, N), how many of the B columns the rows of an arm
-    use; aged: (rows,), the one code that an arm seen only when played has after a slot alone, 0 for
-    arms always seen; idle, extra: (rows,), the expected reward alone, and what a play adds to it.
+    use; aged: (rows,), the one code that an arm observed when played has after a slot alone, 0 for
+    fully observed arms; idle, extra: (rows,), the expected reward alone, and what a play adds.
     """
 
     layout: Layout
@@ -106,7 +282,7 @@ def joint_chain(arms: Arms, ages: Ages) -> JointChain:
     radices = rows_of_arms(arms, ages)
     strides = np.append(np.cumprod(radices[:0:-1])[::-1], 1)
     each = [
-        _always_seen(arm) if arm.observed == "always" else _seldom_seen(arm, cap, wrap)
+        _fully_observed(arm) if arm.observed == "always" else _observed_when_played(arm, cap, wrap)
         for arm, cap, wrap in zip(arms, ages.caps.tolist(), ages.wraps.tolist(), strict=True)
     ]
     offsets = np.append(0, np.cumsum(radices)[:-1])
@@ -131,7 +307,7 @@ def joint_chain(arms: Arms, ages: Ages) -> JointChain:
     )
 
 
-def _seldom_seen(arm: Arm, cap: int, wrap: int) -> _ArmChain:
+def _observed_when_played(arm: Arm, cap: int, wrap: int) -> _ArmChain:
     chain = expansion(arm, cap)
     rows = len(chain.after)
     after = chain.after.copy()
@@ -147,7 +323,7 @@ def _seldom_seen(arm: Arm, cap: int, wrap: int) -> _ArmChain:
     )
 
 
-def _always_seen(arm: Arm) -> _ArmChain:
+def _fully_observed(arm: Arm) -> _ArmChain:
     targets = np.broadcast_to(np.arange(arm.states), arm.passive.shape)
     passive, active = (
         _narrowed(targets, moves / moves.sum(1, keepdims=True))
@@ -163,19 +339,33 @@ def _narrowed(targets: IntArray, chances: FloatArray) -> tuple[IntArray, FloatAr
     return np.take_along_axis(targets, order, 1), np.take_along_axis(chances, order, 1)
 
 
-def start_law(chain: JointChain, arms: Arms) -> tuple[IntArray, FloatArray]:
-    """The joint codes before the first slot and their chances: all arms were left alone for ever.
+class Start(NamedTuple):
+    """The joint codes before the first slot and their chances, (X,) each."""
 
-    An arm seen only when played is never seen; one always seen is in any state of its resting law.
-    """
-    codes, chances = np.zeros(1, np.int64), np.ones(1)
-    for arm, stride in zip(arms, chain.layout.strides, strict=True):
-        if arm.observed == "always":
-            law = resting_law(arm.passive)
-            states = np.flatnonzero(law)
-            codes = np.add.outer(codes, states * stride).ravel()
-            chances = np.outer(chances, law[states]).ravel()
-    return codes, chances
+    codes: IntArray
+    chances: FloatArray
+
+    @classmethod
+    def of(cls, chain: JointChain, arms: Arms) -> Start:
+        """Before the first slot all arms were left alone for ever.
+
+        An arm observed when played is never observed; a fully observed one is in any state of its
+        limiting distribution under passivity.
+        """
+        codes, chances = np.zeros(1, np.int64), np.ones(1)
+        for arm, stride in zip(arms, chain.layout.strides, strict=True):
+            if arm.observed == "always":
+                law = resting_law(arm.passive)
+                states = np.flatnonzero(law)
+                codes = np.add.outer(codes, states * stride).ravel()
+                chances = np.outer(chances, law[states]).ravel()
+        return cls(codes, chances)
+
+    def over(self, reachable: IntArray) -> FloatArray:
+        """The chances (R,) of all reachable codes (R,), sorted."""
+        chances = np.zeros(reachable.size)
+        chances[np.searchsorted(reachable, self.codes)] = self.chances
+        return chances
 
 
 def joint_rows(chain: JointChain, codes: IntArray) -> IntArray:
@@ -195,15 +385,15 @@ def _step(
     certain = chain.aged[rows].sum(1) - chain.aged[looked].sum(1)
     codes, chances = certain[:, None], np.ones((len(rows), 1))
     for k in range(who.shape[1]):
-        seldom = ~chain.layout.always[who[:, k]]
-        if not seldom.any():
+        hidden = ~chain.layout.always[who[:, k]]
+        if not hidden.any():
             continue
-        width = chain.widths[1, who[seldom, k]].max()
+        width = chain.widths[1, who[hidden, k]].max()
         ahead = chain.codes[1, :, :width][looked[:, k]]
         chance = chain.chances[1, :, :width][looked[:, k]]
-        if not seldom.all():  # arms always seen have their turn below
-            ahead = np.where(seldom[:, None], ahead, 0)
-            chance = np.where(seldom[:, None], chance, np.eye(1, width))
+        if not hidden.all():  # fully observed arms have their turn below
+            ahead = np.where(hidden[:, None], ahead, 0)
+            chance = np.where(hidden[:, None], chance, np.eye(1, width))
         codes, chances = _branch(codes, chances, ahead, chance)
     for n in np.flatnonzero(chain.layout.always):
         action = np.any(who == n, axis=1).astype(np.int64)

@@ -7,8 +7,8 @@ Where it is the same from all states, it solves, with the relative value h,
     g + h(x) = max_a r_a(x) + sum_x' P_a(x, x') h(x').
 
 Value iteration: for any v the increments w = max_a (r_a + P_a v) - v bracket the gain, min w <= g
-<= max w (Odoni), so a run ends when they agree to PRECISION times the largest reward. v moves by
-DAMPING x w only: periodic chains need that.
+<= max w (Odoni), so a run ends when they agree to a precision in units of the largest reward. v
+moves by a part of w only: periodic chains need that.
 
 The gain may differ between states, where what is not known for sure decides for ever. A run whose
 bounds hardly move therefore looks for the *end components*: sets of states that some choices keep
@@ -45,18 +45,20 @@ from rmab.errors import ConvergenceError
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["PRECISION", "Solution", "chain_gain", "end_components", "optimal_gain"]
+__all__ = ["MAX_SWEEPS", "Solution", "chain_gain", "end_components", "optimal_gain"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-PRECISION = 1e-9
-DAMPING = 0.8
 MAX_SWEEPS = 50_000
-MAX_WORK = 4e9  # transitions looked at in all sweeps: some fifteen seconds
-PATIENCE = 64  # sweeps before bounds count as standing still,
-STANDING = 0.5  # which they do if half of all sweeps did not narrow them to this part
+_MAX_WORK = 4e9  # transitions read in all sweeps
+_PRECISION = 1e-9  # of a gain, in units of the largest reward
+_DAMPING = 0.8  # the part of an increment by which values move
+# Bounds are checked after so many sweeps, then twice as many, ...; they count as standing still if
+# since the last check they did not narrow to this part.
+_FIRST_CHECK = 32
+_STALLED_RATIO = 0.5
 
 
 class Solution(NamedTuple):
@@ -75,24 +77,34 @@ class Solution(NamedTuple):
 
 
 def optimal_gain(
-    moves: Sequence[csr_array[Any, Any]], rewards: Sequence[FloatArray], start: FloatArray
+    moves: Sequence[csr_array[Any, Any]],
+    rewards: Sequence[FloatArray],
+    start: FloatArray,
+    *,
+    max_sweeps: int = MAX_SWEEPS,
 ) -> Solution:
-    """The largest gain; start: (R,), the chance of each state to be first."""
+    """The largest gain; start: (R,), the chance of each state to be first.
+
+    ConvergenceError after max_sweeps sweeps, or fewer where the transitions are many.
+    """
+    sweeps = _sweeps(moves, max_sweeps)
     precision = _precision(rewards)
     value = np.zeros(start.size)
     everything = _Classes(np.zeros(start.size, np.int64))
     allowed = np.ones((len(moves), 1), bool)
     ahead = partial(_ahead, moves, rewards, allowed)
-    before, check = np.inf, PATIENCE // 2
-    for sweep, (low, high) in enumerate(_bounds(ahead, value, everything, precision, moves)):
+    before, check = np.inf, _FIRST_CHECK
+    for sweep, (low, high) in enumerate(_bounds(ahead, value, everything, precision, sweeps)):
         gap = float(high[0] - low[0])
         if gap <= precision:
             break
         if sweep == check:
-            if gap > STANDING * before:
+            if gap > _STALLED_RATIO * before:
                 labels, stays = end_components(moves)
                 if labels.max() > 0:
-                    return _by_components(moves, rewards, start, value, _Classes(labels), stays)
+                    components = _Classes(labels)
+                    sweeps = _sweeps(moves, max_sweeps)
+                    return _by_components(moves, rewards, start, value, components, stays, sweeps)
                 before = np.inf  # one component alone: the bounds will meet
             else:
                 before, check = gap, 2 * check
@@ -106,8 +118,17 @@ def optimal_gain(
     )
 
 
-def chain_gain(move: csr_array[Any, Any], reward: FloatArray, start: FloatArray) -> float:
-    """The gain of a chain without choices; start: (R,), the chance of each state to be first."""
+def chain_gain(
+    move: csr_array[Any, Any],
+    reward: FloatArray,
+    start: FloatArray,
+    *,
+    max_sweeps: int = MAX_SWEEPS,
+) -> float:
+    """The gain of a chain without choices; start: (R,), the chance of each state to be first.
+
+    ConvergenceError as for `optimal_gain`.
+    """
     from scipy.sparse.csgraph import connected_components
 
     move.eliminate_zeros()
@@ -115,10 +136,11 @@ def chain_gain(move: csr_array[Any, Any], reward: FloatArray, start: FloatArray)
     closed = np.ones(int(part.max()) + 1, bool)
     closed[part[_leaves(move, part)]] = False
     classes = _Classes(np.where(closed, np.cumsum(closed) - 1, -1)[part])
-    weights = np.ones(1) if classes.count == 1 else _absorbed(move, classes, start)
+    sweeps = _sweeps([move], max_sweeps)
+    weights = np.ones(1) if classes.count == 1 else _absorbed(move, classes, start, sweeps)
     ahead = partial(_ahead, [move], [reward], np.ones((1, 1), bool))
     value, precision = np.zeros(reward.size), _precision([reward])
-    return float(_settled(_bounds(ahead, value, classes, precision, [move]), precision) @ weights)
+    return float(_settled(_bounds(ahead, value, classes, precision, sweeps), precision) @ weights)
 
 
 def end_components(moves: Sequence[csr_array[Any, Any]]) -> tuple[IntArray, BoolArray]:
@@ -175,11 +197,12 @@ class _Classes:
 
 
 def _precision(rewards: Sequence[FloatArray]) -> float:
-    return PRECISION * max(float(np.abs(reward).max()) for reward in rewards)
+    return _PRECISION * max(float(np.abs(reward).max()) for reward in rewards)
 
 
-def _sweeps(moves: Sequence[csr_array[Any, Any]]) -> int:
-    return max(1, min(MAX_SWEEPS, int(MAX_WORK / sum(move.nnz for move in moves))))
+def _sweeps(moves: Sequence[csr_array[Any, Any]], max_sweeps: int) -> int:
+    """How many sweeps over so many transitions may take."""
+    return max(1, min(max_sweeps, int(_MAX_WORK / sum(move.nnz for move in moves))))
 
 
 def _ahead(
@@ -204,15 +227,14 @@ def _bounds(
     value: FloatArray,
     classes: _Classes,
     precision: float,
-    moves: Sequence[csr_array[Any, Any]],
+    sweeps: int,
 ) -> Iterator[tuple[FloatArray, FloatArray]]:
     """Bounds (C,), (C,) on the gain of each class, one pair a sweep; value (R,) moves towards h."""
-    sweeps = _sweeps(moves)
     for _ in range(sweeps):
         gain = ahead(value) - value
         low, high = classes.lowest(gain), classes.highest(gain)
         yield low, high
-        value[classes.inside] += DAMPING * gain[classes.inside]
+        value[classes.inside] += _DAMPING * gain[classes.inside]
     raise ConvergenceError(
         f"value iteration over {value.size:,} states: the gain is known to "
         f"{np.max(high - low):.1e} after {sweeps:,} sweeps, {precision:.1e} is asked"
@@ -247,11 +269,12 @@ def _by_components(
     value: FloatArray,
     components: _Classes,
     stays: BoolArray,
+    sweeps: int,
 ) -> Solution:
     """The solution where the gain differs between states: steps 1 to 3 of the module."""
     precision = _precision(rewards)
     inside = partial(_ahead, moves, rewards, stays)
-    own = _settled(_bounds(inside, value, components, precision, moves), precision)  # (C,)
+    own = _settled(_bounds(inside, value, components, precision, sweeps), precision)  # (C,)
 
     nothing, leaves = [np.zeros(1)] * len(moves), ~stays
 
@@ -261,7 +284,6 @@ def _by_components(
 
     low = components.spread(own, np.full(start.size, own.min()))
     high = np.full(start.size, own.max())
-    sweeps = _sweeps(moves)
     for _ in range(sweeps):
         if np.max(high - low) <= precision:
             break
@@ -317,13 +339,15 @@ def _drop_dead_ends(moves: Sequence[csr_array[Any, Any]], stays: BoolArray) -> N
             stay &= (move @ fresh.astype(np.float64)) == 0
 
 
-def _absorbed(move: csr_array[Any, Any], classes: _Classes, start: FloatArray) -> FloatArray:
-    """The chances (C,) of ending up in each class from the start (R,)."""
-    mass, slots = start, _sweeps([move])
+def _absorbed(
+    move: csr_array[Any, Any], classes: _Classes, start: FloatArray, slots: int
+) -> FloatArray:
+    """The chances (C,) of ending up in each class from the start (R,), within so many slots."""
+    mass = start
     for _ in range(slots):
         # What is still on the way comes first.
         by_class = np.bincount(classes.labels + 1, mass, classes.count + 1).astype(np.float64)
-        if by_class[0] < PRECISION:
+        if by_class[0] < _PRECISION:
             return by_class[1:] / float(by_class[1:].sum())
         mass = mass @ move
     raise ConvergenceError(

@@ -1,1 +1,1 @@
-"""Choosing K arms together, a few slots ahead."""
+"""The tables by which K arms are chosen together, a few slots ahead."""

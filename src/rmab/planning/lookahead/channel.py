@@ -1,18 +1,17 @@
-"""What a channel is worth by itself at the end of a lookahead, at any information state.
+"""Gains and terminal values of channels in closed form, in any information state.
 
 As in `rmab.planning.lookahead.tables` the terminal values are the relative values V of each
 channel with a subsidy lambda = R(K + 1) - R(K) for every slot in which it is left alone.
 
-Let m = p11 - p01 be the memory and r the reward. As in `rmab.planning.channel.values` the best
-policy of one channel is two waits, k_0 after bad and k_1 after good: (w, 1) for m >= 0, (1, 1) or
-(1, 2) for m < 0. With a(k) = 1 - m^k, u_1 = b0 a(k_0) and u_0 = (1 - b0) a(k_1), each pair of
-waits has an excess over never playing that is a line in lambda,
-
-    e = (r u_1 - lambda (u_0 + u_1)) / (u_0 k_0 + u_1 k_1),
-
-and the highest line, or 0, is that of the channel; so R(k) is the least value of k lambda + sum_n
-e_n(lambda). Waits up to 8 are all tried and then some, each a third or half longer than the last.
-With D = (r + e (k_0 - k_1)) / (u_0 + u_1), h(0) = 0 and h(1) = D - r,
+The theory and the symbols (waits k_0 and k_1, weights u_0 and u_1, excess e, slope D, h) are those
+of `rmab.planning.channel.values`, which solves the same problem by policy iteration over waits of
+any length, in double precision, for one known subsidy. Here the subsidy is sought too, for many
+draws at once and inside compiled programs, where loops of unknown length do not pay. So the waits
+are taken from a list: (w, 1) for memory m = p11 - p01 >= 0, w up to 8 and then each a third or half
+longer than the last; (1, 1) or (1, 2) for m < 0. Each pair has an excess that is a line in lambda,
+e = (r u_1 - lambda (u_0 + u_1)) / (u_0 k_0 + u_1 k_1), and the highest line, or 0, is that of the
+channel; so R(k) is the least value of k lambda + sum_n e_n(lambda). With h(0) = 0, h(1) = D - r and
+m^k by products,
 
     V(b; 1) = h(0) + D b - lambda - e                  play
     V(s, k) = the largest of  V(b; 1),
@@ -42,18 +41,19 @@ from rmab.model.arms import (
     deviation,
     stationary_belief,
 )
-from rmab.policies.lookahead import Prospect, View
+from rmab.policies.lookahead import LookaheadState, LookaheadTables, PassivePath
 
-__all__ = ["ChannelOutlook", "channel_outlook", "channel_value", "channel_view"]
+__all__ = ["ChannelValues", "channel_state", "channel_tables", "channel_values", "terminal_value"]
 
 # Each but the first is the sum of two others, or twice one.
-WAITS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-HALVINGS = 8  # of the interval of subsidies
-FROZEN = 1e-6  # a channel that changes less than this counts as one that never does
+_WAITS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+_HALVINGS = 8  # of the interval of subsidies
+_MIN_CHANGE = 1e-6  # p01 + p10 of a channel that does not count as one that never changes
 
 
-class ChannelOutlook(NamedTuple):
-    """What ends a lookahead over channels, arrays (N, ...); see the module for the symbols.
+class ChannelValues(NamedTuple):
+    """The relative values of channels at one subsidy, arrays (N, ...); for the symbols see the
+    module.
 
     bad, good: h(0) and h(1); wait_bad, wait_good: k_0 and k_1, infinite for never.
     """
@@ -70,14 +70,14 @@ class ChannelOutlook(NamedTuple):
     wait_good: Array
 
 
-def channel_outlook(dynamics: Dynamics, plays: int) -> ChannelOutlook:
+def channel_values(dynamics: Dynamics, plays: int) -> ChannelValues:
     """Relative values of channels at the subsidy of the module; arrays (N, ...)."""
     p01, p11, reward = dynamics
     xp = array_namespace(p01, p11)
     reward = xp.broadcast_to(xp.asarray(reward, p01.dtype), p01.shape)
     lines = _lines(p01, p11, reward)
     subsidy = _subsidy(lines, reward, plays)
-    swings, moves = p11 < p01, 1 - p11 + p01 > FROZEN
+    swings, moves = p11 < p01, 1 - p11 + p01 > _MIN_CHANGE
     waits = _waits(p01)
     line = lines.level - subsidy * lines.fall
     excess = xp.maximum(line.max(0), 0)
@@ -88,10 +88,10 @@ def channel_outlook(dynamics: Dynamics, plays: int) -> ChannelOutlook:
     slope = (reward + excess * longer) / weight
     # Where never playing is as good, one of the two states may be worth plays while it lasts.
     chance, stop = xp.where(swings, p01, p11), xp.where(swings, p01, 1 - p11)
-    won = xp.maximum(reward * chance - subsidy, 0) / xp.where(stop > FROZEN, stop, 1)
+    won = xp.maximum(reward * chance - subsidy, 0) / xp.where(stop > _MIN_CHANGE, stop, 1)
     bad = xp.where(pays_off | ~swings | ~moves, 0, won)
     good = xp.where(pays_off, slope - reward, xp.where(swings | ~moves, 0, won))
-    return ChannelOutlook(
+    return ChannelValues(
         p01=p01,
         p11=p11,
         reward=reward,
@@ -106,7 +106,7 @@ def channel_outlook(dynamics: Dynamics, plays: int) -> ChannelOutlook:
 
 
 class _Lines(NamedTuple):
-    """The excess of each of WAITS as a line in the subsidy: level - subsidy fall, (W, N, ...) each.
+    """The excess of each of _WAITS, a line in the subsidy: level - subsidy fall, (W, N, ...) each.
 
     weight: u_0 + u_1.
     """
@@ -117,22 +117,22 @@ class _Lines(NamedTuple):
 
 
 def _waits(like: Array) -> Array:
-    """WAITS as (W, 1, ...), to broadcast against (N, ...)."""
-    return np.array(WAITS, like.dtype).reshape(-1, *[1] * like.ndim)
+    """_WAITS as (W, 1, ...), to broadcast against (N, ...)."""
+    return np.array(_WAITS, like.dtype).reshape(-1, *[1] * like.ndim)
 
 
 def _lines(p01: Array, p11: Array, reward: Array) -> _Lines:
     xp = array_namespace(p01)
     memory, rest = p11 - p01, stationary_belief(Dynamics(p01, p11, reward))
-    moves, swings, waits = 1 - memory > FROZEN, memory < 0, _waits(p01)
+    moves, swings, waits = 1 - memory > _MIN_CHANGE, memory < 0, _waits(p01)
     powers = {1: xp.maximum(memory, 0)}
-    for slots in WAITS[1:]:
+    for slots in _WAITS[1:]:
         part = max(w for w in powers if slots - w in powers)
         power = powers[part] * powers[slots - part]
         powers[slots] = xp.where(power > 1e-30, power, 0)  # denormals are slow
     after_bad = xp.where(swings, 1, waits)  # k_0
     after_good = xp.where(swings, xp.minimum(waits, 2), 1)
-    seen_good = rest * (1 - xp.where(swings, memory, xp.stack([powers[w] for w in WAITS])))
+    seen_good = rest * (1 - xp.where(swings, memory, xp.stack([powers[w] for w in _WAITS])))
     seen_bad = (1 - rest) * (1 - xp.where(swings & (waits > 1), memory * memory, memory))
     weight = xp.where(moves, seen_good + seen_bad, 1)
     cycle = xp.where(moves, seen_bad * after_bad + seen_good * after_good, 1)
@@ -161,54 +161,61 @@ def _subsidy(lines: _Lines, reward: Array, plays: int) -> Array:
 
     top = xp.broadcast_to(reward.max(0), (2, *reward.shape[1:]))
     start = xp.zeros_like(top), top, top * n_arms
-    least = repeat(HALVINGS, halve, start)[2]
+    least = repeat(_HALVINGS, halve, start)[2]
     return least[1] - least[0]
 
 
-def channel_value(outlook: ChannelOutlook, last_seen: Array, age: Array, belief: Array) -> Array:
+def terminal_value(values: ChannelValues, last_seen: Array, age: Array, belief: Array) -> Array:
     """V of information states and their beliefs; all broadcast against (N, ...)."""
-    xp = array_namespace(outlook.p01)
-    excess, memory = outlook.excess, outlook.p11 - outlook.p01
-    base = outlook.bad - outlook.subsidy - excess
-    value = base + outlook.slope * belief
-    later = base + outlook.slope * (outlook.p01 + memory * belief) - excess
+    xp = array_namespace(values.p01)
+    excess, memory = values.excess, values.p11 - values.p01
+    base = values.bad - values.subsidy - excess
+    value = base + values.slope * belief
+    later = base + values.slope * (values.p01 + memory * belief) - excess
     value = xp.where(memory < 0, xp.maximum(value, later), value)
     good = xp.asarray(last_seen) == 1
-    waiting = (age != NEVER) & (age <= xp.where(good, outlook.wait_good, outlook.wait_bad))
-    held = xp.where(good, outlook.good, outlook.bad) + (age - 1) * excess
+    waiting = (age != NEVER) & (age <= xp.where(good, values.wait_good, values.wait_bad))
+    held = xp.where(good, values.good, values.bad) + (age - 1) * excess
     value = xp.where(waiting, xp.maximum(value, held), value)
     return xp.where(excess > 0, value, xp.maximum(value, 0))
 
 
-def channel_view(outlook: ChannelOutlook, states: InformationStates, depth: int) -> View:
-    """What channels in information states (N, ...) offer in `depth` slots."""
-    xp = array_namespace(outlook.p01, states.age)
-    dynamics = Dynamics(outlook.p01, outlook.p11, outlook.reward)
-    memory = outlook.p11 - outlook.p01
+def channel_state(values: ChannelValues, states: InformationStates, depth: int) -> LookaheadState:
+    """What a lookahead of `depth` slots needs for channels in information states (N, ...)."""
+    xp = array_namespace(values.p01, states.age)
+    dynamics = Dynamics(values.p01, values.p11, values.reward)
+    memory = values.p11 - values.p01
 
-    def prospect(last_seen: Array, age: Array, belief: Array, slots: int) -> Prospect:
+    def path(last_seen: Array, age: Array, belief: Array, slots: int) -> PassivePath:
         beliefs = [belief]
         for _ in range(slots):
-            beliefs.append(outlook.p01 + memory * beliefs[-1])
+            beliefs.append(values.p01 + memory * beliefs[-1])
         older = xp.where(xp.asarray(age) == NEVER, NEVER, age + slots)
-        end = channel_value(outlook, last_seen, older, beliefs[slots])
+        end = terminal_value(values, last_seen, older, beliefs[slots])
         gains = []
         for ahead in range(slots):
-            bad, good = looked[slots - ahead - 1]
-            pays = (outlook.reward + good - bad) * beliefs[ahead]
+            bad, good = played[slots - ahead - 1]
+            pays = (values.reward + good - bad) * beliefs[ahead]
             gains.append(computed(pays + bad - end))
-        shows = [computed(xp.stack([1 - b, b])) for b in beliefs[: slots - 1]]
-        return Prospect(tuple(gains), tuple(shows))
+        shown = [computed(xp.stack([1 - b, b])) for b in beliefs[: slots - 1]]
+        return PassivePath(tuple(gains), tuple(shown))
 
     # V(s, d) for d = 1, ..., as (bad, good): what a play d slots before the end leads to.
-    looked = []
-    at = [outlook.p01, outlook.p11]
+    played = []
+    at = [values.p01, values.p11]
     for age in range(1, depth + 1):
-        looked.append([channel_value(outlook, s, np.int32(age), at[s]) for s in (0, 1)])
-        at = [outlook.p01 + memory * b for b in at]
-    seen = tuple(
-        tuple(prospect(s, np.int32(1), (outlook.p01, outlook.p11)[s], slots) for s in (0, 1))
+        played.append([terminal_value(values, s, np.int32(age), at[s]) for s in (0, 1)])
+        at = [values.p01 + memory * b for b in at]
+    observed = tuple(
+        tuple(path(s, np.int32(1), (values.p01, values.p11)[s], slots) for s in (0, 1))
         for slots in range(1, depth)
     )
     belief = stationary_belief(dynamics) + deviation(dynamics, states)
-    return View(prospect(states.last_seen, states.age, belief, depth), seen)
+    return LookaheadState(path(states.last_seen, states.age, belief, depth), observed)
+
+
+def channel_tables(values: ChannelValues, states: InformationStates, depth: int) -> LookaheadTables:
+    """The same for an agent to read: tables over information states, (N, ...) with the states."""
+    gains = [channel_state(values, states, slots).now.gains[0] for slots in range(1, depth + 1)]
+    bad = channel_state(values, states, 2).now.observation_probs[0][0]
+    return LookaheadTables((bad,), tuple(gains), None)

@@ -1,32 +1,21 @@
-"""What each arm is worth by itself at the end of a lookahead, and what plays add until then.
+"""Gains and terminal values of arms of any kind: the tables that a lookahead reads.
 
 Terminal values. Let every slot in which an arm is left alone pay a subsidy lambda, eq. (10): the
-arms part, and each has relative values of its own. They end the lookahead of
-`rmab.policies.lookahead.choose`. With R(k) the best average reward of k plays a slot in the
-long run, the bound of `rmab.planning.exact.bounds`, the subsidy is
+problem decouples, and each arm has relative values of its own. They end the lookahead of
+`rmab.policies.lookahead.choose`. With R(k) the best average reward of k plays a slot in the long
+run, the bound of `rmab.planning.exact.bound`, the subsidy is
 
     lambda = R(K + 1) - R(K),
 
 what one more play would be worth. It is at most the Lagrangian subsidy, the slope of R at K: that
 is the price of a play that may be put off until it is worth most, which K plays in every slot may
-not. Loss against the optimum at depth 2, in %, with terminal values of 0, at the Lagrangian subsidy
-and at this one (exact, known dynamics):
+not. docs/lookahead.md compares the choices.
 
-    arms                                       K   Whittle   zero    slope   this
-    the paper's                                1    .647     .001    .361    .001
-                                               2    .239     .072    .084    .043
-                                               3    .140     .019    .005    .000
-    four arms on which Whittle is poor         1   4.358     .040    .238    .040
-    89 sets of 3 or 4 random channels, mean  1-3    .289     .111    .115    .072
-                                     worst         3.882    1.380   4.541   1.139
-
-Subsidies in between did as well on the random sets; docs/lookahead.md says which were tried. With a
-terminal value of 0 plays that pay off only after the lookahead are never made.
-
-Channels have them in closed form, `rmab.planning.lookahead.channel`.
-
-*Other arms* have the mean of what SLOTS and SLOTS + 1 more slots are worth, by backward induction
-over the rows of a table (`rmab.planning.tables`); past its highest age an arm is never seen again.
+Channels have them in closed form, `rmab.planning.lookahead.channel`. Other arms have the mean of
+what so many and one more slot are worth, by backward induction over the rows of a table
+(`rmab.planning.tables`); past its highest age an arm is never observed again. R(k) comes from the
+same induction at a few subsidies, not from the linear programme of the bound: it is filled anew in
+every episode, for many draws at once, on NumPy or JAX.
 
 Left alone for d slots an arm is worth u_d, u_0 = V; the gain of a play with d slots left is a_d:
 
@@ -43,44 +32,39 @@ import numpy.typing as npt
 
 from rmab.linalg import repeat, resting
 from rmab.model.arms import Arms, Array, Dynamics, InformationStates, array_namespace
-from rmab.model.beliefs import after, table_rows
 from rmab.model.information import expansion
 from rmab.planning.index.news import fading
-from rmab.planning.lookahead.channel import channel_outlook, channel_view
+from rmab.planning.lookahead.channel import channel_state, channel_values
 from rmab.planning.tables import Model
-from rmab.policies.lookahead import Outlook, View, table_view
+from rmab.policies.lookahead import LookaheadState, LookaheadTables, state_from_tables
 
-__all__ = [
-    "fill_outlook",
-    "known_view",
-    "known_wraps",
-    "terminal_values",
-]
+__all__ = ["fill_lookahead", "known_lookahead", "known_wraps"]
 
 IntArray = npt.NDArray[np.int64]
 
-SLOTS = 24  # after which the values of arms that are not channels are taken
+_SLOTS = 24  # after which the values of arms that are not channels are taken
 # Subsidies tried first, in units of the largest difference of an arm's rewards.
-SUBSIDIES = (-8.0, -4.0, -2.0, -1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
-FINER = 8  # subsidies tried next, between those that were best
+_SUBSIDIES = (-8.0, -4.0, -2.0, -1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
+_FINER_SUBSIDIES = 8  # tried next, between those that were best
 
 
 class _Rows(NamedTuple):
     """The arms over their rows: how they move (S, N, I, trials), what they pay (N, I, trials).
 
-    drifts are read for arms always seen alone, rows of other arms are as if they were too.
+    passive_probs are read for fully observed arms alone; rows of other arms are filled as if they
+    were too.
     """
 
-    shows: Array
-    drifts: Array
-    idle: Array
-    pays: Array
+    observation_probs: Array
+    passive_probs: Array
+    reward_passive: Array
+    reward_active: Array
     always: npt.NDArray[np.bool_]  # (N, 1, 1)
     wraps: IntArray  # (N,)
 
     def played(self, value: Array) -> Array:
         """E of values (N, I, trials) after a play."""
-        return self._seen(self.shows, value)
+        return self.after_observing(self.observation_probs, value)
 
     def alone(self, value: Array) -> Array:
         """E of values (N, I, trials) after a slot alone."""
@@ -95,22 +79,23 @@ class _Rows(NamedTuple):
         )
         aged = xp.concatenate([by_state[:, :, 1:], last], 2).reshape(value[:, 1:].shape)
         aged = xp.concatenate([value[:, :1], aged], 1)
-        return (
-            xp.where(self.always, self._seen(self.drifts, value), aged) if self.any_always else aged
-        )
+        if not self.any_always:
+            return aged
+        return xp.where(self.always, self.after_observing(self.passive_probs, value), aged)
 
     @property
     def any_always(self) -> bool:
         return bool(self.always.any())
 
     def _by_state(self, value: Array) -> Array:
-        """(N, I, trials) as (N, S, J, trials), without never seen."""
-        S = self.shows.shape[0]
+        """(N, I, trials) as (N, S, J, trials), without never observed."""
+        S = self.observation_probs.shape[0]
         return value[:, 1:].reshape(value.shape[0], S, -1, value.shape[2])
 
-    def _seen(self, chances: Array, value: Array) -> Array:
-        looked = self._by_state(value)[:, :, 0]  # (N, S, trials)
-        return sum(chances[s] * looked[:, s, None] for s in range(chances.shape[0]))
+    def after_observing(self, chances: Array, value: Array) -> Array:
+        """E of values (N, I, trials) when a state is observed with such chances (S, N, ...)."""
+        fresh = self._by_state(value)[:, :, 0]  # (N, S, trials)
+        return sum(chances[s] * fresh[:, s, None] for s in range(chances.shape[0]))
 
 
 def _rows(model: Model, max_age: int, wraps: IntArray | None) -> _Rows:
@@ -119,84 +104,87 @@ def _rows(model: Model, max_age: int, wraps: IntArray | None) -> _Rows:
     xp: Any = array_namespace(passive, active)
     S, _, N, width = passive.shape
     flat = [m.reshape(S, S, -1) for m in (passive, active)]
-    ages = fading(flat[0], xp.swapaxes(flat[1], 0, 1), max_age)  # (J, next, seen, N trials)
-    seen = xp.moveaxis(ages, 0, 2).reshape(S, S * max_age, N, width)
-    # States that an arm does not have must not count as places to rest.
-    rest = xp.zeros((S, N, width), passive.dtype)
-    for states in {kind.states for kind in model.kinds}:
-        which = np.flatnonzero([kind.states == states for kind in model.kinds])
-        law = resting(passive[:states, :states][:, :, which])
-        padded = xp.concatenate([law, xp.zeros((S - states, *law.shape[1:]), law.dtype)])
-        place = (np.arange(N)[:, None] == which).astype(passive.dtype)  # (N, members)
-        rest = rest + (place[None, :, :, None] * padded[:, None]).sum(2)
-    shows = xp.moveaxis(xp.concatenate([rest[:, None], seen], 1), 2, 1)  # (S, N, I, trials)
-    drift = xp.repeat(xp.moveaxis(passive, 0, 2), max_age, 2)  # (next, N, S J, trials)
-    drifts = xp.concatenate([rest[:, :, None], drift], 2)
+    ages = fading(flat[0], xp.swapaxes(flat[1], 0, 1), max_age)  # (J, next, last, N trials)
+    beliefs = xp.moveaxis(ages, 0, 2).reshape(S, S * max_age, N, width)
+    rest = _limiting(model)
+    shown = xp.moveaxis(xp.concatenate([rest[:, None], beliefs], 1), 2, 1)  # (S, N, I, trials)
+    by_row = xp.repeat(xp.moveaxis(passive, 0, 2), max_age, 2)  # (next, N, S J, trials)
+    moved = xp.concatenate([rest[:, :, None], by_row], 2)
     always = np.array([kind.always for kind in model.kinds])[:, None, None]
 
     def paid(reward: Array) -> Array:
         """(S, N, 1) to (N, I, trials)."""
-        expected = (shows * reward[:, :, None]).sum(0)
+        expected = (shown * reward[:, :, None]).sum(0)
         if not always.any():
             return expected
         by_row = xp.repeat(xp.moveaxis(reward, 0, 1), max_age, 1)  # (N, S J, 1)
         own = xp.concatenate([(rest * reward).sum(0)[:, None], by_row + 0 * expected[:, 1:]], 1)
         return xp.where(always, own, expected)
 
-    return _Rows(
-        shows, drifts, paid(model.reward_passive), paid(model.reward_active), always, wraps
-    )
+    return _Rows(shown, moved, paid(model.reward_passive), paid(model.reward_active), always, wraps)
 
 
-def fill_outlook(
+def _limiting(model: Model) -> Array:
+    """The limiting distribution under passivity, (S, N, trials); 0 for states an arm lacks."""
+    passive = model.moves.passive
+    xp: Any = array_namespace(passive)
+    S, _, N, width = passive.shape
+    rest = xp.zeros((S, N, width), passive.dtype)
+    # Arms of one size together: states that an arm does not have must not count as places to rest.
+    for states in {kind.states for kind in model.kinds}:
+        which = np.flatnonzero([kind.states == states for kind in model.kinds])
+        law = resting(passive[:states, :states][:, :, which])
+        padded = xp.concatenate([law, xp.zeros((S - states, *law.shape[1:]), law.dtype)])
+        place = (np.arange(N)[:, None] == which).astype(passive.dtype)  # (N, members)
+        rest = rest + (place[None, :, :, None] * padded[:, None]).sum(2)
+    return rest
+
+
+def fill_lookahead(
     model: Model, max_age: int, plays: int, depth: int, wraps: IntArray | None = None
-) -> Outlook:
+) -> LookaheadTables:
     """The tables of arms of any kind, trials last.
 
-    wraps: (N,), how far ages past max_age fall back; 0, or no wraps: they become never seen.
+    wraps: (N,), how far ages past max_age fall back; 0, or no wraps: they become never observed.
     """
     rows = _rows(model, max_age, wraps)
-    value = _terminal(rows, plays)
+    value = _terminal_values(rows, plays)
     gains = []
     for _ in range(depth):
         alone = rows.alone(value)
-        gains.append(rows.pays - rows.idle + rows.played(value) - alone)
-        value = rows.idle + alone
-    drifts = tuple(rows.drifts[:-1]) if rows.any_always else None
-    return Outlook(tuple(rows.shows[:-1]), tuple(gains), drifts)
+        gains.append(rows.reward_active - rows.reward_passive + rows.played(value) - alone)
+        value = rows.reward_passive + alone
+    passive = tuple(rows.passive_probs[:-1]) if rows.any_always else None
+    return LookaheadTables(tuple(rows.observation_probs[:-1]), tuple(gains), passive)
 
 
-def terminal_values(model: Model, max_age: int, plays: int, wraps: IntArray | None = None) -> Array:
+def _terminal_values(rows: _Rows, plays: int) -> Array:
     """What each row is worth at the end, (N, I, trials), against the row of (0, 1)."""
-    return _terminal(_rows(model, max_age, wraps), plays)
-
-
-def _terminal(rows: _Rows, plays: int) -> Array:
     subsidy = _subsidy(rows, plays)
 
     def induct(_: Any, values: tuple[Array, Array]) -> tuple[Array, Array]:
         return _one_slot_more(rows, subsidy, values[0]), values[0]
 
-    nothing = array_namespace(rows.idle).zeros_like(rows.idle)
-    last, before = repeat(SLOTS + 1, induct, (nothing, nothing))
+    nothing = array_namespace(rows.reward_passive).zeros_like(rows.reward_passive)
+    last, before = repeat(_SLOTS + 1, induct, (nothing, nothing))
     value = (last + before) / 2
     return value - value[:, 1:2]
 
 
 def _one_slot_more(rows: _Rows, subsidy: Array, value: Array) -> Array:
     xp = array_namespace(value)
-    left = rows.idle + subsidy + rows.alone(value)
-    return xp.maximum(left, rows.pays + rows.played(value))
+    left = rows.reward_passive + subsidy + rows.alone(value)
+    return xp.maximum(left, rows.reward_active + rows.played(value))
 
 
 def _subsidy(rows: _Rows, plays: int) -> Array:
-    """R(K + 1) - R(K), (trials,), with what SLOTS slots bring after as many others.
+    """R(K + 1) - R(K), (trials,), with what _SLOTS slots bring after as many others.
 
     R(k) is the least of the sum of gains - (N - k) subsidy over the subsidies tried.
     """
-    xp = array_namespace(rows.idle)
-    n_arms, width = rows.idle.shape[0], rows.idle.shape[2]
-    rewards = [rows.idle, rows.pays]
+    xp = array_namespace(rows.reward_passive)
+    n_arms, width = rows.reward_passive.shape[0], rows.reward_passive.shape[2]
+    rewards = [rows.reward_passive, rows.reward_active]
     spread = xp.maximum(*(x.max((0, 1)) for x in rewards)) - xp.minimum(
         *(x.min((0, 1)) for x in rewards)
     )
@@ -209,15 +197,17 @@ def _subsidy(rows: _Rows, plays: int) -> Array:
         def induct(_: Any, state: tuple[Array]) -> tuple[Array]:
             return (_one_slot_more(rows, subsidy, state[0]),)
 
-        half = repeat(SLOTS // 2, induct, (xp.zeros_like(rows.idle),))
-        whole = repeat(SLOTS // 2, induct, half)
+        half = repeat(_SLOTS // 2, induct, (xp.zeros_like(rows.reward_passive),))
+        whole = repeat(_SLOTS // 2, induct, half)
         earned = whole[0] - half[0]
         start = earned[:, 0]
         if rows.any_always:  # at rest it may be in any state
             start = xp.where(
-                rows.always[:, 0], rows._seen(rows.drifts[:, :, :1], earned)[:, 0], start
+                rows.always[:, 0],
+                rows.after_observing(rows.passive_probs[:, :, :1], earned)[:, 0],
+                start,
             )
-        return start.sum(0) / (SLOTS // 2)
+        return start.sum(0) / (_SLOTS // 2)
 
     def tried(subsidies: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
         """R(K), R(K + 1) and where they are, (2, trials) each, from subsidies (number, trials)."""
@@ -232,47 +222,38 @@ def _subsidy(rows: _Rows, plays: int) -> Array:
         best: tuple[Array, Array] = repeat(len(subsidies), one, found)
         return best
 
-    most = xp.full((2, width), np.inf, rows.idle.dtype)
-    first = xp.asarray(np.array(SUBSIDIES, rows.idle.dtype))[:, None] * spread
+    most = xp.full((2, width), np.inf, rows.reward_passive.dtype)
+    first = xp.asarray(np.array(_SUBSIDIES, rows.reward_passive.dtype))[:, None] * spread
     found = tried(first, (most, xp.zeros_like(most)))
     # Fewer plays cost more: the subsidy of K + 1 is the lower one.
     step = xp.maximum(spread / 4, xp.abs(found[1]) / 2)
     low, high = found[1][1] - step[1], found[1][0] + step[0]
-    parts = np.arange(1, FINER + 1, dtype=rows.idle.dtype)[:, None] / (FINER + 1)
+    parts = np.arange(1, _FINER_SUBSIDIES + 1, dtype=rows.reward_passive.dtype)[:, None] / (
+        _FINER_SUBSIDIES + 1
+    )
     least, _ = tried(low + (high - low) * parts, found)
     return least[1] - least[0]
 
 
-def known_view(
+def known_lookahead(
     arms: Arms, plays: int, depth: int, max_age: int
-) -> Callable[[InformationStates], View]:
-    """For known arms: from information states (N, X) to what is offered there.
+) -> Callable[[InformationStates], LookaheadState]:
+    """For known arms: from information states (N, X) to what a lookahead needs there.
 
-    An arm always seen has its state as the last seen and any age; max_age: ages that are told apart
-    unless all arms are channels.
+    A fully observed arm has its state now as the last observed, and any age; max_age: ages that are
+    distinguished unless all arms are channels.
     """
     if arms.are_channels:
-        channels = channel_outlook(Dynamics(*(x[:, None] for x in arms.dynamics)), plays)
-        return lambda states: channel_view(channels, states, depth)
+        values = channel_values(Dynamics(*(x[:, None] for x in arms.dynamics)), plays)
+        return lambda states: channel_state(values, states, depth)
     wraps = known_wraps(arms, max_age)
-    outlook = fill_outlook(Model.of(arms), max_age, plays, depth, wraps)
+    tables = fill_lookahead(Model.of(arms), max_age, plays, depth, wraps)
     always = np.array([kind.always for kind in arms.kinds])
-
-    def view(states: InformationStates) -> View:
-        age = np.where(always[:, None], 1, states.age)
-
-        def read(table: Array, ahead: int) -> Array:
-            there = after(InformationStates(states.last_seen, age), ahead)
-            row = table_rows(there, max_age, wraps[:, None])
-            return np.take_along_axis(table[:, :, 0], row, 1)
-
-        return table_view(outlook, always, depth, read)
-
-    return view
+    return lambda states: state_from_tables(tables, states, depth, wraps, always)
 
 
 def known_wraps(arms: Arms, max_age: int) -> IntArray:
-    """(N,) how far ages past max_age fall back; 0: they become never seen."""
+    """(N,) how far ages past max_age fall back; 0: they become never observed."""
     return np.array(
         [0 if arm.observed == "always" else expansion(arm, max_age).wrap for arm in arms]
     )

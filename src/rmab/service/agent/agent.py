@@ -42,7 +42,7 @@ from rmab.errors import (
 )
 from rmab.federation.messages import RoundMessage, parse_round
 from rmab.federation.player import Player
-from rmab.policies.settings import shown
+from rmab.reading import shown
 from rmab.service.agent.client import make_client
 from rmab.service.agent.exchange import Exchange
 from rmab.service.agent.limits import AgentLimits

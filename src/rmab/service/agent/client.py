@@ -14,7 +14,7 @@ import httpx
 
 from rmab.errors import FederationError, ProtocolError
 from rmab.federation.checks import read_object
-from rmab.policies.settings import shown
+from rmab.reading import shown
 from rmab.service.agent.limits import AgentLimits
 
 __all__ = ["Answer", "Client", "NotReachedError", "make_client"]

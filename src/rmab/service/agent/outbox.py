@@ -27,8 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError, ProtocolError, StorageError
-from rmab.federation.config import Shape
-from rmab.federation.messages import RoundMessage, Upload, parse_upload
+from rmab.federation.messages import RoundMessage, Shape, Upload, parse_upload
 from rmab.federation.player import Player
 from rmab.service.agent.state_file import AgentFile, KeptIncarnation
 

@@ -1,9 +1,12 @@
 """Plans in the making: from counts to what the database keeps and what agents are told.
 
-Round r + 1's plan is a function of the seed, the counts that were merged when r closed, r + 1 and
-the lane. Plans are made one after another in a thread of their own; JAX is not loaded until the
-first one is. A round's message is the same for all agents of a lane but for the name in it. Where
-lanes have plans of their own, the one of a lane is made when its agent first asks, and kept.
+Round r + 1's plan is a function of the seed, the counts that there were when r closed, r + 1 and
+the lane. What a lane's learner sees of them is for the federation's aggregation to say
+(`rmab.federation.aggregation`): their sum, or what it makes of the counts of each agent.
+
+Plans are made one after another in a thread of their own; JAX is not loaded until the first one is.
+A round's message is the same for all agents of a lane but for the name in it. Where lanes have
+plans of their own, the one of a lane is made when its agent first asks, and kept.
 
 Estimates of the arms are for people. From observations at all gaps they are draws from the
 posterior and may take seconds, the first of them several for compilation. So rounds do not wait for
@@ -18,23 +21,27 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
+from rmab.federation.aggregation import Aggregation, evidence_of
 from rmab.federation.config import Federation
-from rmab.federation.messages import Merged, RoundMessage
-from rmab.policies.plans import Plan, parse_plan
+from rmab.federation.messages import Merged, RoundMessage, parse_plan, plan_table
+from rmab.policies.plans import Plan
 from rmab.service.server.telemetry import Metrics
 from rmab.service.store.store import OpenRound, Store
 from rmab.service.store.uploads import LaneCounts
 from rmab.service.store.writer import Jobs
 
 __all__ = [
+    "Counted",
     "Estimates",
     "Planned",
     "Planning",
     "RoundPlanning",
     "Tasks",
-    "counts_by_lane",
     "plan_json",
 ]
 
@@ -54,20 +61,36 @@ class Planned(Protocol):
 
 
 class Planning(Protocol):
-    """What makes plans and estimates; `rmab.federation.planner.Planner` in earnest.
+    """What makes plans and estimates; `rmab.federation.planner.Planner` in earnest."""
 
-    evidence: the sum of all counts (`Merged`), or those of each agent (`LaneCounts`) where a lane's
-    plan is made from them; a lane beyond them has given nothing.
-    """
-
-    def plan(self, evidence: Any, number: int, lane: int = 0) -> Planned: ...
+    def plan(self, merged: Merged, number: int, lane: int = 0) -> Planned: ...
 
     def estimates(self, merged: Merged) -> Arms: ...
 
 
-def counts_by_lane(federation: Federation) -> bool:
-    """Whether a lane's plan is made from the counts of each agent, not from their sum alone."""
-    return getattr(federation, "aggregation", "sum") != "sum"
+class Counted(NamedTuple):
+    """What a round is planned from: the sum of all counts, and where that is not enough for its
+    aggregation, the counts of each agent."""
+
+    merged: Merged
+    by_lane: LaneCounts | None
+
+    def evidence(self, aggregation: Aggregation, lane: int) -> Merged:
+        """What the learner of a lane sees."""
+        if self.by_lane is None:
+            return self.merged
+        counts, visits = ([*x, *self._nothing(x, lane)] for x in self.by_lane)
+        given = [np.asarray(of_agent.any(), np.int64) for of_agent in visits]
+        return Merged(
+            evidence_of(aggregation, counts, lane),
+            evidence_of(aggregation, visits, lane),
+            evidence_of(aggregation, given, lane).item(),
+        )
+
+    @staticmethod
+    def _nothing(x: npt.NDArray[np.int64], lane: int) -> npt.NDArray[np.int64]:
+        """What agents have given that were enrolled since, up to this lane."""
+        return np.zeros((max(0, lane + 1 - len(x)), *x.shape[1:]), x.dtype)
 
 
 class Tasks:
@@ -130,7 +153,6 @@ class RoundPlanning:
         self._metrics = metrics
         self._executor = ThreadPoolExecutor(1, "rmab-planner")
         self._busy = False  # whether its thread makes a plan
-        self._one_for_all = federation.draws == "shared" and not counts_by_lane(federation)
         self._opened: OpenRound | None = None
         self._plan: Plan | None = None  # of lane 0
         self._messages: dict[int, asyncio.Future[Parts]] = {}  # by lane
@@ -149,12 +171,13 @@ class RoundPlanning:
         self.estimates.stop(patient=patient)
         self._executor.shutdown(wait=patient, cancel_futures=True)
 
-    async def plan(self, evidence: Merged | LaneCounts, number: int, lane: int = 0) -> Planned:
+    async def plan(self, counted: Counted, number: int, lane: int = 0) -> Planned:
         """The plan of round `number` for a lane, from what was counted before it."""
 
         def work() -> Planned:
             self._busy = True
             try:
+                evidence = counted.evidence(self._federation.shares, lane)
                 return self._planner.get().plan(evidence, number, lane)
             finally:
                 self._busy = False
@@ -180,7 +203,7 @@ class RoundPlanning:
 
     async def message(self, lane: int) -> Parts:
         """The open round's message for a lane, before and after the agent's name."""
-        if self._one_for_all:
+        if not self._federation.plan_per_agent:
             lane = 0
         if lane not in self._messages:
             work = self._tasks.start(self._written(lane))
@@ -205,8 +228,8 @@ class RoundPlanning:
         kept = await self._jobs.run(lambda store: store.plan(opened.number, lane))
         if kept is not None:
             return self._read(kept)
-        evidence = opened.merged if opened.by_lane is None else opened.by_lane
-        plan = (await self.plan(evidence, opened.number, lane)).plan
+        counted = Counted(opened.merged, opened.by_lane)
+        plan = (await self.plan(counted, opened.number, lane)).plan
         text = plan_json(plan)
         await self._jobs.run(lambda store: _save_plan(store, opened.number, lane, text))
         return plan
@@ -267,7 +290,7 @@ class Estimates:
 
 def plan_json(plan: Plan) -> bytes:
     """A plan as the database keeps it: compact JSON."""
-    return json.dumps(plan.to_table(), separators=(",", ":"), allow_nan=False).encode()
+    return json.dumps(plan_table(plan), separators=(",", ":"), allow_nan=False).encode()
 
 
 def _save_plan(store: Store, number: int, lane: int, text: bytes) -> None:

@@ -22,39 +22,30 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from rmab.errors import ProtocolError, StorageError
 from rmab.federation.config import Federation
-from rmab.federation.coordinator import Coordinator, first_limit
 from rmab.federation.messages import Merged, Upload
-from rmab.federation.rounds import LONGEST, visits_can_end
+from rmab.federation.rounds import LONGEST, Coordinator, first_limit, visits_can_end
 from rmab.policies.plans import Plan
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.planning import (
+    Counted,
     Planning,
     RoundPlanning,
     Tasks,
-    counts_by_lane,
     plan_json,
 )
 from rmab.service.server.telemetry import Log, Metrics
 from rmab.service.store.credentials import Sighting
-from rmab.service.store.store import AgentRow, OpenRound, Store, claimed_store, rewards_by_state
-from rmab.service.store.uploads import LaneCounts, Totals
+from rmab.service.store.store import AgentRow, OpenRound, Store, claimed_store
+from rmab.service.store.uploads import Totals
 from rmab.service.store.writer import Jobs
 
 __all__ = ["LongPolls", "Presence", "Rounds"]
 
 N = TypeVar("N", int, float)
-
-
-class _Counted(NamedTuple):
-    """What the database has when a round is to be planned."""
-
-    merged: Merged
-    by_lane: LaneCounts | None
-    totals: Totals
 
 
 class Rounds:
@@ -81,8 +72,7 @@ class Rounds:
         self._database = database
         self._log = log
         self._metrics = metrics
-        self._rewards = rewards_by_state(federation)
-        self._by_lane = counts_by_lane(federation)
+        self._rewards = federation.rewards
         self._tasks = Tasks()
         self.jobs = Jobs()
         self.planning = RoundPlanning(
@@ -143,7 +133,7 @@ class Rounds:
         return claimed_store(self._database, self.federation, self.limits.store)
 
     async def _first_round(self) -> tuple[OpenRound, Plan]:
-        counted = await self.jobs.run(self._counted)
+        counted, _ = await self.jobs.run(self._counted)
         opened, plan = await self._draft(1, first_limit(self.federation.schedule), counted)
         await self.jobs.run(lambda store: store.open_round(opened))
         return opened, plan
@@ -271,12 +261,12 @@ class Rounds:
         """Close the open round and open the next."""
         closing = self.opened
         number = closing.number + 1
-        counted = await self.jobs.run(self._counted)
+        counted, totals = await self.jobs.run(self._counted)
         # The limit is of what was reported until now; who reports while the plan is made is
         # awaited in the next round all the same.
         limit = self._coordinator.next(self.federation.schedule).limit
         opened, plan = await self._draft(number, limit, counted)
-        slots = counted.totals.slots - self._slots_before
+        slots = totals.slots - self._slots_before
         reward = self._mean_reward(counted.merged, closing.merged, slots)
         reports, now = self.reports, self.clock()
 
@@ -290,7 +280,7 @@ class Rounds:
             self.forget(name)
         following = self._coordinator.next(self.federation.schedule)
         coordinator = Coordinator(number, opened.limit, self.federation.deadline, following.awaited)
-        self._slots_before = counted.totals.slots
+        self._slots_before = totals.slots
         self._metrics.rounds_closed.labels(reason).inc()
         self._log(
             "info",
@@ -304,15 +294,14 @@ class Rounds:
         self._enter(opened, plan, coordinator)
         self._log("info", "round open", round=number, limit=opened.limit)
 
-    def _counted(self, store: Store) -> _Counted:
+    def _counted(self, store: Store) -> tuple[Counted, Totals]:
         """A job: all that the next plan is made from, as of one moment."""
-        by_lane = store.counts_by_lane() if self._by_lane else None
-        return _Counted(store.merged(), by_lane, store.totals())
+        by_lane = None if self.federation.shares.running else store.counts_by_lane()
+        return Counted(store.merged(), by_lane), store.totals()
 
-    async def _draft(self, number: int, limit: int, counted: _Counted) -> tuple[OpenRound, Plan]:
+    async def _draft(self, number: int, limit: int, counted: Counted) -> tuple[OpenRound, Plan]:
         """Round `number` as it would open now; limit: its slots, unless the policy sets them."""
-        evidence = counted.merged if counted.by_lane is None else counted.by_lane
-        planned = await self.planning.plan(evidence, number)
+        planned = await self.planning.plan(counted, number)
         # A policy with lengths of its own has no other rule.
         own = planned.limit is not None
         opened = OpenRound(

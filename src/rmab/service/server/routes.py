@@ -24,8 +24,8 @@ from starlette.types import ASGIApp
 
 from rmab.errors import ProtocolError
 from rmab.federation.checks import LARGEST, malformed, read_object
-from rmab.federation.config import NAME_RULE, is_name
-from rmab.policies.settings import shown
+from rmab.federation.messages import NAME_RULE, is_name
+from rmab.reading import shown
 from rmab.service.server.identity import Access
 from rmab.service.server.middleware import Middleware, json_answer
 from rmab.service.server.openapi import document

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from rmab.errors import StorageError
 from rmab.federation.config import Federation
+from rmab.federation.messages import plan_table
 from rmab.policies.plans import Plan
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.telemetry import Metrics
@@ -186,7 +187,7 @@ def _round_table(row: RoundRow, reports: int) -> Table:
 
 def _indices(plan: Plan, federation: Federation) -> list[Table | None]:
     """The index of every arm by state and age, where the plan is a table of them."""
-    table = plan.to_table()
+    table = plan_table(plan)
     if table["kind"] != "index":
         return [None] * len(federation.arms)
     J = table["max_age"]

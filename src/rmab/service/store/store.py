@@ -14,9 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from rmab.errors import FederationError, StorageError
 from rmab.federation.config import Federation
 from rmab.federation.messages import Merged, Record, Upload
@@ -35,7 +32,6 @@ __all__ = [
     "claimed_store",
     "default_database",
     "open_store",
-    "rewards_by_state",
 ]
 
 
@@ -108,14 +104,6 @@ class RewardRow(NamedTuple):
     reward: float | None
 
 
-def rewards_by_state(federation: Federation) -> npt.NDArray[np.float64]:
-    """What a play pays, (S, N); 0 in states that an arm does not have."""
-    rewards = np.zeros((max(federation.shape.states), len(federation.arms)))
-    for n, arm in enumerate(federation.arms):
-        rewards[: arm.states, n] = arm.reward
-    return rewards
-
-
 def default_database(federation_file: Path) -> str:
     """Beside the federation's file."""
     return str(federation_file.with_suffix(".db"))
@@ -162,7 +150,7 @@ class Store:
         self.limits = limits
         self.credentials = Credentials(database)
         self._ledger = Ledger(database, federation.shape, limits)
-        self._rewards = rewards_by_state(federation)
+        self._rewards = federation.rewards
         self._claimed = False
         self._claims = ""
         self._inside = False

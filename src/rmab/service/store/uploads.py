@@ -24,8 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmab.federation.config import Shape
-from rmab.federation.messages import Merged, Record, Upload
+from rmab.federation.messages import Merged, Record, Shape, Upload
 from rmab.service.store.database import Database, Value
 from rmab.service.store.limits import StoreLimits
 

@@ -1,0 +1,320 @@
+"""How the agents of a batch choose K arms, by each kind of rule.
+
+The server fills a *plan* from the learner's dynamics and sends it; the agents read it where they
+are. By the policy's rule (`rmab.policies.policy`) a plan is
+
+    IndexRule      dynamics, p01 and p11, (N, A, R) each, where the index is a formula of the
+                   information state; else a table (N, I, A, R) with a row for each
+    LookaheadRule  the numbers of a formula (N, A, R) each for channels; else tables (N, I, A, R)
+    TurnsRule      which arms are in play, (N, A, R)
+    OptimumRule    a `Joint`: a decision for every joint information state
+    RandomRule, OwnIndexRule   nothing
+
+Arrays end in agents and trials: A = 1 where all agents play by one plan, else A = M. A known plan
+is the same in all trials, R = 1. `agents_of` gives the class for a rule.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from rmab.engine.setting import Guide, Joint, Lookup, Setting
+from rmab.engine.world import Truth, World
+from rmab.model.arms import Dynamics, Moves
+from rmab.model.beliefs import NEVER, InformationStates, table_rows
+from rmab.planning.exact.chain import joint_code
+from rmab.planning.lookahead.channel import channel_state, channel_values
+from rmab.policies.filling import Found, Learnt, channel_pair, fill
+from rmab.policies.lookahead import choose, state_from_tables, table_entries
+from rmab.policies.plans import take_turns
+from rmab.policies.policy import (
+    IndexRule,
+    LookaheadRule,
+    OptimumRule,
+    OwnIndexRule,
+    Policy,
+    RandomRule,
+    TurnsRule,
+)
+
+__all__ = ["Agents", "Sight", "agents_of", "largest"]
+
+_MAX_PAIRWISE_ARMS = 8  # up to here pairs are cheaper than bisection, and unrolled code stays small
+
+
+class Sight(NamedTuple):
+    """What agents may choose by in a slot.
+
+    observed: information states, (N, M, R) each; state: true states, read where arms are fully
+    observed; own: the state of a learner of their own; slot: its number; noise: gives uniforms
+    (N, M, R) to those who choose at random.
+    """
+
+    observed: InformationStates
+    state: Array
+    own: Any
+    slot: Array
+    noise: Callable[[], Array]
+
+
+class Agents(ABC):
+    """How agents are given plans and choose; what is here holds for rules that need no plan."""
+
+    # Whether filling a plan is quick, so that it is done for all trials at once where many are due.
+    light = True
+
+    def __init__(self, setting: Setting, policy: Policy, world: World, plays: int | None) -> None:
+        self.setting = setting
+        self.policy = policy
+        self.rule: Any = policy.rule
+        self.world = world
+        self.plays = plays  # K, where it is part of the program
+
+    # ---------------------------------------------------------------- the server
+
+    def first(self, truth: Truth, n_trials: int, guide: Guide, agents: int) -> Any:
+        """What a policy that knows plays by; for others a plan of the right shape, for A agents."""
+        if isinstance(guide, Lookup):
+            return jax.tree.map(lambda table: table[:, :, None, None], guide.tables)
+        if guide is not None:
+            return guide
+
+        def filled(width: int) -> Any:
+            wide = Moves(*(m[..., None] * jnp.ones(width, jnp.float32) for m in truth.moves))
+            return self.fill(wide, truth, agents)
+
+        if not self.policy.learns:
+            return filled(1)
+        shape = jax.eval_shape(lambda: filled(agents * n_trials))
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape)
+
+    def fill(self, found: Found, truth: Truth, agents: int = 1) -> Any:
+        """The plan of an episode, from dynamics of A agents in R trials.
+
+        The dynamics end in A R: all trials of the first agent, then those of the next.
+        """
+        setting = self.setting
+        learnt = Learnt(
+            found, truth.reward_passive, truth.reward_active, setting.kinds, setting.channels
+        )
+        plan = self._filled(learnt)
+        return jax.tree.map(lambda x: x.reshape(*x.shape[:-1], agents, -1), plan)
+
+    def _filled(self, learnt: Learnt) -> Any:  # noqa: ARG002 - rules that need a plan read it
+        return ()
+
+    # ---------------------------------------------------------------- the agents
+
+    @abstractmethod
+    def choose(self, plan: Any, sight: Sight, truth: Truth, wraps: Array, plays: Array) -> Array:
+        """The arms played, a mask (N, M, R); wraps: see `wraps`."""
+
+    def wraps(self, guide: Guide) -> Array:
+        """(N,) how far ages past a table's highest fall back; 0: they become never observed."""
+        if isinstance(guide, Lookup):
+            return guide.wraps
+        return jnp.zeros(self.setting.n_arms, jnp.int32)
+
+    def _states(self, sight: Sight) -> InformationStates:
+        """Where tables are read, (N, M, R) each: a fully observed arm is in (state now, 1)."""
+        observed = sight.observed
+        seen = self.world.shown(sight.state, observed.last_seen).astype(jnp.int32)
+        seen = jnp.broadcast_to(seen, observed.age.shape)
+        return InformationStates(seen, jnp.where(self.world.always, 1, observed.age))
+
+
+class _AtRandom(Agents):
+    def choose(self, plan: Any, sight: Sight, truth: Truth, wraps: Array, plays: Array) -> Array:  # noqa: ARG002 - as Agents
+        return largest(sight.noise(), plays)
+
+
+class _ByOwnIndex(Agents):
+    def choose(self, plan: Any, sight: Sight, truth: Truth, wraps: Array, plays: Array) -> Array:  # noqa: ARG002 - as Agents
+        index = _computed_once(sight, lambda: self.rule.own.index(sight.own, sight.slot))
+        return largest(index, plays)
+
+
+class _ByOptimum(Agents):
+    def choose(self, plan: Joint, sight: Sight, truth: Truth, wraps: Array, plays: Array) -> Array:  # noqa: ARG002 - as Agents
+        """The optimum's decision in the joint information state of each agent."""
+        seen = self.world.shown(sight.state, sight.observed.last_seen)
+        code = joint_code(seen.astype(jnp.int32), sight.observed.age, plan.layout)  # (M, R)
+        return jnp.moveaxis(plan.subsets[plan.actions[code]], -1, 0)
+
+
+class _ByFormula(Agents):
+    """An index that is a formula of the information state, evaluated where the agents are."""
+
+    def _filled(self, learnt: Learnt) -> Any:
+        return channel_pair(learnt.found)
+
+    def choose(self, plan: Any, sight: Sight, truth: Truth, wraps: Array, plays: Array) -> Array:  # noqa: ARG002 - as Agents
+        shape = sight.observed.age.shape
+
+        def index() -> Array:
+            found = self._index(plan, sight.observed, truth)
+            return jnp.broadcast_to(found, shape).astype(jnp.float32)
+
+        return largest(_computed_once(sight, index), plays)
+
+    def _index(self, plan: Any, observed: InformationStates, truth: Truth) -> Array:
+        rewards = truth.reward_active[1][:, None, None]
+        index: Array = self.rule.planner(Dynamics(plan[0], plan[1], rewards), observed)
+        return index
+
+
+class _ByTurns(_ByFormula):
+    def _filled(self, learnt: Learnt) -> Any:
+        return channel_pair(learnt.found)[1]
+
+    def _index(self, plan: Any, observed: InformationStates, truth: Truth) -> Array:  # noqa: ARG002 - as _ByFormula
+        index: Array = take_turns(plan > 0, observed)
+        return index
+
+
+class _ByTable(Agents):
+    """An index from a table, filled anew in every episode or known."""
+
+    light = False
+
+    def _filled(self, learnt: Learnt) -> Any:
+        planned = self.setting.channels and self.rule.planner is not None
+        max_age = self.rule.max_age if planned else self.setting.max_age
+        return fill(self.policy, learnt, None, max_age)
+
+    def wraps(self, guide: Guide) -> Array:
+        """As in Agents; a planner's own table stays at its highest age."""
+        stays = self.setting.channels and self.rule.planner is not None
+        if stays and not isinstance(guide, Lookup):
+            return jnp.ones(self.setting.n_arms, jnp.int32)
+        return super().wraps(guide)
+
+    def choose(self, plan: Any, sight: Sight, truth: Truth, wraps: Array, plays: Array) -> Array:  # noqa: ARG002 - as Agents
+        max_age = (plan.shape[1] - 1) // self.setting.n_states
+        rows = table_rows(self._states(sight), max_age, wraps[:, None, None])
+        return largest(table_entries(plan, rows), plays)
+
+
+class _ByLookahead(Agents):
+    """K arms chosen together, from tables or, for channels, a formula; K is part of the program, as
+    the sets of K arms are."""
+
+    def __init__(self, setting: Setting, policy: Policy, world: World, plays: int | None) -> None:
+        super().__init__(setting, policy, world, plays)
+        self.light = setting.channels
+        self.always = np.array([kind.always for kind in setting.kinds])
+
+    def _filled(self, learnt: Learnt) -> Any:
+        assert self.plays is not None
+        if not self.setting.channels:
+            return fill(self.policy, learnt, self.plays, self.setting.max_age)
+        rewards = learnt.reward_active[1][:, None]
+        return channel_values(Dynamics(*channel_pair(learnt.found), rewards), self.plays)
+
+    def choose(self, plan: Any, sight: Sight, truth: Truth, wraps: Array, plays: Array) -> Array:  # noqa: ARG002 - as Agents
+        assert self.plays is not None
+        depth, once = self.rule.depth, partial(_computed_once, sight)
+        if self.setting.channels:
+            state = once(partial(channel_state, plan, sight.observed, depth))
+        else:
+            states = self._states(sight)
+            state = state_from_tables(plan, states, depth, wraps, self.always)
+        if depth == 1:
+            return largest(state.now.gains[0], plays)
+        played: Array = choose(state, self.plays, once)
+        return played
+
+
+def agents_of(setting: Setting, policy: Policy, world: World, plays: int | None) -> Agents:
+    """How the agents of a policy play; plays: K, for a lookahead."""
+    rule = policy.rule
+    kinds: dict[type[Any], type[Agents]] = {
+        LookaheadRule: _ByLookahead,
+        OptimumRule: _ByOptimum,
+        OwnIndexRule: _ByOwnIndex,
+        RandomRule: _AtRandom,
+        TurnsRule: _ByTurns,
+    }
+    if isinstance(rule, IndexRule):
+        formula = rule.statewise and setting.channels and rule.planner is not None
+        return (_ByFormula if formula else _ByTable)(setting, policy, world, plays)
+    return kinds[type(rule)](setting, policy, world, plays)
+
+
+def _computed_once(sight: Sight, compute: Callable[[], Any]) -> Any:
+    """What is computed, behind a branch that is always taken.
+
+    XLA would otherwise merge it into the comparisons that follow and compute it anew for every pair
+    of arms; it does not merge across a branch.
+    """
+    shape = jax.eval_shape(compute)
+    return lax.cond(
+        sight.observed.age[0, 0, 0] >= NEVER,
+        compute,
+        lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape),
+    )
+
+
+# -------------------------------------------------------------------- the K largest of N
+
+
+def largest(index: Array, k: Array) -> Array:
+    """A mask of the k largest entries of `index` (N, ...) along its first axis, ties to the lower
+    arm.
+
+    For few arms every pair is compared once; for many a threshold is found by bisection on the bits
+    of the floats, which order like unsigned integers after a flip. Both give the same answer.
+    """
+    return _by_pairs(index, k) if index.shape[0] <= _MAX_PAIRWISE_ARMS else _by_bisection(index, k)
+
+
+def _by_pairs(index: Array, k: Array) -> Array:
+    n_arms = index.shape[0]
+    rank = [jnp.zeros(index.shape[1:], jnp.int8) for _ in range(n_arms)]
+    for low in range(n_arms):
+        for high in range(low + 1, n_arms):
+            beaten = (index[high] > index[low]).astype(jnp.int8)
+            rank[low] = rank[low] + beaten
+            rank[high] = rank[high] + (1 - beaten)
+    return jnp.stack(rank) < k
+
+
+def _by_bisection(index: Array, k: Array) -> Array:
+    bits = lax.bitcast_convert_type(index.astype(jnp.float32), jnp.uint32)
+    bits = jnp.where(bits == jnp.uint32(1 << 31), 0, bits)  # -0.0 ties with 0.0
+    negative = bits >> 31 == 1
+    order = jnp.where(negative, ~bits, bits | jnp.uint32(1 << 31))  # (N, ...) sorts as the floats
+
+    def above(level: Array) -> Array:
+        return (order > level).sum(0, dtype=jnp.int32)
+
+    def halve(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        low, high, count = state  # count = above(low) >= k > above(high)
+        middle = low + (high - low) // 2
+        inside = above(middle)
+        enough = (inside >= k) & (count > k)
+        return (
+            jnp.where(enough, middle, low),
+            jnp.where(enough | (count == k), high, middle),
+            jnp.where(enough, inside, count),
+        )
+
+    def unsettled(state: tuple[Array, Array, Array]) -> Array:
+        low, high, count = state
+        return ((count > k) & (high - low > 1)).any()
+
+    start = order.min(0) - 1, order.max(0), jnp.full(order.shape[1:], order.shape[0], jnp.int32)
+    low, high, count = lax.while_loop(unsettled, halve, start)
+    # Where count is still above k, `high` is the k-th largest value and several arms share it.
+    tied = order == high
+    places = k - above(high)
+    first = tied & (jnp.cumsum(tied, axis=0, dtype=jnp.int32) <= places)
+    return jnp.where(count == k, order > low, (order > high) | first)

@@ -1,0 +1,208 @@
+"""What agents remember: of each arm the state last observed and its age, and what a learner keeps.
+
+A play shows an arm's state; a fully observed arm shows it in every slot. Two successive
+observations of an arm, s and then s', are a pair. Learners read counts: pairs by kind c, as
+`rmab.learning.learners` has them, and visits. They are the state of such a learner, `start`ed
+before the first slot and `update`d after each; a learner with a state of its own has `init` and
+`update` instead (`rmab.policies.own_index.OwnLearner`).
+
+A policy reads few kinds of pairs or, where it learns from observations at any gap (`Policy.gaps`),
+many:
+
+    few    (C, S, S, N, M, R) whole numbers, each agent's apart. Every entry is compared with the
+           slot's pair and gets 0 or 1: for few kinds that is quicker than finding the entry.
+    many   (C + 1, N, L, R, S S). Every agent's pair is added to its entry; what is no pair goes to
+           the slice past the last, which nobody reads. Entries that a slot may reach lie side by
+           side, a trial's pairs of one gap together: in the order of `Evidence.counts` adding takes
+           thrice the time. L = M, or L = 1 where the aggregation is a running sum: agents are then
+           merged as they count, each pair with its agent's weight.
+
+Counts are whole, and exact up to 2^31, unless they are merged with weights. Those are single
+precision: a sum of n equal weights is off by at most a share n 2^-24 of itself, in the worst case,
+and by about sqrt(n) 2^-24 as a rule.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from rmab.engine.setting import Setting
+from rmab.engine.world import Truth, World
+from rmab.errors import ModelError
+from rmab.learning.learners import Evidence, count_kinds
+from rmab.model.beliefs import NEVER, InformationStates
+from rmab.policies.own_index import Observations
+from rmab.policies.policy import Policy
+
+__all__ = ["Counting", "Counts", "first_states", "next_states"]
+
+_LARGEST = 2**31 - 1  # of a 32-bit number: a place in an array, or a count
+
+
+def first_states(setting: Setting, world: World, n_trials: int) -> InformationStates:
+    """Before the first slot: (N, M, R) each, nothing observed."""
+    shape = (setting.n_arms, setting.n_agents, n_trials)
+    return InformationStates(jnp.zeros(shape, world.state_type), jnp.full(shape, NEVER, jnp.int32))
+
+
+def next_states(
+    observed: InformationStates, world: World, played: Array, state: Array
+) -> InformationStates:
+    """Played arms are observed, and those that always are; all else ages."""
+    age = jnp.where(played, 1, observed.age + (observed.age != NEVER))
+    shows = played | world.always if world.any_always else played
+    return InformationStates(jnp.where(shows, state, observed.last_seen), age)
+
+
+class Counts(NamedTuple):
+    """None where nobody needs them."""
+
+    pairs: Array | None  # (C, S, S, N, M, R), or (C + 1, N, L, R, S S), see above
+    visits: Array | None  # (S, N, M, R) plays by the state they showed
+
+
+class Counting:
+    """How the agents of a policy count in a setting.
+
+    learns: whether pairs are counted; visits: whether somebody needs them.
+    """
+
+    def __init__(
+        self, setting: Setting, policy: Policy, world: World, *, learns: bool, visits: bool
+    ) -> None:
+        self.setting = setting
+        self.policy = policy
+        self.world = world
+        self.learns = learns
+        self.visits = visits
+        self.gaps = policy.gaps
+        self.count_kinds = count_kinds(setting.kinds, policy.gaps)
+        self.running = setting.aggregation.running
+        # Counts never pass the horizon; narrow ones halve the memory the slots run through.
+        self.whole = jnp.int16 if setting.horizon < 2**15 else jnp.int32
+        self.weights = jnp.asarray(setting.weights or (1.0,) * setting.n_agents, jnp.float32)
+
+    def start(self, n_trials: int) -> Counts:
+        """Before the first slot."""
+        S = self.setting.n_states
+        shape = (self.setting.n_arms, self.setting.n_agents, n_trials)
+        pairs = None
+        if self.learns:
+            few = (self.count_kinds, S, S, *shape)
+            pairs = self._no_gaps(n_trials) if self.gaps else jnp.zeros(few, self.whole)
+        return Counts(pairs, jnp.zeros((S, *shape), self.whole) if self.visits else None)
+
+    def _no_gaps(self, n_trials: int) -> Array:
+        """Counts by gap before the first observation."""
+        setting = self.setting
+        lanes = 1 if self.running else setting.n_agents
+        shape = (self.count_kinds + 1, setting.n_arms, lanes, n_trials, setting.n_states**2)
+        if math.prod(shape) > _LARGEST:
+            apart = "" if self.running else "agents, "
+            sizes = [n for place, n in enumerate(shape) if place != 2 or not self.running]
+            raise ModelError(
+                f"policy {self.policy.name}: counts by gap must have at most 2^31 - 1 entries, got "
+                f"{' x '.join(str(n) for n in sizes)} for gaps, arms, {apart}trials at once and "
+                "pairs of states"
+            )
+        most = setting.horizon * setting.n_agents
+        whole = most <= _LARGEST if setting.weights is None else not self.running
+        return jnp.zeros(shape, jnp.int32 if whole else jnp.float32)
+
+    def update(self, counts: Counts, observed: InformationStates, slot: Observations) -> Counts:
+        """After a slot; observed: before it."""
+        pairs, visits = counts
+        played, state = slot.played, slot.state
+        seen = self.world.each_state == state  # (S, N, M, R)
+        if pairs is not None and self.gaps:
+            pairs = self._count_by_gap(pairs, observed, slot)
+        elif pairs is not None:
+            before = self.world.each_state[:, None] == observed.last_seen  # (S, 1, N, M, R)
+            which, counted = self._completed(observed.age, played, slot.slot)
+            new = counted & before & seen  # (S, S, N, M, R)
+            if which is None:
+                pairs = pairs + new[None]
+            else:
+                kinds = jnp.arange(self.count_kinds)[:, None, None, None, None, None]
+                pairs = pairs + ((kinds == which) & new)
+        if visits is not None:
+            visits = visits + (played & seen)
+        return Counts(pairs, visits)
+
+    def _count_by_gap(
+        self, counts: Array, observed: InformationStates, slot: Observations
+    ) -> Array:
+        """Each pair that this slot completes is added to its entry."""
+        S, (_, n_arms, lanes, n_trials, pairs) = self.setting.n_states, counts.shape
+        which, counted = self._completed(observed.age, slot.played, slot.slot)
+        assert which is not None
+        # Ages count up to the horizon, gaps up to G; 0 is no age of a pair.
+        kind = jnp.where(counted, jnp.minimum(which, self.gaps), self.count_kinds)
+        arm, trial = jnp.arange(n_arms)[:, None, None], jnp.arange(n_trials)
+        agent = 0 if lanes == 1 else jnp.arange(lanes)[:, None]
+        row = ((arm * lanes + agent) * n_trials + trial) * pairs
+        what = observed.last_seen.astype(jnp.int32) * S + slot.state.astype(jnp.int32)
+        place = kind * (n_arms * lanes * n_trials * pairs) + row + jnp.where(counted, what, 0)
+        weight: Array | int = 1
+        if self.running and self.setting.weights is not None:
+            weight = jnp.broadcast_to(self.weights[:, None], place.shape)
+        flat = counts.reshape(-1).at[place].add(weight, mode="promise_in_bounds")
+        return flat.reshape(counts.shape)
+
+    def _completed(self, age: Array, played: Array, slot: Array) -> tuple[Array | None, Array]:
+        """Of each arm: the kind of pair that this slot completes, None for 0, and whether any."""
+        world = self.world
+        if self.count_kinds == 1 and not world.any_always:
+            return None, played & (age == 1)
+        if not world.any_always:
+            return age - 1, played & (age != NEVER)
+        seen = jnp.where(world.always, slot > 0, played & (age != NEVER))
+        alone = jnp.where(world.always, jnp.where(world.alike | (age == 1), 0, 1), age - 1)
+        return alone, seen
+
+    def of_trials(self, counts: Counts, which: Array) -> Counts:
+        """The counts of some trials; a number past the last trial stands for the last."""
+        pairs, visits = counts
+        if pairs is not None:
+            axis = (..., which, slice(None)) if self.gaps else (..., which)
+            pairs = pairs.at[axis].get(mode="clip")
+        return Counts(pairs, _of_trials(visits, which))
+
+    def evidence(self, counts: Counts, truth: Truth, plays: Array, episode: Array) -> Evidence:
+        """What the learner sees; arrays (..., A, R), A = 1 where agents share it.
+
+        episode: (R,) its number.
+        """
+        setting, S = self.setting, self.setting.n_states
+        pairs, visits = counts
+        assert pairs is not None
+        if self.gaps:  # (C + 1, N, L, R, S S) -> (C, S, S, N, L, R)
+            pairs = jnp.moveaxis(pairs[: self.count_kinds], -1, 1).astype(jnp.float32)
+            pairs = pairs.reshape(self.count_kinds, S, S, *pairs.shape[2:])
+        if not (self.gaps and self.running):
+            pairs = self.combined(pairs)
+        agents: Any = sum(setting.weights or (1,) * setting.n_agents)
+        if not self.running:
+            agents = self.combined(jnp.ones((setting.n_agents, episode.size)))
+        return Evidence(
+            counts=pairs,
+            visits=jnp.zeros((S, *pairs.shape[-3:])) if visits is None else self.combined(visits),
+            episode=episode,
+            rewards=truth.reward_active[:, :, None],
+            idle_rewards=truth.reward_passive[:, :, None],
+            plays=plays,
+            agents=agents,
+            kinds=setting.kinds,
+        )
+
+    def combined(self, numbers: Array) -> Array:
+        """What an agent's learner sees of all agents' numbers: (..., M, R) -> (..., A, R)."""
+        return jnp.asarray(self.setting.aggregation.combine(numbers, self.weights))
+
+
+def _of_trials(array: Array | None, which: Array) -> Array | None:
+    return None if array is None else array.at[..., which].get(mode="clip")

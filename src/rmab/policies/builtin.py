@@ -1,0 +1,143 @@
+"""What makes the policies of `rmab.policies.registry`: a learner joined to a rule.
+
+A maker takes the policy's name, the horizon and the policy's options.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from rmab.learning import learners
+from rmab.learning.learners import Prior
+from rmab.model.arms import Arms, FloatArray
+from rmab.planning import tables
+from rmab.policies.lookahead import DEPTH
+from rmab.policies.own_index import MeanRewards
+from rmab.policies.policy import (
+    IndexRule,
+    LookaheadRule,
+    OptimumRule,
+    OwnIndexRule,
+    Policy,
+    RandomRule,
+    Rule,
+    TurnsRule,
+)
+from rmab.policies.registry import GAPS
+
+__all__: list[str] = []  # makers are named in the registry
+
+
+def _constant(scores: Callable[[Arms], FloatArray]) -> Callable[[Arms, int], FloatArray]:
+    """A table that does not depend on what was observed."""
+
+    def known(arms: Arms, max_age: int) -> FloatArray:
+        return np.repeat(scores(arms)[:, None], 1 + arms.passive.shape[1] * max_age, 1)
+
+    return known
+
+
+_WHITTLE = IndexRule(tables.whittle_at, tables.fill_whittle, tables.whittle_table, statewise=True)
+_MYOPIC = IndexRule(tables.myopic, tables.fill_myopic, tables.myopic_table, statewise=True)
+_FIXED = IndexRule(tables.fixed, known=_constant(tables.fixed_scores), statewise=True)
+_FIXED_BEST = IndexRule(
+    tables.fixed_best, known=_constant(tables.fixed_best_scores), statewise=True
+)
+
+
+# ------------------------------------------------------------------------- with known dynamics
+
+
+def _known(rule: Rule, name: str, horizon: int) -> Policy:  # noqa: ARG001 - as every maker
+    return Policy(name, rule=rule)
+
+
+whittle = partial(_known, _WHITTLE)
+myopic = partial(_known, _MYOPIC)
+fixed = partial(_known, _FIXED)
+fixed_best = partial(_known, _FIXED_BEST)
+optimal = partial(_known, OptimumRule())
+at_random = partial(_known, RandomRule())
+
+
+def lookahead(name: str, horizon: int, *, depth: int = DEPTH) -> Policy:  # noqa: ARG001 - as every maker
+    """The lookahead with known dynamics."""
+    return Policy(name, rule=LookaheadRule(depth))
+
+
+# --------------------------------------------------------------------------------- learners
+
+
+def _thompson(
+    rule: Rule,
+    name: str,
+    horizon: int,  # noqa: ARG001 - as every maker
+    *,
+    prior: Prior = 1.0,
+    gaps: int = 0,
+    aggregation: str | None = None,
+) -> Policy:
+    learner = partial(learners.thompson, prior=prior, gaps=gaps)
+    return Policy(
+        name, rule=rule, learner=learner, gaps=gaps, reads_visits=False, aggregation=aggregation
+    )
+
+
+def _ucb(
+    rule: Rule,
+    name: str,
+    horizon: int,  # noqa: ARG001 - as every maker
+    *,
+    clip: bool = True,
+    prior: Prior = 1.0,
+    gaps: int = 0,
+    aggregation: str | None = None,
+) -> Policy:
+    learner = partial(learners.ucb, clip=clip, prior=prior, gaps=gaps)
+    return Policy(
+        name, rule=rule, learner=learner, gaps=gaps, randomised=False, aggregation=aggregation
+    )
+
+
+thompson_whittle = partial(_thompson, _WHITTLE)
+thompson_myopic = partial(_thompson, _MYOPIC)
+ucb_whittle = partial(_ucb, _WHITTLE)
+ucb_myopic = partial(_ucb, _MYOPIC)
+thompson_whittle_gap = partial(_thompson, _WHITTLE, gaps=GAPS)
+thompson_myopic_gap = partial(_thompson, _MYOPIC, gaps=GAPS)
+ucb_whittle_gap = partial(_ucb, _WHITTLE, gaps=GAPS)
+
+
+def thompson_lookahead_gap(
+    name: str, horizon: int, *, depth: int = DEPTH, gaps: int = GAPS, **options: Any
+) -> Policy:
+    """Thompson sampling from observations at any gap, and a lookahead."""
+    return _thompson(LookaheadRule(depth), name, horizon, gaps=gaps, **options)
+
+
+def fed1_ucb(
+    name: str, horizon: int, *, sigma: float = 0.5, aggregation: str | None = None
+) -> Policy:
+    """Fed1-UCB: phases of int(10 ln T) pulls of every arm in play; then K arms for ever."""
+    pulls = max(1, int(10 * math.log(horizon)))
+
+    def lengths(in_play: Array, plays: Array) -> Array:
+        left = in_play.sum(0).astype(jnp.int32)
+        return jnp.where(left > plays, -(-pulls * left // plays), horizon)
+
+    learner = partial(learners.survivors, pulls=pulls, horizon=horizon, sigma=sigma)
+    return Policy(
+        name, rule=TurnsRule(lengths), learner=learner, randomised=False, aggregation=aggregation
+    )
+
+
+def ucb1(name: str, horizon: int, *, c: float = 2.0) -> Policy:  # noqa: ARG001 - as every maker
+    """UCB1 on the arms' mean rewards, as if they were no Markov chains."""
+    return Policy(name, rule=OwnIndexRule(MeanRewards(c)))

@@ -1,0 +1,185 @@
+"""What a policy is: a learner, and a rule by which agents choose arms.
+
+A *learner* turns evidence into dynamics (`rmab.learning.learners`); without one the true dynamics
+are known. A *rule* says what the dynamics become, and so what agents play by:
+
+    IndexRule      an index for every information state of every arm; the K largest are played
+    LookaheadRule  K arms are chosen together by looking a few slots ahead
+    TurnsRule      arms in play take turns; the learner says which are
+    OptimumRule    the exact joint optimum
+    RandomRule     K arms at random
+    OwnIndexRule   an index that a learner with a state of its own gives, slot by slot
+
+A learner with a state of its own (`OwnLearner`) remembers what it likes for each arm and agent. The
+counts that other learners read are the first such state: the engine keeps both in the same way.
+
+`rmab.policies.registry` has the policies by name. A policy of one's own is a `Policy`, see
+docs/own-policy.md. This module imports no JAX: an agent reads it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rmab.errors import ModelError
+from rmab.linalg import Array
+from rmab.reading import is_whole, shown
+
+__all__ = [
+    "IndexRule",
+    "LookaheadRule",
+    "OptimumRule",
+    "OwnIndexRule",
+    "Policy",
+    "RandomRule",
+    "Rule",
+    "TurnsRule",
+]
+
+Learner = Callable[[Any, Any], Any]  # evidence, draws -> Moves, or for channels (p01, p11)
+
+
+@dataclass(frozen=True, eq=False)
+class IndexRule:
+    """The K arms of the largest index are played.
+
+    planner    channels: (dynamics, information states) -> index; None: there is a table alone
+    table      any arms: (model, highest age) -> index of every row, (N, 1 + S max_age, trials)
+    known      any arms of known dynamics: (arms, highest age) -> the same, (N, 1 + S max_age)
+    statewise  whether the planner works state by state, so that it need not fill a table first
+    max_age    ages that a planner's table distinguishes; older arms count as that old
+    """
+
+    planner: Callable[[Any, Any], Any] | None = None
+    table: Callable[[Any, int], Any] | None = None
+    known: Callable[[Any, int], Any] | None = None
+    statewise: bool = False
+    max_age: int = 64
+
+
+@dataclass(frozen=True)
+class LookaheadRule:
+    """K arms are chosen together, `depth` slots ahead: `rmab.policies.lookahead`."""
+
+    depth: int
+
+
+@dataclass(frozen=True, eq=False)
+class TurnsRule:
+    """Arms in play take turns; the learner gives 1 for those, 0 for the others, twice.
+
+    lengths: (in play (N, trials), K) -> slots of the next episode.
+    """
+
+    lengths: Callable[[Array, Array], Array]
+
+
+@dataclass(frozen=True)
+class OptimumRule:
+    """The exact joint optimum of known arms decides: `rmab.planning.exact`."""
+
+
+@dataclass(frozen=True)
+class RandomRule:
+    """Any K arms are as likely as any others."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnIndexRule:
+    """The K arms of the largest index that `own.index` gives are played; no server is needed."""
+
+    own: Any  # an OwnLearner with `index`
+
+
+Rule = IndexRule | LookaheadRule | TurnsRule | OptimumRule | RandomRule | OwnIndexRule
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Policy:
+    """How agents choose arms.
+
+    name          what tables and figures call it
+    rule          how arms are chosen
+    learner       evidence and draws -> Moves, or (p01, p11); None: the dynamics are known
+    own           a learner with a state of its own, in place of `learner`; None: counts are its
+                  state
+    gaps          G > 0: pairs of observations of an arm observed when played are counted by the
+                  slots between them, 1 to G and all further ones together; 0: see count_kinds
+    reads_visits  whether the learner reads evidence.visits; False spares counting them
+    randomised    whether the learner draws; if not, agents with the same evidence play by one
+    result aggregation   what agents share, by name; None: as the study says
+
+    The rule may be given as such, or by what it is made of: a planner or a table (an index), or a
+    depth (a lookahead).
+    """
+
+    name: str
+    rule: Rule
+    learner: Learner | None
+    own: Any
+    gaps: int
+    reads_visits: bool
+    randomised: bool
+    aggregation: str | None
+
+    def __init__(
+        self,
+        name: str,
+        planner: Callable[[Any, Any], Any] | None = None,
+        learner: Learner | None = None,
+        *,
+        rule: Rule | None = None,
+        table: Callable[[Any, int], Any] | None = None,
+        statewise: bool = False,
+        max_age: int = 64,
+        depth: int = 0,
+        own: Any = None,
+        gaps: int = 0,
+        reads_visits: bool = True,
+        randomised: bool = True,
+        aggregation: str | None = None,
+    ) -> None:
+        for key, value, least in (("depth", depth, 0), ("gaps", gaps, 0), ("max_age", max_age, 1)):
+            if not is_whole(value) or value < least:
+                raise ModelError(
+                    f"policy {name}: {key} must be a whole number from {least} on, "
+                    f"got {shown(value)}"
+                )
+        if rule is None:
+            if depth:
+                rule = LookaheadRule(depth)
+            elif planner is None and table is None:
+                raise ModelError(
+                    f"policy {name}: a planner, a table, a depth or a rule must say how arms are "
+                    "chosen, got none"
+                )
+            else:
+                rule = IndexRule(planner, table, None, statewise, max_age)
+        elif planner is not None or table is not None or depth:
+            raise ModelError(f"policy {name}: a rule must come without planner, table and depth")
+        if learner is not None and own is not None:
+            raise ModelError(f"policy {name}: learner and own must not both be given")
+        fields = {
+            "name": name,
+            "rule": rule,
+            "learner": learner,
+            "own": rule.own if isinstance(rule, OwnIndexRule) else own,
+            "gaps": gaps,
+            "reads_visits": reads_visits,
+            "randomised": randomised,
+            "aggregation": aggregation,
+        }
+        for key, given in fields.items():
+            object.__setattr__(self, key, given)
+
+    @property
+    def learns(self) -> bool:
+        """Whether it has episodes, in each of which a learner gives dynamics anew."""
+        return self.learner is not None or hasattr(self.own, "dynamics")
+
+    @property
+    def estimates(self) -> bool:
+        """Whether what its learner gives are estimates of the dynamics."""
+        return self.learns and not isinstance(self.rule, TurnsRule)

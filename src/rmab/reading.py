@@ -1,0 +1,65 @@
+"""Reading what people wrote: TOML files, and values that are refused in one line.
+
+Whatever is wrong is a StudyError of one line: the value, the place and the rule.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Sequence
+from importlib.resources.abc import Traversable
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from rmab.errors import StudyError
+
+__all__ = ["is_number", "is_whole", "one_of", "read_toml", "shown"]
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number."""
+    try:
+        return (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and math.isfinite(float(value))
+        )
+    except OverflowError:  # a whole number that no float can hold
+        return False
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: on one line and not long, whatever it is."""
+    try:
+        text = " ".join(repr(value).splitlines())
+    except (RecursionError, ValueError):  # nested deeply, or more digits than Python prints
+        return f"a value of type {type(value).__name__} that is too large to show"
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
+def one_of(key: str, value: Any, allowed: Sequence[str]) -> None:
+    """Refuse a value that is not among those allowed."""
+    if value not in allowed:
+        raise StudyError(f"{key}: unknown {shown(value)}; known are {', '.join(allowed)}")
+
+
+def read_toml(name: str | PathLike[str], file: Path | Traversable | None = None) -> dict[str, Any]:
+    """The tables of a TOML file; every way it can fail names it. file: where to find it, if not
+    under its name."""
+    try:
+        return tomllib.loads((file or Path(name)).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StudyError(f"{name}: no such file") from None
+    except RecursionError:
+        raise StudyError(f"{name}: not valid TOML: values are nested too deeply") from None
+    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
+        raise StudyError(f"{name}: not valid TOML: {error}") from None
+    except OSError as error:
+        raise StudyError(f"{name}: cannot be read: {error.strerror}") from None

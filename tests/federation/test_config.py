@@ -1,0 +1,103 @@
+"""What a federation's file may say."""
+
+import pytest
+
+from rmab.errors import FederationError
+from rmab.federation.config import KnownArm, load_federation
+from rmab.policies.registry import LEARNERS
+
+FILE = """\
+name = "spectrum"
+plays = 2
+policy = "fedtswi"
+schedule = "linear"
+deadline = 30
+seed = 0
+[[arm]]
+reward = 0.4
+[[arm]]
+states = 3
+reward = [0.0, 0.5, 1.0]
+"""
+
+
+def written(tmp_path, text):
+    path = tmp_path / "federation.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_file_says_what_is_known(tmp_path):
+    federation = load_federation(written(tmp_path, FILE))
+    assert federation.arms == (KnownArm(2, (0.0, 0.4)), KnownArm(3, (0.0, 0.5, 1.0)))
+    assert (federation.name, federation.plays, federation.deadline) == ("spectrum", 2, 30)
+    assert federation.shape.gaps == 1
+    assert federation.draws == "shared"
+
+
+@pytest.mark.parametrize("policy", LEARNERS)
+def test_any_learner_may_be_named(tmp_path, policy):
+    federation = load_federation(written(tmp_path, FILE.replace("fedtswi", policy)))
+    assert federation.shape.gaps == (32 if policy.endswith("-gap") else 1)
+
+
+def test_counts_of_federations_that_differ_in_what_they_mean_are_told_apart(tmp_path):
+    def of(text):
+        return load_federation(written(tmp_path, text)).fingerprint()
+
+    same = FILE.replace("seed = 0", "seed = 4").replace("deadline = 30", "deadline = 5")
+    assert of(FILE) == of(same)
+    for other in (FILE.replace("0.5", "0.6"), FILE.replace("fedtswi", "fedtswi-gap")):
+        assert of(FILE) != of(other)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        ('name = "spectrum"', 'name = "two words"', "name must have 1 to 64 letters"),
+        ('name = "spectrum"\n', "", "name is missing"),
+        ("plays = 2", "plays = 3", "plays must be a whole number between 1 and 2"),
+        ("plays = 2", "plays = true", "plays must be a whole number"),
+        ('"fedtswi"', '"whittle"', "policy: unknown 'whittle'; known are fedtswi, "),
+        ('"linear"', '"weekly"', "schedule: unknown 'weekly'"),
+        ("deadline = 30", "deadline = 0", "deadline must be a number of seconds above 0"),
+        ("seed = 0", "seed = -1", "seed must be a whole number from 0"),
+        ("seed = 0", "speed = 0", "unknown key 'speed'; known are name, "),
+        (
+            "reward = 0.4",
+            "reward = 0.4\np01 = 0.2",
+            r"arm 1: unknown key 'p01' \(dynamics are learnt\)",
+        ),
+        (
+            "reward = 0.4",
+            'reward = "0.4"',
+            "arm 1: reward must be a number, or a list of 2 numbers",
+        ),
+        ("states = 3", "states = 4", "arm 2: reward must be a list of 4 numbers"),
+        ("states = 3", "states = 1", "arm 2: states must be a whole number from 2 to 64"),
+        ("reward = 0.4", "reward = 1e-40", "arm 1: reward of state 1 must be 0 or from 1e-30"),
+        (
+            "[[arm]]\nreward = 0.4",
+            "[options]\ngaps = 64\n[[arm]]\nreward = 0.4",
+            "options: unknown key 'gaps'",
+        ),
+        (
+            "[[arm]]\nreward = 0.4",
+            "[options]\nprior = [1, 2]\n[[arm]]\nreward = 0.4",
+            "prior must be one number",
+        ),
+        ("plays = 2", "plays = ", "not valid TOML"),
+    ],
+)
+def test_what_it_may_not_say_is_refused_in_one_line_with_the_file(tmp_path, old, new, rule):
+    assert old in FILE
+    path = written(tmp_path, FILE.replace(old, new, 1))
+    with pytest.raises(FederationError, match=rule) as caught:
+        load_federation(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FederationError, match=r"none\.toml: no such file"):
+        load_federation(tmp_path / "none.toml")

@@ -1,0 +1,11 @@
+"""Results on the study `mixed` of every policy but those of test_mixed_gap_study."""
+
+import pytest
+
+from tests.golden.frozen_study import check
+from tests.golden.studies import POLICIES
+
+
+@pytest.mark.parametrize("policy", [name for name in POLICIES if not name.endswith("-gap")])
+def test_results_are_as_recorded(policy):
+    check("mixed", policy)

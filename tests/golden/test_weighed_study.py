@@ -1,0 +1,11 @@
+"""Results of every policy on the study `weighed`; see tests.golden.studies."""
+
+import pytest
+
+from tests.golden.frozen_study import check
+from tests.golden.studies import POLICIES
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_results_are_as_recorded(policy):
+    check("weighed", policy)
