@@ -147,7 +147,7 @@ def test_agents_that_share_nothing_are_each_sent_a_plan_of_their_own_counts(tmp_
     federation = spectrum(policy="fedtswi", aggregation="none", deadline=600.0)
     names = ("one", "two")
     books: list[Book] = [[], []]
-    with served(tmp_path, federation) as made:
+    with served(tmp_path, federation, Planner(federation)) as made:
         tokens = {name: made.enroll(name) for name in names}
         agents = [Agent(made.url, token=tokens[n], file=tmp_path / n) for n in names]
         play(agents, books, 20)
@@ -155,7 +155,7 @@ def test_agents_that_share_nothing_are_each_sent_a_plan_of_their_own_counts(tmp_
             assert agent.flush(PATIENCE)
         for agent in agents:
             agent.close()
-    with served(tmp_path, federation) as made:
+    with served(tmp_path, federation, Planner(federation)) as made:
         fresh = [Agent(made.url, token=tokens[n], file=tmp_path / f"{n}-new") for n in names]
         found = [agent._player.message for agent in fresh]
         for agent in fresh:
@@ -173,4 +173,4 @@ def test_agents_that_share_nothing_are_each_sent_a_plan_of_their_own_counts(tmp_
         assert isinstance(message.plan, IndexPlan)
         np.testing.assert_array_equal(message.plan.index, due.index)
         plans.append(due.index)
-    assert not np.array_equal(*plans)
+    assert not np.array_equal(plans[0], plans[1])
