@@ -13,16 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmab.errors import ProtocolError
-from rmab.federation.messages import (
-    Record,
-    RoundMessage,
-    Shape,
-    check_growth,
-    most_bytes,
-    parse_round,
-    parse_upload,
-)
+from rmab.federation.messages import RoundMessage, Shape, parse_round
 from rmab.federation.player import Player
+from rmab.federation.uploads import Record, check_growth, most_bytes, parse_upload
 from rmab.policies.plans import IndexPlan, TurnsPlan
 
 NAME = "test"

@@ -31,7 +31,7 @@ from rmab.engine.agents import Sight, agents_of
 from rmab.engine.memory import Counting, Counts, first_states, next_states
 from rmab.engine.setting import Guide, Outcome, Setting, Simulate
 from rmab.engine.world import Truth, World
-from rmab.federation.rounds import (
+from rmab.federation.schedule import (
     FIRST_LENGTH,
     most_episodes,
     next_limit,

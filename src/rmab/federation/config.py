@@ -39,7 +39,7 @@ import numpy.typing as npt
 from rmab.errors import FederationError, ModelError, StudyError
 from rmab.federation.aggregation import AGGREGATIONS, Aggregation
 from rmab.federation.messages import MAX_COUNTS, NAME_RULE, Shape, is_name
-from rmab.federation.rounds import DRAWS, SCHEDULES
+from rmab.federation.schedule import DRAWS, SCHEDULES
 from rmab.model.arms import ArmKind
 from rmab.policies.lookahead import DEPTH, check_depth
 from rmab.policies.registry import GAPS, LEARNERS, POLICIES, check_options

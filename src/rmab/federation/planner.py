@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.federation.config import Federation
-from rmab.federation.messages import Merged
+from rmab.federation.uploads import Merged
 from rmab.learning.learners import Evidence, thompson
 from rmab.policies.filling import Learnt, fill
 from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPlan

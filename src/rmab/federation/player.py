@@ -22,9 +22,8 @@ import numpy.typing as npt
 
 from rmab.errors import ModelError
 from rmab.federation.messages import RoundMessage, Upload
-from rmab.federation.rounds import LONGEST, visit_limit
+from rmab.federation.schedule import LONGEST, visit_limit
 from rmab.model.beliefs import NEVER, InformationStates
-from rmab.policies.own_index import Observations
 from rmab.policies.plans import OwnPlan, largest
 
 __all__ = ["Player"]
@@ -127,6 +126,8 @@ class Player:
         plan, N = self.message.plan, self.message.shape.n_arms
         if not isinstance(plan, OwnPlan):
             return
+        from rmab.policies.own_index import Observations
+
         played, state, reward = np.zeros(N, bool), np.zeros(N, np.int64), np.zeros(N)
         for arm, shown in seen:
             played[arm], state[arm] = True, shown

@@ -35,7 +35,7 @@ import numpy as np
 
 from rmab.errors import ModelError, StudyError
 from rmab.federation.aggregation import AGGREGATIONS
-from rmab.federation.rounds import DRAWS, SCHEDULES
+from rmab.federation.schedule import DRAWS, SCHEDULES
 from rmab.model.arms import OBSERVED, Arm, Arms, channels
 from rmab.policies.lookahead import DEPTH, check_depth
 from rmab.policies.policy import Policy

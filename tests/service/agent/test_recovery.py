@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmab.errors import StorageError
-from rmab.federation.messages import Record
+from rmab.federation.uploads import Record
 from rmab.policies.own_index import Observations
 from rmab.policies.plans import OwnPlan
 from rmab.service.agent.agent import Agent

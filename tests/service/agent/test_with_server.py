@@ -10,8 +10,8 @@ from itertools import count
 import numpy as np
 
 import rmab
-from rmab.federation.messages import Merged
 from rmab.federation.planner import Planner
+from rmab.federation.uploads import Merged
 from rmab.policies.plans import IndexPlan
 from rmab.service.agent.limits import AgentLimits
 from rmab.service.server.limits import ServerLimits

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmab.errors import ProtocolError
-from rmab.federation.messages import Shape, _add_up, _of_any_arms, _of_like_arms, _sums
+from rmab.federation.messages import Shape
+from rmab.federation.uploads import _add_up, _of_any_arms, _of_like_arms, _sums
 
 SHAPE = Shape(1, (2, 2), 1)
 COUNTS = [[[[1, 2], [3, 4]], [[5, 6], [7, 8]]], [[[9, 10], [11, 12]], [[13, 14], [15, 16]]]]
