@@ -20,8 +20,7 @@ from benchmarks.traffic import Answer, Wire, round_request, upload_head
 from rmab.federation.config import Federation
 from rmab.federation.messages import Upload, parse_round
 from rmab.federation.player import Player
-from rmab.service.store.rows import OpenRound
-from rmab.service.store.store import Store
+from rmab.service.store.store import OpenRound, Store
 
 __all__ = ["Broken", "Found", "Life", "check_database", "same_round"]
 

@@ -16,8 +16,8 @@ from rmab.errors import ProtocolError
 from rmab.federation.config import Federation, load_federation
 from rmab.federation.messages import Shape, parse_upload
 from rmab.policies.registry import GROUPS, OPTIONS, POLICIES
-from rmab.service.server.metrics import Metrics
 from rmab.service.server.openapi import document
+from rmab.service.server.telemetry import Metrics
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])

@@ -19,13 +19,18 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from rmab.service.agent import agent as agent_module
-from rmab.service.agent import exchange
 from rmab.service.agent.agent import Agent
 from rmab.service.store.store import open_store
-from tests.service.authority import Authority
-from tests.service.pretend_server import TOKEN, URL, PretendServer, RealServer, server_is_away
-from tests.service.serving import served, spectrum
+from tests.service.support.authority import Authority
+from tests.service.support.fake_server import (
+    QUICK,
+    TOKEN,
+    URL,
+    PretendServer,
+    RealServer,
+    server_is_away,
+)
+from tests.service.support.serving import served, spectrum
 
 _ORDINARY_USERS = ("postgres", "nobody")  # PostgreSQL refuses to run as root
 
@@ -161,12 +166,6 @@ def opened(database_url, federation):
     opened.close()
 
 
-@pytest.fixture
-def impatient(monkeypatch):
-    """A claim that another process has is given up soon."""
-    monkeypatch.setattr("rmab.service.store.postgres.CLAIM_SECONDS", 0.1)
-
-
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory):
     """Whom only those trust who are told to."""
@@ -213,27 +212,19 @@ def real(server):
 
 
 @pytest.fixture
-def quick_exchange(monkeypatch):
-    """Agents that try again at once, and wait only briefly when they are closed."""
-    monkeypatch.setattr(exchange, "FIRST_PAUSE", 0.002)
-    monkeypatch.setattr(exchange, "LONGEST_PAUSE", 0.01)
-    monkeypatch.setattr(exchange, "LEAST_BETWEEN", 0.01)
-    monkeypatch.setattr(agent_module, "BRIEFLY", 0.02)
-
-
-@pytest.fixture
 def path(tmp_path):
     """Of an agent's file."""
     return tmp_path / "agent.db"
 
 
 @pytest.fixture
-def start(server, path, quick_exchange):
+def start(server, path):
     """Starts agents of that server and file; closes them in the end."""
     started = []
 
     def make(**more):
-        options = {"token": TOKEN, "file": path, "patience": 20.0, "timeout": 5.0, **more}
+        options = {"token": TOKEN, "file": path, "patience": 20.0, "timeout": 5.0, "limits": QUICK}
+        options |= more
         options.setdefault("transport", server.transport())
         agent = Agent(URL, **options)
         started.append(agent)

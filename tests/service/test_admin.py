@@ -10,8 +10,8 @@ import pytest
 from rmab.cli import main
 from rmab.errors import FederationError, UnreachableError
 from rmab.service.admin import Admin, DatabaseAdmin, HttpAdmin, check_name, is_url, read_token
-from tests.service.processes import SPECTRUM
-from tests.service.serving import served, spectrum
+from tests.service.support.processes import SPECTRUM
+from tests.service.support.serving import served, spectrum
 
 TOKEN = r"rmab_[0-9a-f]{16}_[A-Za-z0-9_-]{43}"
 SOME_TOKEN = "rmab_0123456789abcdef_" + 43 * "x"

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from rmab.service.demo import AGENTS, Demo
-from tests.service.processes import RMAB
-from tests.service.serving import PATIENCE, Flat, spectrum, until
+from tests.service.support.processes import RMAB
+from tests.service.support.serving import PATIENCE, Flat, spectrum, until
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ import rmab
 from rmab.errors import FederationError
 from rmab.federation.config import load_federation
 from rmab.model.arms import channels
-from rmab.service.agent import exchange
+from rmab.service.agent.limits import AgentLimits
 from rmab.service.tokens import parse_token
 from tests.federation.lockstep import engine_decisions, true_states
-from tests.service.processes import Machine, environment
-from tests.service.serving import PATIENCE, until
+from tests.service.support.processes import Machine, environment
+from tests.service.support.serving import PATIENCE, until
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
 AGENTS, SLOTS = 3, 160
@@ -74,32 +74,30 @@ def played(machine, tmp_path_factory):
         server = machine.serve(port=server.port)
         around.append((before, status(server)))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchange, "FIRST_PAUSE", 0.02)
-        patch.setattr(exchange, "LONGEST_PAUSE", 0.1)
-        agents = [
-            rmab.Agent(server.url, token=token, file=folder / f"{m}.db")
-            for m, token in enumerate(tokens)
-        ]
-        try:
-            for slot in range(SLOTS):
-                for m, agent in enumerate(agents):
-                    if agent.over:
-                        assert agent.wait(300)
-                    arms = agent.choose()
-                    decisions[slot, m, arms] = True
-                    agent.observe(states[slot, m, arms].tolist())
-                if slot == ENDED:
-                    assert not agents[0].over
-                    restart(signal.SIGTERM)
-                if slot == KILLED:
-                    restart(signal.SIGKILL)
-            for agent in agents:
-                assert agent.flush(PATIENCE)
-            last = status(server)
-        finally:
-            for agent in agents:
-                agent.close()
+    limits = AgentLimits(first_pause=0.02, longest_pause=0.1)
+    agents = [
+        rmab.Agent(server.url, token=token, file=folder / f"{m}.db", limits=limits)
+        for m, token in enumerate(tokens)
+    ]
+    try:
+        for slot in range(SLOTS):
+            for m, agent in enumerate(agents):
+                if agent.over:
+                    assert agent.wait(300)
+                arms = agent.choose()
+                decisions[slot, m, arms] = True
+                agent.observe(states[slot, m, arms].tolist())
+            if slot == ENDED:
+                assert not agents[0].over
+                restart(signal.SIGTERM)
+            if slot == KILLED:
+                restart(signal.SIGKILL)
+        for agent in agents:
+            assert agent.flush(PATIENCE)
+        last = status(server)
+    finally:
+        for agent in agents:
+            agent.close()
     made = {"machine": machine, "server": server, "decisions": decisions, "states": states}
     with server:
         yield made | {"around": around, "status": last, "tokens": tokens}

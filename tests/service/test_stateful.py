@@ -34,14 +34,19 @@ from hypothesis.stateful import (
 
 from rmab.errors import StorageError
 from rmab.service.agent import agent as agent_module
-from rmab.service.agent import leftovers
-from rmab.service.server import receiving
-from rmab.service.server import rounds as federator
-from rmab.service.server.receiving import Received
+from rmab.service.agent import outbox
+from rmab.service.server import uploads
 from rmab.service.store.store import OpenRound, open_store
 from rmab.service.store.writer import Writer
-from tests.service.simulated_parts import FEDERATION, LONG, Letter, Peer, conflicting, from_a_backup
-from tests.service.simulation import World
+from tests.service.support.simulation import (
+    FEDERATION,
+    LONG,
+    Letter,
+    Peer,
+    World,
+    conflicting,
+    from_a_backup,
+)
 
 NAMES = ("one", "two", "three")
 which = st.integers(0, 59)  # of several, by the remainder
@@ -103,11 +108,14 @@ class Federated(RuleBasedStateMachine):
     def play_episodes_on_a_good_network(self, turns: int) -> None:
         for _ in range(turns):
             for peer in running(self):
-                assert peer.agent is not None
-                peer.agent.choose()  # takes up what has come
-                left = peer.agent._player.message.slots - peer.agent._player.length
-                self.world.play(peer, min(max(1, left), 8), np.random.default_rng(next(self.seeds)))
+                self._play_the_episode(peer)
             self.world.calm(2)
+
+    def _play_the_episode(self, peer: Peer) -> None:
+        assert peer.agent is not None
+        peer.agent.choose()  # takes up what has come
+        left = peer.agent._player.message.slots - peer.agent._player.length
+        self.world.play(peer, min(max(1, left), 8), np.random.default_rng(next(self.seeds)))
 
     # ------------------------------------------------------------------------------------- letters
 
@@ -187,12 +195,28 @@ class Federated(RuleBasedStateMachine):
     @precondition(lambda self: self.world.past and has_server(self))
     @rule(one=which)
     def old_counts_under_the_next_key(self, one: int) -> None:
-        letter, kept = self._past(one), self.world.kept
+        kept = self.world.kept
         assert kept is not None
-        upload = letter.upload
-        last = kept.records.get((letter.sender, upload.incarnation))
-        if last is not None and upload.slots < last[2]:
-            self.world.deliver(from_a_backup(letter, last[0], kept.round))
+        found = []
+        for number, letter in enumerate(self.world.past):
+            last = kept.records.get((letter.sender, letter.upload.incarnation))
+            if last is not None and letter.upload.slots < last[2]:
+                found.append((number, last[0]))
+        if found:
+            number, last_sequence = found[one % len(found)]
+            self.world.deliver(from_a_backup(self._past(number), last_sequence, kept.round))
+
+    @precondition(lambda self: self.world.past and has_server(self))
+    @rule(one=which, elsewhere=st.booleans())
+    def who_was_just_known_is_revoked(self, one: int, elsewhere: bool) -> None:
+        """The server has met the agent a moment ago, and its credential is not good any more."""
+        letter = self._past(one)
+        peer = self.world.peers[letter.sender]
+        if peer.enrolled:
+            self.world.deliver(letter.copy())
+            self.world.revoke(peer, elsewhere=elsewhere)
+            self.world.deliver(letter)
+            self._enroll_again(peer, elsewhere)
 
     @rule(seconds=st.sampled_from([0.5, 5.0, 31.0, LONG]))
     def time_passes(self, seconds: float) -> None:
@@ -232,11 +256,13 @@ class Federated(RuleBasedStateMachine):
     def the_server_starts(self) -> None:
         self.world.start_server()
 
-    @precondition(lambda self: has_server(self) and self.world.sent)
+    @precondition(lambda self: has_server(self) and has_agents(self))
     @rule(many=st.integers(1, 3))
     def the_disk_refuses(self, many: int) -> None:
         world = self.world
         assert world.server is not None
+        for peer in running(self):  # so that there is something to upload
+            self._play_the_episode(peer)
         world.server.refusing = True
         world.deliver(*self._some_sent(many))
         world.server_recovers()
@@ -378,11 +404,13 @@ def test_a_round_that_was_not_committed_is_not_the_open_one(database_url):
 
 
 def repeats_count_again(monkeypatch):
+    good = uploads.receive
+
     def receive(store, key_id, secret_hash, upload, *rest):
-        received = receiving.receive(store, key_id, secret_hash, upload, *rest)
-        if received.status == "repeat":
-            store._ledger.standing().add(
-                received.agent,
+        status = good(store, key_id, secret_hash, upload, *rest)
+        if status == "repeat":
+            store._ledger._running().add(
+                store.credential(key_id).name,
                 uploads=1,
                 slots=upload.slots,
                 counts=upload.counts,
@@ -390,30 +418,34 @@ def repeats_count_again(monkeypatch):
                 at=0.0,
                 round=upload.round,
             )
-        return received
+        return status
 
-    monkeypatch.setattr(federator, "receive", receive)
+    monkeypatch.setattr(uploads, "receive", receive)
 
 
 def repeats_are_not_compared(monkeypatch):
-    def receive(store, key_id, secret_hash, upload, *rest):
-        agent = receiving.authenticate(store, key_id, secret_hash, "agent").name
-        if store.digest(agent, upload.incarnation, upload.sequence) is not None:
-            return Received("repeat", agent, 0, 0, np.zeros_like(upload.visits))
-        return receiving.receive(store, key_id, secret_hash, upload, *rest)
+    good = uploads.receive
 
-    monkeypatch.setattr(federator, "receive", receive)
+    def receive(store, key_id, secret_hash, upload, *rest):
+        agent = uploads.authenticate(store, key_id, secret_hash, "agent").name
+        if store.digest(agent, upload.incarnation, upload.sequence) is not None:
+            return "repeat"
+        return good(store, key_id, secret_hash, upload, *rest)
+
+    monkeypatch.setattr(uploads, "receive", receive)
 
 
 def closed_rounds_are_accepted(monkeypatch):
-    def receive(store, key_id, secret_hash, upload, current, *rest):
-        return receiving.receive(store, key_id, secret_hash, upload, upload.round, *rest)
+    good = uploads.receive
 
-    monkeypatch.setattr(federator, "receive", receive)
+    def receive(store, key_id, secret_hash, upload, current, *rest):
+        return good(store, key_id, secret_hash, upload, upload.round, *rest)
+
+    monkeypatch.setattr(uploads, "receive", receive)
 
 
 def growth_is_not_checked(monkeypatch):
-    monkeypatch.setattr(receiving, "check_growth", lambda *_: None)
+    monkeypatch.setattr(uploads, "check_growth", lambda *_: None)
 
 
 def acknowledged_before_it_is_committed(monkeypatch):
@@ -429,26 +461,26 @@ def acknowledged_before_it_is_committed(monkeypatch):
 
 
 def revoked_credentials_are_good(monkeypatch):
-    authenticate = receiving.authenticate
+    authenticate = uploads.authenticate
 
     def trusting(store, key_id, secret_hash, role):
         found = store.credential(key_id)
         return found or authenticate(store, key_id, secret_hash, role)
 
-    monkeypatch.setattr(receiving, "authenticate", trusting)
+    monkeypatch.setattr(uploads, "authenticate", trusting)
 
 
 def what_is_left_is_sent_as_a_new_incarnations(monkeypatch):
-    leftover = leftovers._leftover
+    good = outbox._recovered
 
-    def renamed(life, message):
-        return leftover(replace(life, incarnation=life.incarnation[::-1]), message)
+    def renamed(kept, message):
+        return good(replace(kept, incarnation=kept.incarnation[::-1]), message)
 
-    monkeypatch.setattr(leftovers, "_leftover", renamed)
+    monkeypatch.setattr(outbox, "_recovered", renamed)
 
 
 def what_is_left_is_forgotten(monkeypatch):
-    monkeypatch.setattr(agent_module, "leftovers", lambda file, message: [])
+    monkeypatch.setattr(agent_module, "recovered", lambda file, message: [])
 
 
 FAULTS = [

@@ -68,7 +68,7 @@ __all__ = [
     "index_table",
     "myopic",
     "myopic_table",
-    "played_law",
+    "played_distribution",
     "whittle_at",
     "whittle_table",
 ]
@@ -126,7 +126,7 @@ def myopic_table(arms: Arms, max_age: int) -> FloatArray:
     return _stacked(arms, max_age, _myopic_rows)
 
 
-def played_law(arm: Arm) -> FloatArray:
+def played_distribution(arm: Arm) -> FloatArray:
     """The share of slots in each state if the arm is always played, (S,)."""
     return np.asarray(limiting_distribution(arm.passive) @ limit(arm.active))
 
@@ -136,14 +136,14 @@ def fixed_scores(arms: Arms) -> FloatArray:
 
     Of states that pay alike the highest counts.
     """
-    return np.array([played_law(arm)[_best_state(arm)] for arm in arms])
+    return np.array([played_distribution(arm)[_best_state(arm)] for arm in arms])
 
 
 def fixed_best_scores(arms: Arms) -> FloatArray:
     """What always playing pays in the long run, less what never playing does, (N,)."""
     return np.array(
         [
-            played_law(arm) @ arm.reward_active
+            played_distribution(arm) @ arm.reward_active
             - limiting_distribution(arm.passive) @ arm.reward_passive
             for arm in arms
         ]
@@ -237,8 +237,8 @@ def fill_myopic(model: Model, max_age: int) -> Array:
         for _ in range(max_age):
             by_age.append((active * worth[None]).sum(1))
             worth = (passive * worth[None]).sum(1)
-        seen = xp.stack(by_age, 1)  # (S, max_age, n, trials)
-        return xp.concatenate([rest[None], seen.reshape(-1, *rest.shape)])
+        observed = xp.stack(by_age, 1)  # (S, max_age, n, trials)
+        return xp.concatenate([rest[None], observed.reshape(-1, *rest.shape)])
 
     def always(passive: Array, active: Array, idle: Array, pays: Array) -> Array:  # noqa: ARG001 - as state_table
         return array_namespace(passive).broadcast_to(pays - idle, passive.shape[1:])

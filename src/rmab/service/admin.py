@@ -7,7 +7,6 @@ this machine, and nowhere else.
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from rmab.errors import FederationError, UnreachableError
 from rmab.federation.config import Federation
 from rmab.federation.messages import NAME_RULE, is_name
 from rmab.reading import shown
+from rmab.service.tokens import is_loopback, make_token, parse_token
 
 __all__ = ["Admin", "DatabaseAdmin", "HttpAdmin", "check_name", "is_url", "read_token"]
 
@@ -60,8 +60,6 @@ def read_token(path: str) -> str:
         raise FederationError(f"--token-file {path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         text = ""
-    from rmab.service.tokens import parse_token
-
     if parse_token(text) is None:
         raise FederationError(f"--token-file {path}: must have one line, the token, and no other")
     return text
@@ -83,8 +81,6 @@ class DatabaseAdmin:
 
     def enroll(self, name: str, role: str) -> str:
         """A new credential's token, which is kept nowhere."""
-        from rmab.service.tokens import make_token
-
         token, key_id, secret_hash = make_token()
         self._store.enroll(name, role, key_id, secret_hash, time.time())
         return token
@@ -96,13 +92,7 @@ class DatabaseAdmin:
 
     def agents(self) -> list[dict[str, Any]]:
         """All that were ever enrolled."""
-        from rmab.service.server.status import Seen, agent_table
-
-        # Who takes part in the round is known to the server alone.
-        return [
-            {key: value for key, value in agent_table(row, False, Seen()).items() if key != "live"}
-            for row in self._store.agents()
-        ]
+        return [row.to_table() for row in self._store.agents()]
 
 
 class HttpAdmin:
@@ -117,7 +107,7 @@ class HttpAdmin:
             raise FederationError(f"URL {shown(url)} cannot be read: {error}") from None
         if not address.host:
             raise FederationError(f"URL must be http://HOST:PORT or https://..., got {shown(url)}")
-        here = _is_here(address.host)
+        here = is_loopback(address.host)
         if address.scheme == "http" and not here:
             raise FederationError(
                 f"URL must be https:// unless the server is on this machine, got {shown(url)}: a "
@@ -179,10 +169,3 @@ class HttpAdmin:
                 f"{self.url} answered {answer.status_code}: {detail or 'not as a federation does'}"
             )
         raise FederationError(f"{self.url} refused: {detail}")
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,5 +1,8 @@
-"""An SQLite file of one agent's own: locked for life, for its owner alone, with small writes that
-wait for nothing.
+"""SQLite files: how they are locked and opened, and the file of one agent.
+
+The server's database (`rmab.service.store.database`) and the agent's file take the same lock and
+open their connections in the same way. `SqliteFile` is the agent's: locked for life, for its owner
+alone, with small writes that wait for nothing.
 
 Two threads use it, each through a connection of its own. One adds rows (`add`): each is a
 transaction in the write-ahead log, no more than a write into the system's memory, which outlives
@@ -20,30 +23,70 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import quote
 
 from rmab.errors import FederationError
 
-__all__ = ["PAGE", "OwnFile"]
+__all__ = ["PAGE", "SqliteFile", "lock_file", "open_connection"]
 
 log = logging.getLogger("rmab.agent")
 
 APPLICATION = 0x726D6162  # "rmab", in the header of the file
 PAGE = 512  # bytes; a row writes one page or two: small ones spare the disk
-TIDY_BYTES = 2**21  # of log after which it is moved into the database
-MOST_LOG = 2**23  # bytes of log beyond which rows wait for that
 
 Value = int | str | bytes | None
 
 
-class OwnFile:
+def lock_file(path: Path) -> int:
+    """A descriptor that holds the lock at `path` until it is closed, however its process ends.
+
+    BlockingIOError where another has it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_connection(uri: str, busy_seconds: float, *pragmas: str) -> sqlite3.Connection:
+    """A connection with these settings; transactions begin and end where the caller says.
+
+    It may be opened in one thread and used in another, but never in two at once.
+    """
+    connection = sqlite3.connect(
+        uri, uri=True, timeout=busy_seconds, isolation_level=None, check_same_thread=False
+    )
+    try:
+        for pragma in pragmas:
+            connection.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class SqliteFile:
     """The file at `path`, locked, made with these tables where there is none.
 
-    tables: the statements that make them; version: of the tables, in the file's header. A newer
-    version than this, or a file that another process has, is a FederationError.
+    tables: the statements that make them; version: of the tables, in the file's header;
+    tidy_bytes: of log after which it is moved into the database; log_bytes: beyond which rows wait
+    for that. A newer version than this, or a file that another process has, is a FederationError.
     """
 
-    def __init__(self, path: Path, *, tables: Sequence[str], version: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        tables: Sequence[str],
+        version: int,
+        tidy_bytes: int,
+        log_bytes: int,
+    ) -> None:
         self.path = path
+        self._tidy_bytes, self._log_bytes = tidy_bytes, log_bytes
         self._tables, self._version = tables, version
         self._writing = threading.Lock()
         self._untidy = 0  # bytes of log, about, since it was moved
@@ -130,13 +173,13 @@ class OwnFile:
 
     def tidy(self) -> None:
         """Move the log into the database where it has grown."""
-        if self._untidy < TIDY_BYTES:
+        if self._untidy < self._tidy_bytes:
             return
         self._untidy = 0
         with suppress(sqlite3.Error):  # a full disk, say: the log stays, and is good
             self._keeper.execute("PRAGMA wal_checkpoint(PASSIVE)")
             # Rows written meanwhile keep the log from being begun anew.
-            if Path(f"{self.path}-wal").stat().st_size > MOST_LOG:
+            if Path(f"{self.path}-wal").stat().st_size > self._log_bytes:
                 with self._writing:
                     self._keeper.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -156,36 +199,29 @@ class OwnFile:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute(f"PRAGMA page_size = {PAGE}")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA wal_autocheckpoint = 0")  # see `tidy`
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    return open_connection(
+        f"file:{quote(os.fsencode(path.absolute()))}",
+        5.0,
+        f"page_size = {PAGE}",
+        "journal_mode = WAL",
+        "synchronous = NORMAL",
+        "wal_autocheckpoint = 0",  # see `tidy`
+    )
 
 
 def _lock(path: Path) -> int:
-    """An open lock beside the file; FederationError if another agent holds it."""
-    beside = Path(f"{path}.lock")
+    """The lock beside the file; FederationError if another agent holds it."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(beside, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        return lock_file(Path(f"{path}.lock"))
+    except BlockingIOError:
+        raise FederationError(
+            f"{path}: another agent uses this file; each agent needs one of its own"
+        ) from None
     except OSError as error:
         raise FederationError(
             f"{path}: cannot be used as the agent's file: {error.strerror}"
         ) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise FederationError(
-            f"{path}: another agent uses this file; each agent needs one of its own"
-        ) from None
-    return lock
 
 
 def _is_of_the_system(error: sqlite3.DatabaseError) -> bool:

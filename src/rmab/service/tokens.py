@@ -1,4 +1,4 @@
-"""Tokens: how they look, what is kept of them, how they are compared.
+"""Tokens: how they look, what is kept of them, how they are compared, where they may go.
 
     rmab_0123456789abcdef_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQ
          key id           secret: 32 random bytes in url-safe base64, 43 characters
@@ -6,18 +6,23 @@
 The database keeps the key id, by which a token is found, and the SHA-256 of the secret, never the
 secret. It has 256 random bits, so a plain digest of it cannot be searched for and needs no salt.
 Digests are compared in constant time.
+
+A token goes over TLS, or to this machine, and nowhere else; and into no log.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import re
 import secrets
 
-__all__ = ["make_token", "matches", "parse_token"]
+__all__ = ["is_loopback", "make_token", "matches", "parse_token", "without_secrets"]
 
-_TOKEN = re.compile(r"rmab_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
+_KEY_ID, _OF_SECRET = "[0-9a-f]{16}", "[A-Za-z0-9_-]"
+_TOKEN = re.compile(f"rmab_({_KEY_ID})_({_OF_SECRET}{{43}})")
+_IN_TEXT = re.compile(f"(rmab_{_KEY_ID}_){_OF_SECRET}+")
 
 
 def make_token() -> tuple[str, str, bytes]:
@@ -39,3 +44,16 @@ def matches(one: bytes, other: bytes) -> bool:
 
 def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("ascii")).digest()
+
+
+def without_secrets(text: str) -> str:
+    """The text, of every token in it the key id alone."""
+    return _IN_TEXT.sub(r"\1...", text)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by its address or its usual name."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -382,16 +382,16 @@ def _step(
     played: the arms played, (X, K), or (K,) for all states alike.
     """
     who = np.atleast_2d(played)  # (X, K), or (1, K)
-    looked = np.take_along_axis(rows, np.broadcast_to(who, (len(rows), who.shape[1])), axis=1)
-    certain = chain.aged[rows].sum(1) - chain.aged[looked].sum(1)
+    active = np.take_along_axis(rows, np.broadcast_to(who, (len(rows), who.shape[1])), axis=1)
+    certain = chain.aged[rows].sum(1) - chain.aged[active].sum(1)
     codes, chances = certain[:, None], np.ones((len(rows), 1))
     for k in range(who.shape[1]):
         hidden = ~chain.layout.always[who[:, k]]
         if not hidden.any():
             continue
         width = chain.widths[1, who[hidden, k]].max()
-        ahead = chain.codes[1, :, :width][looked[:, k]]
-        chance = chain.chances[1, :, :width][looked[:, k]]
+        ahead = chain.codes[1, :, :width][active[:, k]]
+        chance = chain.chances[1, :, :width][active[:, k]]
         if not hidden.all():  # fully observed arms have their turn below
             ahead = np.where(hidden[:, None], ahead, 0)
             chance = np.where(hidden[:, None], chance, np.eye(1, width))
@@ -401,7 +401,7 @@ def _step(
         width = chain.widths[np.unique(action), n].max()
         ahead = chain.codes[action, rows[:, n], :width]
         codes, chances = _branch(codes, chances, ahead, chain.chances[action, rows[:, n], :width])
-    reward = chain.extra[looked].sum(1)
+    reward = chain.extra[active].sum(1)
     if chain.idle.any():
         reward += chain.idle[rows].sum(1)
     return codes, chances, reward

@@ -55,7 +55,7 @@ from rmab.planning.tables import (
     fixed_best_scores,
     fixed_scores,
     myopic_table,
-    played_law,
+    played_distribution,
     whittle_table,
 )
 from rmab.policies.lookahead import DEPTH, check_depth
@@ -137,7 +137,7 @@ def fixed_value(arms: Arms, plays: int, scores: npt.ArrayLike) -> float:
     best = np.argsort(-_rounded(np.asarray(scores, np.float64)), kind="stable")[:plays]
     return float(
         sum(
-            played_law(arm) @ arm.reward_active
+            played_distribution(arm) @ arm.reward_active
             if n in best
             else limiting_distribution(arm.passive) @ arm.reward_passive
             for n, arm in enumerate(arms)

@@ -125,12 +125,12 @@ def _lines(p01: Array, p11: Array, reward: Array) -> _Lines:
         powers[slots] = xp.where(power > 1e-30, power, 0)  # denormals are slow
     after_bad = xp.where(swings, 1, waits)  # k_0
     after_good = xp.where(swings, xp.minimum(waits, 2), 1)
-    seen_good = rest * (1 - xp.where(swings, memory, xp.stack([powers[w] for w in _WAITS])))
-    seen_bad = (1 - rest) * (1 - xp.where(swings & (waits > 1), memory * memory, memory))
-    weight = xp.where(moves, seen_good + seen_bad, 1)
-    cycle = xp.where(moves, seen_bad * after_bad + seen_good * after_good, 1)
-    # A channel that never changes is played for ever once it was seen good.
-    level = xp.where(moves, reward * seen_good / cycle, rest * reward)
+    good_weight = rest * (1 - xp.where(swings, memory, xp.stack([powers[w] for w in _WAITS])))
+    bad_weight = (1 - rest) * (1 - xp.where(swings & (waits > 1), memory * memory, memory))
+    weight = xp.where(moves, good_weight + bad_weight, 1)
+    cycle = xp.where(moves, bad_weight * after_bad + good_weight * after_good, 1)
+    # A channel that never changes is played for ever once it was observed good.
+    level = xp.where(moves, reward * good_weight / cycle, rest * reward)
     return _Lines(level, xp.where(moves, weight / cycle, rest), weight)
 
 

@@ -21,10 +21,8 @@ incarnation up, with what the server does not have of it, and begins a new one.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import secrets
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
@@ -45,20 +43,16 @@ from rmab.errors import (
 from rmab.federation.messages import RoundMessage, parse_round
 from rmab.federation.player import Player
 from rmab.reading import shown
-from rmab.service.agent.client import Link, make_client
+from rmab.service.agent.client import make_client
 from rmab.service.agent.exchange import Exchange
-from rmab.service.agent.leftovers import leftovers
-from rmab.service.agent.outbox import Offer
+from rmab.service.agent.limits import AgentLimits
+from rmab.service.agent.outbox import Offer, Seldom, recovered
 from rmab.service.agent.state_file import AgentFile, default_file
-from rmab.service.tokens import parse_token
+from rmab.service.tokens import is_loopback, parse_token
 
 __all__ = ["Agent"]
 
 log = logging.getLogger("rmab.agent")
-
-FOLD_SLOTS = 4096  # slots that are kept one by one, at most, before they become a snapshot
-BRIEFLY = 2.0  # seconds that `close` waits for what is unsent
-QUIET_SECONDS = 60.0
 
 
 class Agent:
@@ -68,7 +62,7 @@ class Agent:
     of its own (default: in $XDG_STATE_HOME/rmab, by server and credential); ca: a file of
     certificates to trust instead of the usual ones; patience: seconds that the very first start,
     without a file, waits for the server; timeout: seconds for the steps of a request; transport:
-    httpx's, for tests.
+    httpx's, and limits, for tests.
 
     Its methods are for one thread. It is to be closed, best by `with`.
     """
@@ -83,7 +77,9 @@ class Agent:
         patience: float = 60.0,
         timeout: float = 10.0,
         transport: httpx.AsyncBaseTransport | None = None,
+        limits: AgentLimits | None = None,
     ) -> None:
+        self._limits = limits or AgentLimits()
         address, loopback = _address(url)
         parsed = parse_token(str(token))
         if parsed is None:
@@ -93,23 +89,27 @@ class Agent:
         client = make_client(
             address,
             token,
+            timeout,
+            self._limits,
             ca=None if ca is None else str(ca),
             loopback=loopback,
             transport=transport,
         )
         self._closed = True
-        self._file = AgentFile(default_file(address, parsed[0]) if file is None else Path(file))
+        path = default_file(address, parsed[0]) if file is None else Path(file)
+        self._file = AgentFile(path, self._limits)
         try:
             incarnation = secrets.token_hex(16)
             message = self._kept_message()
-            unsent = leftovers(self._file, message)
+            earlier = recovered(self._file, message)
             self._file.begin(incarnation)
             self._exchange = Exchange(
-                Link(client, timeout), self._file, incarnation, message=message, leftovers=unsent
+                client, self._file, incarnation, self._limits, message=message, earlier=earlier
             )
             self._exchange.start()
             try:
                 self._player = Player(message or self._first_round(patience), incarnation)
+                self._player.resume_learner(self._file.learner_state())
             except BaseException:
                 self._exchange.stop()
                 raise
@@ -125,7 +125,7 @@ class Agent:
         self._reported: int | None = None  # this episode's length, once it is over
         self._before = (0, 0.0)  # slots and reward of earlier incarnations of this process
         self._kept = 0  # the last slot in the file
-        self._said = -QUIET_SECONDS
+        self._seldom = Seldom(self._limits.quiet_seconds)
 
     def _kept_message(self) -> RoundMessage | None:
         """The round in the file; a file with one that is none is set aside."""
@@ -139,18 +139,17 @@ class Agent:
     def _first_round(self, patience: float) -> RoundMessage:
         """The first round ever: without it the arms are not known."""
         exchange = self._exchange
-        with exchange.news:
-            exchange.news.wait_for(
-                lambda: exchange.message is not None or exchange.refusal is not None, patience
-            )
-            if exchange.message is not None:
-                return exchange.message
-            if exchange.refusal is not None:
-                raise FederationError(f"the server refuses the credential: {exchange.refusal}")
-            raise UnreachableError(
-                f"the server gave no round within {patience:g} s, and there is none from before: "
-                f"{exchange.trouble}"
-            )
+        exchange.wait(
+            lambda: exchange.message is not None or exchange.refusal is not None, patience
+        )
+        if exchange.message is not None:
+            return exchange.message
+        if exchange.refusal is not None:
+            raise FederationError(f"the server refuses the credential: {exchange.refusal}")
+        raise UnreachableError(
+            f"the server gave no round within {patience:g} s, and there is none from before: "
+            f"{exchange.trouble}"
+        )
 
     # ---------------------------------------------------------------------------------- every slot
 
@@ -176,14 +175,14 @@ class Agent:
             self._reported = player.length
             self._hand_over(send=True)
             self._exchange.want_round()
-        elif player.slots - self._folded >= FOLD_SLOTS:
+        elif player.slots - self._folded >= self._limits.fold_slots:
             self._hand_over(send=player.over)
 
     def _follow(self) -> None:
         """Take up what the server said since: a new round, or that a new incarnation is needed."""
         self._check_open()
         exchange, player = self._exchange, self._player
-        if exchange.outbox.conflict == player.incarnation:
+        if exchange.refuses(player.incarnation):
             self._renew()
         elif exchange.message is not player.message and exchange.message is not None:
             player.begin(exchange.message)
@@ -196,6 +195,7 @@ class Agent:
         incarnation = secrets.token_hex(16)
         self._before = (self._before[0] + old.slots, self._before[1] + old.reward)
         self._player = Player(message, incarnation)
+        self._player.resume_learner(old.learner_state)
         self._chosen = None
         self._offered = self._folded = self._kept = 0
         self._reported = None
@@ -203,12 +203,12 @@ class Agent:
             self._file.begin(incarnation, instead_of=old.incarnation)
         except StorageError as error:
             self._lament(error)
-        self._exchange.outbox.renew(incarnation)
+        self._exchange.renew(incarnation)
 
     def _keep_slot(self, arms: list[int], states: list[int]) -> None:
         slot = self._player.slots
         try:
-            self._file.keep_slot(slot, arms, states)
+            self._file.keep_slot(slot, arms, states, self._player.learner_state)
         except StorageError as error:
             self._lament(error)
             return
@@ -217,9 +217,7 @@ class Agent:
         self._kept = slot
 
     def _lament(self, error: StorageError) -> None:
-        now = time.monotonic()
-        if now - self._said >= QUIET_SECONDS:
-            self._said = now
+        if self._seldom.is_due("slot"):
             log.error("%s; the agent goes on, but a restart would lose it", error)
 
     def _hand_over(self, *, send: bool) -> None:
@@ -263,14 +261,12 @@ class Agent:
     @property
     def uploads(self) -> int:
         """How many uploads the server has acknowledged since the process began."""
-        return self._exchange.outbox.uploads
+        return self._exchange.uploads
 
     @property
     def unsent(self) -> bool:
         """Whether something was seen that the server has not acknowledged."""
-        exchange = self._exchange
-        with exchange.news:
-            return exchange.outbox.left > 0 or exchange.outbox.acknowledged < self._player.slots
+        return not self._exchange.has_all(self._player.slots)
 
     @property
     def over(self) -> bool:
@@ -293,13 +289,12 @@ class Agent:
         """Send what is unsent, also in the midst of an episode, and wait until the server has it;
         False where that takes longer than `timeout` seconds."""
         self._check_open()
-        if self._chosen is None and self._exchange.outbox.conflict == self._player.incarnation:
+        if self._chosen is None and self._exchange.refuses(self._player.incarnation):
             self._renew()
         if self._player.slots > self._offered:
             self._hand_over(send=True)
         self._exchange.hurry()
-        with self._exchange.news:
-            return self._exchange.news.wait_for(lambda: not self.unsent, timeout)
+        return self._exchange.wait(lambda: not self.unsent, timeout)
 
     def wait(self, timeout: float) -> bool:
         """Wait until a round is here that the next `choose` takes up, as a simulation may; False
@@ -308,11 +303,10 @@ class Agent:
         exchange, player = self._exchange, self._player
 
         def here() -> bool:
-            return exchange.message is not player.message or exchange.outbox.conflict is not None
+            return exchange.message is not player.message or exchange.refuses(player.incarnation)
 
         exchange.want_round()
-        with exchange.news:
-            return exchange.news.wait_for(here, timeout)
+        return exchange.wait(here, timeout)
 
     def close(self) -> None:
         """Send what is unsent if that goes quickly, tell the server, and end. What could not be
@@ -321,7 +315,7 @@ class Agent:
             return
         try:
             if self.unsent:
-                self.flush(BRIEFLY)
+                self.flush(self._limits.close_seconds)
         finally:
             self._closed = True
             self._exchange.stop()
@@ -352,10 +346,7 @@ def _address(url: str) -> tuple[str, bool]:
         )
     if parts.username is not None or parts.password is not None:
         raise FederationError("the server's address must have no user name and password in it")
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
+    loopback = is_loopback(host)
     if parts.scheme == "http" and not loopback:
         raise FederationError(
             f"the server's address must begin with https:// unless it is on this machine, got "

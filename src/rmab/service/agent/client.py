@@ -1,4 +1,4 @@
-"""An agent's way to its server: one request, one answer, each bounded in time and size.
+"""An agent as a client of its server: one request, one answer, each bounded in time and size.
 
 What goes wrong on the way is told by one exception, `NotReachedError`; what the answer means is the
 caller's. Redirects are not followed, as the credential is for this server alone.
@@ -15,11 +15,9 @@ import httpx
 from rmab.errors import FederationError, ProtocolError
 from rmab.federation.checks import read_object
 from rmab.reading import shown
+from rmab.service.agent.limits import AgentLimits
 
-__all__ = ["SLOWEST", "Answer", "Link", "NotReachedError", "make_client"]
-
-SLOWEST = 10  # time-outs that a whole answer may take, however it trickles in
-MOST_BYTES = 2**26  # of an answer
+__all__ = ["Answer", "Client", "NotReachedError", "make_client"]
 
 
 class NotReachedError(Exception):
@@ -52,28 +50,30 @@ class Answer(NamedTuple):
         return f"status {self.status}{said}"
 
 
-class Link:
-    """Requests through a client. timeout: seconds for each step of a request."""
+class Client:
+    """Requests over HTTP. timeout: seconds for each step of a request."""
 
-    def __init__(self, client: httpx.AsyncClient, timeout: float) -> None:
-        self.client = client
+    def __init__(self, http: httpx.AsyncClient, timeout: float, limits: AgentLimits) -> None:
+        self.http = http
         self._timeout = timeout
+        self._limits = limits
 
     async def ask(self, method: str, path: str, *, longer: float = 0.0, **more: Any) -> Answer:
         """The answer to a request, for which the server may take `longer` seconds."""
-        limits = httpx.Timeout(self._timeout, read=self._timeout + longer)
+        steps = httpx.Timeout(self._timeout, read=self._timeout + longer)
+        most = self._limits.answer_bytes
         try:
             async with (
-                asyncio.timeout(SLOWEST * self._timeout + longer),
-                self.client.stream(
-                    method, path, timeout=limits, extensions={"trace": _Handshake()}, **more
+                asyncio.timeout(self._limits.answer_timeouts * self._timeout + longer),
+                self.http.stream(
+                    method, path, timeout=steps, extensions={"trace": _Handshake()}, **more
                 ) as response,
             ):
                 body = bytearray()
                 async for part in response.aiter_bytes():
                     body += part
-                    if len(body) > MOST_BYTES:
-                        raise NotReachedError(f"an answer has over {MOST_BYTES} bytes")
+                    if len(body) > most:
+                        raise NotReachedError(f"an answer has over {most} bytes")
                 return Answer(response.status_code, bytes(body), _retry_after(response))
         except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
@@ -100,11 +100,13 @@ class _Handshake:
 def make_client(
     url: str,
     token: str,
+    timeout: float,
+    limits: AgentLimits,
     *,
     ca: str | None,
     loopback: bool,
     transport: httpx.AsyncBaseTransport | None,
-) -> httpx.AsyncClient:
+) -> Client:
     """A client of that server. ca: a file of certificates to trust instead of the usual ones."""
     verify: ssl.SSLContext | bool = True
     if ca is not None:
@@ -112,13 +114,14 @@ def make_client(
             verify = ssl.create_default_context(cafile=ca)
         except (OSError, ssl.SSLError) as error:
             raise FederationError(f"{ca}: no certificates can be read from it: {error}") from None
-    return httpx.AsyncClient(
+    http = httpx.AsyncClient(
         base_url=url,
         headers={"authorization": f"Bearer {token}", "accept": "application/json"},
         verify=verify,
         trust_env=not loopback,  # a proxy of the environment is not for this machine itself
         transport=transport,
     )
+    return Client(http, timeout, limits)
 
 
 def _retry_after(response: httpx.Response) -> float | None:

@@ -2,7 +2,7 @@
 
 One thread runs an event loop and does all that takes time: it asks for rounds, sends uploads and
 writes to the agent's file. The agent's own thread hands things over (`offer`, `want_round`) and
-reads what has come (`message`, `outbox`), and never waits unless it asks to.
+reads what has come (`message`, `has_all`, `refuses`), and never waits unless it asks to (`wait`).
 
 The thread does the first of these that is to be done, over and over:
 
@@ -35,27 +35,19 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from rmab.errors import ProtocolError
 from rmab.federation.messages import RoundMessage, parse_round
-from rmab.service.agent.client import Answer, Link, NotReachedError
-from rmab.service.agent.leftovers import Outgoing
-from rmab.service.agent.outbox import Offer, Outbox, Seldom
+from rmab.service.agent.client import Answer, Client, NotReachedError
+from rmab.service.agent.limits import AgentLimits
+from rmab.service.agent.outbox import Offer, Outbox, Outgoing, Seldom
 from rmab.service.agent.state_file import AgentFile
 
 __all__ = ["Exchange"]
 
 log = logging.getLogger("rmab.agent")
-
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0
-LONGEST_ASKED = 600.0  # seconds of Retry-After that are believed
-WAIT = 20.0  # seconds that the server is asked to hold a request for the next round
-LEAST_BETWEEN = 1.0  # seconds between such requests, where the server does not hold them
-STOP_SECONDS = 10.0  # for all that is left to do in the end
-LEAVE_SECONDS = 2.0
-FEW = 3  # rounds that may close in a row, each before its upload, without a pause
 
 
 class _AgainError(Exception):
@@ -78,29 +70,31 @@ class _AgainError(Exception):
 class Exchange:
     """The background side of one agent.
 
-    message: the newest round, None before the first; outbox: what is to be sent; refusal: why the
-    first contact failed for good; connected: whether the last attempt worked; trouble: why it did
-    not. They change under `news`, which is told.
+    message: the newest round, None before the first; refusal: why the first contact failed for
+    good; connected: whether the last attempt worked; trouble: why it did not. Whoever waits is
+    told when any of them, or of what is acknowledged, changes.
     """
 
     def __init__(
         self,
-        link: Link,
+        client: Client,
         file: AgentFile,
         incarnation: str,
+        limits: AgentLimits,
         *,
         message: RoundMessage | None,
-        leftovers: Iterable[Outgoing],
+        earlier: Iterable[Outgoing],
     ) -> None:
         self.message = message
         self.refusal: str | None = None
         self.connected = False
         self.trouble = "no attempt was made yet"
-        self.news = threading.Condition()
-        self._link = link
+        self._changed = threading.Condition()
+        self._client = client
         self._file = file
-        self._seldom = Seldom()
-        self.outbox = Outbox(file, incarnation, leftovers, self.news, self._seldom)
+        self._limits = limits
+        self._seldom = Seldom(limits.quiet_seconds)
+        self._outbox = Outbox(file, incarnation, earlier, self._seldom)
         self._met = False
         self._wants_round = message is None
         self._after = 0
@@ -114,14 +108,14 @@ class Exchange:
     # ----------------------------------------------------------------- from the agent's own thread
 
     def start(self) -> None:
-        """Begin."""
+        """Begin the thread."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="rmab-agent", daemon=True)
         self._thread.start()
 
     def offer(self, offer: Offer) -> None:
         """Hand over counts, to be kept and perhaps sent."""
-        self.outbox.offer(offer)
+        self._outbox.offer(offer)
         self._tell(self._wake)
 
     def want_round(self) -> None:
@@ -134,10 +128,32 @@ class Exchange:
         self._hurry = True
         self._tell(self._wake)
 
+    def renew(self, incarnation: str) -> None:
+        """Counts are of a new incarnation from now on."""
+        self._outbox.renew(incarnation)
+
+    @property
+    def uploads(self) -> int:
+        """How many uploads were acknowledged."""
+        return self._outbox.uploads
+
+    def has_all(self, slots: int) -> bool:
+        """Whether the server has all, so many slots of this incarnation included."""
+        return self._outbox.has_all(slots)
+
+    def refuses(self, incarnation: str) -> bool:
+        """Whether the server has something else under this incarnation."""
+        return self._outbox.conflict == incarnation
+
+    def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait until it holds; False where that takes longer."""
+        with self._changed:
+            return self._changed.wait_for(condition, seconds)
+
     def stop(self) -> None:
         """Keep what was handed over, tell the server that the agent leaves, end the thread."""
         self._tell(self._stop)
-        self._thread.join(STOP_SECONDS)
+        self._thread.join(self._limits.stop_seconds)
 
     def _tell(self, event: asyncio.Event) -> None:
         with suppress(RuntimeError):  # the loop has ended
@@ -153,7 +169,7 @@ class Exchange:
             self._loop.close()
 
     async def _live(self) -> None:
-        async with self._link.client:
+        async with self._client.http:
             work = asyncio.ensure_future(self._work())
             await self._stop.wait()
             work.cancel()
@@ -168,7 +184,7 @@ class Exchange:
             try:
                 await self._turn()
             except Exception:  # a fault of ours must not end the exchange
-                if self._seldom.is_news("fault"):
+                if self._seldom.is_due("fault"):
                     log.exception("the exchange with the server failed")
                 self._failed("a fault in the agent")
                 await asyncio.sleep(self._next_pause())
@@ -185,7 +201,7 @@ class Exchange:
             if answered:
                 self._worked()
             return
-        if self._seldom.is_news(again.kind):
+        if self._seldom.is_due(again.kind):
             log.log(again.level, "%s", again)
         self._failed(str(again))
         await self._pause(again.pause)
@@ -196,7 +212,7 @@ class Exchange:
         if not self._met:
             await self._fetch(0.0)
             return True
-        outgoing = self.outbox.next()
+        outgoing = self._outbox.next()
         if outgoing is not None:
             await self._send(outgoing)
             return True
@@ -217,7 +233,7 @@ class Exchange:
 
     async def _fetch_unless_stirred(self) -> bool:
         """Wait at the server for the next round; False where there is something to send first."""
-        fetch = asyncio.ensure_future(self._fetch(WAIT))
+        fetch = asyncio.ensure_future(self._fetch(self._limits.round_wait))
         stirred = asyncio.ensure_future(self._wake.wait())
         try:
             while not fetch.done():
@@ -226,7 +242,7 @@ class Exchange:
                     self._wake.clear()
                     stirred = asyncio.ensure_future(self._wake.wait())
                 self._keep_offers()
-                if self.outbox.news_of_this_life and not fetch.done():
+                if self._outbox.has_current and not fetch.done():
                     return False
             await fetch
             return True
@@ -239,7 +255,10 @@ class Exchange:
 
     async def _pause(self, asked: float | None) -> None:
         """Wait before the next attempt; what is handed over meanwhile is kept at once."""
-        seconds = self._next_pause() if asked is None else min(asked, LONGEST_ASKED) * _spread(1.5)
+        if asked is None:
+            seconds = self._next_pause()
+        else:
+            seconds = min(asked, self._limits.longest_asked) * _spread(1.5)
         end = self._loop.time() + seconds
         while (rest := end - self._loop.time()) > 0:
             if not await self._woken(rest):
@@ -251,25 +270,28 @@ class Exchange:
 
     def _next_pause(self) -> float:
         """Seconds, by how often it failed in a row."""
-        return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures - 1, 30)) * _spread(0.5)
+        pause = self._limits.first_pause * 2.0 ** min(self._failures - 1, 30)
+        return min(self._limits.longest_pause, pause) * _spread(0.5)
 
     def _failed(self, reason: str) -> None:
         self._failures += 1
-        with self.news:
-            self.connected = False
-            self.trouble = reason
-            self.news.notify_all()
+        self.connected = False
+        self.trouble = reason
+        self._tell_of_change()
 
     def _worked(self) -> None:
         if self._failures:
             log.info("the server is reached again")
         self._failures = 0
         self._hurry = False
-        with self.news:
-            self.connected = True
+        self.connected = True
+
+    def _tell_of_change(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def _keep_offers(self) -> None:
-        self.outbox.keep_offers(self.message)
+        self._outbox.keep_offers(self.message)
 
     # ------------------------------------------------------------------------------------ fetching
 
@@ -277,11 +299,13 @@ class Exchange:
         """Ask for a round above `_after`, and take what comes."""
         started = self._loop.time()
         query = {"after": self._after, "wait": f"{wait:g}"}
-        answer = await self._link.ask("GET", "/v1/round", params=query, longer=wait)
+        answer = await self._client.ask("GET", "/v1/round", params=query, longer=wait)
         if answer.status == 204:
             if not self._met:
                 raise _AgainError("nonsense", "the server has no round for this agent")
-            await asyncio.sleep(max(0.0, started + LEAST_BETWEEN - self._loop.time()))
+            await asyncio.sleep(
+                max(0.0, started + self._limits.between_requests - self._loop.time())
+            )
             return
         if answer.status != 200:
             raise self._refused(answer)
@@ -321,15 +345,14 @@ class Exchange:
         self._met = True
         self._wants_round = False
         self._after = message.round
-        with self.news:
-            self.message = message
-            self.news.notify_all()
+        self.message = message
+        self._tell_of_change()
 
     # ------------------------------------------------------------------------------------- sending
 
     async def _send(self, outgoing: Outgoing) -> None:
         """Send an upload, and act on what comes back."""
-        answer = await self._link.ask(
+        answer = await self._client.ask(
             "POST",
             "/v1/uploads",
             content=outgoing.body,
@@ -339,7 +362,7 @@ class Exchange:
         try:
             self._act_on(answer, outgoing)
         except _AgainError:
-            self.outbox.failed(outgoing)
+            self._outbox.failed(outgoing)
             raise
 
     def _act_on(self, answer: Answer, outgoing: Outgoing) -> None:
@@ -347,13 +370,15 @@ class Exchange:
             if answer.number("sequence") != outgoing.upload.sequence:
                 raise _AgainError("nonsense", "what answers the upload is not this server")
             self._closed_rounds = 0
-            self.outbox.acknowledge(outgoing)
+            self._outbox.acknowledge(outgoing)
+            self._tell_of_change()
         elif answer.status == 410:
             self._follow_round(outgoing, answer.number("round"))
         elif answer.status == 409:
-            self.outbox.give_up(outgoing, answer.detail)
+            self._outbox.give_up(outgoing, answer.detail)
+            self._tell_of_change()
         elif answer.status in (413, 422):
-            self.outbox.set_aside(outgoing, answer.detail)
+            self._outbox.set_aside(outgoing, answer.detail)
         else:
             raise self._refused(answer)
 
@@ -366,18 +391,17 @@ class Exchange:
         if number != self.message.round:
             self._after = number - 1  # it may be a lower one: of a server that was set back
             self._wants_round = True
-        self.outbox.restamp(outgoing, number, self.message)
+        self._outbox.restamp(outgoing, number, self.message)
         self._closed_rounds += 1
-        if self._closed_rounds > FEW:
+        if self._closed_rounds > self._limits.closed_rounds:
             raise _AgainError("closed", f"{self._closed_rounds} rounds in a row were closed")
 
     def _refused(self, answer: Answer) -> _AgainError:
         detail = answer.detail
         if answer.status == 401:
             if self.message is None:
-                with self.news:
-                    self.refusal = detail
-                    self.news.notify_all()
+                self.refusal = detail
+                self._tell_of_change()
             return _AgainError("credential", f"the server refuses the credential: {detail}")
         return _AgainError(
             f"status {answer.status}",
@@ -390,8 +414,8 @@ class Exchange:
             return
         # Where that fails, rounds wait for this agent until their deadline.
         with suppress(TimeoutError, NotReachedError):
-            async with asyncio.timeout(LEAVE_SECONDS):
-                await self._link.ask("POST", "/v1/leave")
+            async with asyncio.timeout(self._limits.leave_seconds):
+                await self._client.ask("POST", "/v1/leave")
 
 
 def _spread(share: float) -> float:

@@ -4,6 +4,11 @@ Uploads are numbered and kept in the agent's file before they are sent. Of earli
 there may be several, each sent until it is acknowledged; of this one the newest is enough, as
 counts are cumulative. The exchange (`rmab.service.agent.exchange`) asks for the next upload and
 says what became of it.
+
+Recovery: what earlier incarnations left unsent is made into uploads again when a process begins.
+The snapshot of an incarnation is its player after some slots: counts, visits and, of each arm, the
+state seen last and the slots since. The observations of the slots after it are played again, which
+gives all that the incarnation has seen.
 """
 
 from __future__ import annotations
@@ -11,34 +16,38 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from rmab.errors import StorageError
-from rmab.federation.messages import RoundMessage, Upload
-from rmab.service.agent.leftovers import Ints, Outgoing, pack
-from rmab.service.agent.state_file import AgentFile
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["Offer", "Outbox", "Seldom"]
+from rmab.errors import ModelError, ProtocolError, StorageError
+from rmab.federation.messages import RoundMessage, Shape, Upload, parse_upload
+from rmab.federation.player import Player
+from rmab.service.agent.state_file import AgentFile, KeptIncarnation
+
+__all__ = ["Offer", "Outbox", "Outgoing", "Seldom", "pack", "recovered", "unpack"]
 
 log = logging.getLogger("rmab.agent")
-
-QUIET_SECONDS = 60.0  # between two lines of the log about the same thing
+Ints = npt.NDArray[np.int64]
 
 
 class Seldom:
     """Keeps the log from saying the same thing over and over."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._said: dict[str, float] = {}
 
-    def is_news(self, kind: str) -> bool:
+    def is_due(self, kind: str) -> bool:
         """Whether a line of that kind is due."""
         now = time.monotonic()
-        if now - self._said.get(kind, -QUIET_SECONDS) < QUIET_SECONDS:
+        if now - self._said.get(kind, -self._seconds) < self._seconds:
             return False
         self._said[kind] = now
         return True
@@ -49,7 +58,7 @@ class Seldom:
         try:
             yield
         except StorageError as error:
-            if self.is_news("file"):
+            if self.is_due("file"):
                 log.error("%s", error)
 
 
@@ -66,33 +75,40 @@ class Offer(NamedTuple):
     send: bool
 
 
+@dataclass(frozen=True)
+class Outgoing:
+    """An upload on its way."""
+
+    upload: Upload
+    body: bytes
+
+
 class Outbox:
-    """The uploads of one agent.
+    """The uploads of one agent; earlier: those of earlier incarnations.
 
     acknowledged: slots of this incarnation that the server has; uploads: how many were
-    acknowledged; left: incarnations of the past that it does not have yet; conflict: the
-    incarnation that it refused. They change under `news`, which is told.
+    acknowledged; unsent: incarnations before this one that it does not have yet; conflict: the
+    incarnation that it refused. Two threads read and change them, under a lock of the outbox's.
     """
 
     def __init__(
         self,
         file: AgentFile,
         incarnation: str,
-        leftovers: Iterable[Outgoing],
-        news: threading.Condition,
+        earlier: Iterable[Outgoing],
         seldom: Seldom,
     ) -> None:
-        self.news = news
         self.acknowledged = 0
         self.uploads = 0
         self.conflict: str | None = None
         self._file = file
         self._seldom = seldom
+        self._lock = threading.Lock()
         self._incarnation = incarnation
         self._sequence = 0
-        self._leftovers = deque(leftovers)
-        self.left = len(self._leftovers)
-        self._past_first = True
+        self._earlier = deque(earlier)
+        self.unsent = len(self._earlier)
+        self._earlier_first = True
         self._current: Outgoing | None = None
         self._offers: deque[Offer] = deque()
 
@@ -102,9 +118,14 @@ class Outbox:
         """Hand over counts, to be kept and perhaps sent."""
         self._offers.append(offer)
 
+    def has_all(self, slots: int) -> bool:
+        """Whether all is acknowledged, so many slots of this incarnation included."""
+        with self._lock:
+            return self.unsent == 0 and self.acknowledged >= slots
+
     def renew(self, incarnation: str) -> None:
         """Counts are of a new incarnation from now on."""
-        with self.news:
+        with self._lock:
             self._incarnation = incarnation
             self._sequence = self.acknowledged = 0
             self._current = None
@@ -142,66 +163,65 @@ class Outbox:
             )
 
     @property
-    def news_of_this_life(self) -> bool:
+    def has_current(self) -> bool:
         """Whether there is an upload of this incarnation to send."""
         return self._current is not None
 
     def next(self) -> Outgoing | None:
-        """The upload to send now: of the past first, unless that has just failed."""
-        if self._leftovers and (self._past_first or self._current is None):
-            return self._leftovers[0]
+        """The upload to send now: of an earlier incarnation first, unless that has just failed."""
+        if self._earlier and (self._earlier_first or self._current is None):
+            return self._earlier[0]
         return self._current
 
     def failed(self, outgoing: Outgoing) -> None:
         """The server could not cope with it: another is to be tried before it comes again, so that
         it is not in the way of the others for ever."""
-        past = self._is_past(outgoing)
-        self._past_first = not past
-        if past:
-            self._leftovers.rotate(-1)
+        earlier = self._is_earlier(outgoing)
+        self._earlier_first = not earlier
+        if earlier:
+            self._earlier.rotate(-1)
 
-    def _is_past(self, outgoing: Outgoing) -> bool:
-        return bool(self._leftovers) and self._leftovers[0] is outgoing
+    def _is_earlier(self, outgoing: Outgoing) -> bool:
+        return bool(self._earlier) and self._earlier[0] is outgoing
 
     def _replace(self, outgoing: Outgoing, new: Outgoing | None) -> None:
         """Another upload instead of this one, unless the agent has handed over a newer one."""
-        self._past_first = True
-        if self._is_past(outgoing):
-            self._leftovers.popleft()
+        self._earlier_first = True
+        if self._is_earlier(outgoing):
+            self._earlier.popleft()
             if new is not None:
-                self._leftovers.appendleft(new)
+                self._earlier.appendleft(new)
         elif self._current is outgoing:
             self._current = new
 
     def acknowledge(self, outgoing: Outgoing) -> None:
         """The server has it."""
-        upload, past = outgoing.upload, self._is_past(outgoing)
+        upload, earlier = outgoing.upload, self._is_earlier(outgoing)
         self._replace(outgoing, None)
         with self._seldom.despite_the_disk():
             self._file.acknowledge(upload.incarnation, upload.sequence)
-        with self.news:
+        with self._lock:
             self.uploads += 1
-            if past:
-                self.left -= 1
+            if earlier:
+                self.unsent -= 1
             elif upload.incarnation == self._incarnation:
                 self.acknowledged = upload.slots
-            self.news.notify_all()
 
     def restamp(self, outgoing: Outgoing, number: int, message: RoundMessage) -> None:
         """Its round is closed: the same counts under the one that is open now."""
-        upload, past = outgoing.upload, self._is_past(outgoing)
-        if not past and self._current is not outgoing:
+        upload, earlier = outgoing.upload, self._is_earlier(outgoing)
+        if not earlier and self._current is not outgoing:
             return  # a newer one is there
         again = replace(upload, sequence=upload.sequence + 1, round=number, length=0)
         new = _prepared(again, message)
-        if not past:
+        if not earlier:
             self._sequence += 1
         self._keep_upload(new, None)
         self._replace(outgoing, new)
 
     def give_up(self, outgoing: Outgoing, detail: str) -> None:
         """The server has something else under its incarnation."""
-        upload, past = outgoing.upload, self._is_past(outgoing)
+        upload, earlier = outgoing.upload, self._is_earlier(outgoing)
         self._replace(outgoing, None)
         log.warning(
             "the server has other counts of incarnation %s than sequence %d of it, with %d slots; "
@@ -211,16 +231,15 @@ class Outbox:
             upload.slots,
             detail,
         )
-        if past:
+        if earlier:
             with self._seldom.despite_the_disk():
                 self._file.forget([upload.incarnation])
-        with self.news:
-            if past:
-                self.left -= 1
+        with self._lock:
+            if earlier:
+                self.unsent -= 1
             elif upload.incarnation == self._incarnation:
                 self._current = None  # a newer one is of no use either
                 self.conflict = upload.incarnation
-            self.news.notify_all()
 
     def set_aside(self, outgoing: Outgoing, detail: str) -> None:
         """The server will never take it, and this process does not send it again. Of an earlier
@@ -231,3 +250,78 @@ class Outbox:
 
 def _prepared(upload: Upload, message: RoundMessage) -> Outgoing:
     return Outgoing(upload, upload.to_json(message.shape, message.federation))
+
+
+# --------------------------------------------------------------------------------------- recovery
+
+
+def pack(counts: Ints, visits: Ints, last_seen: Ints, age: Ints) -> bytes:
+    """A player as the file keeps it: (C, S, S, N), (S, N), (N,), (N,)."""
+    parts = (counts, visits, last_seen, age)
+    return zlib.compress(b"".join(part.astype("<i8").tobytes() for part in parts), 1)
+
+
+def unpack(snapshot: bytes, shape: Shape) -> tuple[Ints, Ints, Ints, Ints]:
+    """What `pack` was given; StorageError where it was of another shape."""
+    S, N = max(shape.states), shape.n_arms
+    shapes = ((shape.kinds, S, S, N), (S, N), (N,), (N,))
+    sizes = np.cumsum([int(np.prod(each)) for each in shapes])
+    try:
+        numbers = np.frombuffer(zlib.decompress(snapshot), "<i8").astype(np.int64)
+    except (zlib.error, ValueError) as error:
+        raise StorageError(f"a snapshot cannot be read: {error}") from None
+    if numbers.size != sizes[-1]:
+        raise StorageError(f"a snapshot must have {sizes[-1]} numbers, got {numbers.size}")
+    parts = np.split(numbers, sizes[:-1])
+    counts, visits, last_seen, age = (p.reshape(s) for p, s in zip(parts, shapes, strict=True))
+    return counts, visits, last_seen, age
+
+
+def recovered(file: AgentFile, message: RoundMessage | None) -> list[Outgoing]:
+    """Uploads of what earlier incarnations left unsent, oldest first; none is sent under another
+    number than before unless there is more to say."""
+    uploads, empty = [], []
+    for kept in file.earlier():
+        try:
+            outgoing = None if message is None else _recovered(kept, message)
+        except (StorageError, ProtocolError, ModelError) as error:
+            log.error(
+                "%s: incarnation %s cannot be read, and its unsent counts are lost: %s",
+                file.path,
+                kept.incarnation,
+                error,
+            )
+            outgoing = None
+        if outgoing is None:
+            empty.append(kept.incarnation)
+            continue
+        uploads.append(outgoing[0])
+        if kept.has_more:
+            upload = outgoing[0].upload
+            file.keep_upload(
+                kept.incarnation, upload.sequence, outgoing[0].body, upload.slots, outgoing[1]
+            )
+    file.forget(empty)
+    if uploads:
+        slots = sum(outgoing.upload.slots for outgoing in uploads)
+        log.info("%s: %d slots of %d incarnations are unsent", file.path, slots, len(uploads))
+    return uploads
+
+
+def _recovered(kept: KeptIncarnation, message: RoundMessage) -> tuple[Outgoing, bytes] | None:
+    """The upload that an incarnation left, and its snapshot; None where the server has it all."""
+    shape, name = message.shape, message.federation
+    if not kept.has_more:
+        if kept.upload is None:
+            return None
+        return Outgoing(parse_upload(kept.upload, shape, name), kept.upload), b""
+    player = Player(message, kept.incarnation)
+    if kept.snapshot is not None:
+        player.counts, player.visits, player.last_seen, player.age = unpack(kept.snapshot, shape)
+        player.slots = kept.slots
+    for arms, states in kept.observations:
+        player.observe(arms, states)
+    # No report of an episode: nobody plays on in it.
+    upload: Upload = replace(player.upload(kept.sequence + 1), length=0)
+    snapshot = pack(player.counts, player.visits, player.last_seen, player.age)
+    return Outgoing(upload, upload.to_json(shape, name)), snapshot

@@ -1,17 +1,20 @@
 """The agent's own small file: what must outlive its process.
 
-An agent's process may end at any moment, `kill -9` included, and no look that `Agent.observe` has
-returned from may be lost. The file is SQLite's, in three tables:
+An agent's process may end at any moment, `kill -9` included, and no observation that
+`Agent.observe` has returned from may be lost. The file is SQLite's, in three tables:
 
     round     the last round the server gave, so that a restarted agent can play at once
     lives     each incarnation that is not wholly acknowledged: its last sequence number, the
               upload under that number where no acknowledgement has come, the slots it tells of,
               and a snapshot of the player after `slots` slots, which may be more
-    slots     the looks of each slot since: the arms played and the states they showed
+    slots     the observations of each slot since: the arms played and the states they showed; and
+              under life 0, slot 0, which no incarnation has, the state of the agent's learner
 
-A slot is one row and one transaction in the write-ahead log, which outlives the process. What the
-machine loses with its power is what was not synced yet, a few thousand slots at most; such a loss
-is never counted wrongly, as the server refuses an upload that does not follow what it has.
+A slot is one transaction in the write-ahead log, which outlives the process. A learner that carries
+a state of its own gives it along with each slot, and the file has both or neither; unlike counts it
+stays through restarts and new incarnations. What the machine loses with its power is what was not
+synced yet, a few thousand slots at most; such a loss is never counted wrongly, as the server
+refuses an upload that does not follow what it has.
 
 Two threads use the file: the caller's writes slots, the exchange's the rest. Only one process may.
 Both are the care of rmab.service.sqlite.
@@ -27,10 +30,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from rmab.errors import StorageError
-from rmab.service.sqlite import PAGE, OwnFile
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["AgentFile", "Life", "Look", "default_file"]
+from rmab.errors import StorageError
+from rmab.service.agent.limits import AgentLimits
+from rmab.service.sqlite import PAGE, SqliteFile
+
+__all__ = ["AgentFile", "KeptIncarnation", "Observation", "default_file"]
 
 T = TypeVar("T")
 
@@ -53,9 +60,10 @@ CREATE TABLE slots (
 ) WITHOUT ROWID;
 """
 _INSERT = "INSERT INTO slots VALUES (?, ?, ?)"
+_INSERT_WITH_STATE = "REPLACE INTO slots VALUES (?, ?, ?), (0, 0, ?)"
 
 
-class Look(NamedTuple):
+class Observation(NamedTuple):
     """What one slot showed: arms and their states, both of length K."""
 
     arms: tuple[int, ...]
@@ -63,12 +71,12 @@ class Look(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Life:
+class KeptIncarnation:
     """What is kept of one incarnation.
 
     sequence: the last one used; upload: the body under it, None once acknowledged; told: the slots
-    it tells of; slots: those in the snapshot; snapshot: None before the first; looks: of the slots
-    since.
+    it tells of; slots: those in the snapshot; snapshot: None before the first; observations: of
+    the slots since.
     """
 
     incarnation: str
@@ -77,12 +85,12 @@ class Life:
     told: int
     slots: int
     snapshot: bytes | None
-    looks: tuple[Look, ...]
+    observations: tuple[Observation, ...]
 
     @property
     def has_more(self) -> bool:
         """Whether it saw something that its last upload does not tell of."""
-        return bool(self.looks) or self.slots > self.told
+        return bool(self.observations) or self.slots > self.told
 
 
 class AgentFile:
@@ -92,9 +100,16 @@ class AgentFile:
     may go on.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: AgentLimits | None = None) -> None:
+        limits = limits or AgentLimits()
         self.path = path
-        self._file = OwnFile(path, tables=_TABLES.split(";"), version=VERSION)
+        self._file = SqliteFile(
+            path,
+            tables=_TABLES.split(";"),
+            version=VERSION,
+            tidy_bytes=limits.tidy_bytes,
+            log_bytes=limits.log_bytes,
+        )
         self._life = 0  # of this process: the rows it writes
 
     # ------------------------------------------------------------------------ what was kept before
@@ -104,20 +119,33 @@ class AgentFile:
         row = self._file.read("SELECT message FROM round").fetchone()
         return None if row is None else bytes(row[0])
 
-    def lives(self) -> list[Life]:
+    def learner_state(self) -> npt.NDArray[np.float64] | None:
+        """The state of the agent's learner after its last slot, (X,); None where none was kept.
+
+        Whoever asks checks its size: the file may be of another federation.
+        """
+        row = self._file.read("SELECT looks FROM slots WHERE life = 0 AND slot = 0").fetchone()
+        if row is None or len(row[0]) % 8:
+            return None
+        return np.frombuffer(row[0], "<f8").astype(np.float64)
+
+    def earlier(self) -> list[KeptIncarnation]:
         """The earlier incarnations that left something, oldest first."""
         rows = self._file.read(
             "SELECT life, incarnation, sequence, upload, told, slots, snapshot FROM lives "
             "WHERE life <> ? ORDER BY life",
             (self._life,),
         ).fetchall()
-        return [
-            Life(incarnation, sequence, upload, told, slots, snapshot, self._looks(life, slots))
-            for life, incarnation, sequence, upload, told, slots, snapshot in rows
-        ]
+        earlier = []
+        for life, incarnation, sequence, upload, told, slots, snapshot in rows:
+            seen = self._observations(life, slots)
+            earlier.append(
+                KeptIncarnation(incarnation, sequence, upload, told, slots, snapshot, seen)
+            )
+        return earlier
 
-    def _looks(self, life: int, after: int) -> tuple[Look, ...]:
-        """The looks of the slots that follow one another from the snapshot on."""
+    def _observations(self, life: int, after: int) -> tuple[Observation, ...]:
+        """Those of the slots that follow one another from the snapshot on."""
         found = []
         rows = self._file.read(
             "SELECT slot, looks FROM slots WHERE life = ? AND slot > ? ORDER BY slot", (life, after)
@@ -126,7 +154,7 @@ class AgentFile:
             if slot != after + 1:
                 break  # the disk refused a slot: what came after it does not join on
             numbers = struct.unpack(f"<{len(packed) // 4}I", packed)
-            found.append(Look(numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]))
+            found.append(Observation(numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]))
             after = slot
         return tuple(found)
 
@@ -144,11 +172,27 @@ class AgentFile:
 
         self._life = self._write(write)
 
-    def keep_slot(self, slot: int, arms: Sequence[int], states: Sequence[int]) -> None:
-        """One slot of this process: its number, from 1, and what it showed."""
-        looks = struct.pack(f"<{2 * len(arms)}I", *arms, *states)
+    def keep_slot(
+        self,
+        slot: int,
+        arms: Sequence[int],
+        states: Sequence[int],
+        learner_state: npt.NDArray[np.float64] | None = None,
+    ) -> None:
+        """One slot of this process: its number, from 1, what it showed, and what that made of the
+        learner's state (X,), where it has one."""
+        row: tuple[int | bytes, ...] = (
+            self._life,
+            slot,
+            struct.pack(f"<{2 * len(arms)}I", *arms, *states),
+        )
         try:
-            self._file.add(_INSERT, (self._life, slot, looks))
+            if learner_state is None:
+                self._file.add(_INSERT, row)
+            else:
+                packed = learner_state.astype("<f8").tobytes()
+                self._file.add(_INSERT_WITH_STATE, (*row, packed))
+                self._file.grew(len(packed))
         except sqlite3.Error as error:
             raise StorageError(f"{self.path}: slot {slot} is not kept: {error}") from None
         self._file.grew(SLOT_BYTES)
@@ -181,7 +225,7 @@ class AgentFile:
         self._file.grew(len(upload) + len(snapshot or b"") + SLOT_BYTES)
 
     def acknowledge(self, incarnation: str, sequence: int) -> None:
-        """The server has the upload of that number, and so all of an incarnation of the past."""
+        """The server has the upload of that number, and so all of an earlier incarnation."""
 
         def write(keeper: sqlite3.Connection) -> None:
             keeper.execute(

@@ -2,17 +2,17 @@
 
 uvicorn gives a connection as long as it likes to send a request. Here each phase has its time:
 
-    handshake of TLS, from connecting to its end: HANDSHAKE_SECONDS
-    head      from the first byte (or from connecting) to the end of the headers: HEAD_SECONDS
-    body      from there to the end of the body: BODY_SECONDS, or it is answered 408
-    answer    what was written must go out: the peer takes something within STALL_SECONDS
+    handshake of TLS, from connecting to its end
+    head      from the first byte (or from connecting) to the end of the headers
+    body      from there to the end of the body, or it is answered 408
+    answer    what was written must go out: the peer takes something in so many seconds
     idle      between two requests: uvicorn's own keep-alive time-out
 
-and its size: MOST_HEAD bytes of head, MOST_FIELDS fields, MOST_AHEAD requests sent ahead of their
-answers. At most `most` connections are open at once; for one more, one without a request is closed,
-so that idle ones cannot keep others out. Which one is left to chance: with a rule, strangers could
-aim at those of others. A request that is on its way just then is lost, as it may be on any
-connection that is kept; an agent sends it again.
+and its size: bytes and fields of the head, requests sent ahead of their answers. At most `most`
+connections are open at once; for one more, one without a request is closed, so that idle ones
+cannot keep others out. Which one is left to chance: with a rule, strangers could aim at those of
+others. A request that is on its way just then is lost, as it may be on any connection that is kept;
+an agent sends it again. The times and sizes are in `rmab.service.server.limits`.
 
 A server that ends must know all of its connections, for none may be left open when uvloop's loop is
 closed: it warns of each, and where warnings are errors that one stays open and the loop waits for
@@ -39,17 +39,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 from uvloop.loop import SSLProtocol  # type: ignore[attr-defined]  # its stubs leave it out
 
-from rmab.service.server.metrics import Metrics
+from rmab.service.server.limits import ServerLimits
+from rmab.service.server.telemetry import Metrics
 
-__all__ = ["BODY_SECONDS", "HEAD_SECONDS", "STALL_SECONDS", "Connection", "Secured", "Watch"]
-
-HANDSHAKE_SECONDS = 10.0
-HEAD_SECONDS = 10.0
-BODY_SECONDS = 10.0
-STALL_SECONDS = 30.0
-MOST_HEAD = 16 * 1024
-MOST_FIELDS = 100
-MOST_AHEAD = 8
+__all__ = ["Connection", "Secured", "Watch"]
 
 
 class TooMuchError(Exception):
@@ -63,9 +56,10 @@ class TooMuchError(Exception):
 class Connection(HttpToolsProtocol):
     """One connection. `deadline` is when it must have moved on, on the loop's clock."""
 
-    def __init__(self, *args: Any, most: int, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, most: int, limits: ServerLimits, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.most = most
+        self.limits = limits
         self.carrier: asyncio.Transport | None = None  # with TLS, what is below it
         self.deadline = math.inf
         self.unsent = 0  # bytes that waited at the last look
@@ -83,7 +77,7 @@ class Connection(HttpToolsProtocol):
         if isinstance(secured, Secured):
             self.carrier = secured.carrier
             secured.arriving.discard(secured.carrier)
-        self.deadline = self.loop.time() + HEAD_SECONDS
+        self.deadline = self.loop.time() + self.limits.head_seconds
         if len(self.connections) > self.most:
             others = (c for c in self.connections if isinstance(c, Connection) and c is not self)
             idle = (c for c in others if c.idle and not c.transport.is_closing())
@@ -121,12 +115,12 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self.deadline == math.inf and self._in_head:
-            self.deadline = self.loop.time() + HEAD_SECONDS
+            self.deadline = self.loop.time() + self.limits.head_seconds
         self._ended = False
         super().data_received(data)
         if self._in_head and not self._ended:
             self._head_bytes += len(data)
-            if self._head_bytes > MOST_HEAD and not self.transport.is_closing():
+            if self._head_bytes > self.limits.head_bytes and not self.transport.is_closing():
                 self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
                 self.send_400_response("")
 
@@ -141,16 +135,16 @@ class Connection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + 4)
-        if len(self.headers) >= MOST_FIELDS:
+        if len(self.headers) >= self.limits.head_fields:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        if len(self.pipeline) >= MOST_AHEAD:
+        if len(self.pipeline) >= self.limits.requests_ahead:
             self._refuse(HTTPStatus.TOO_MANY_REQUESTS)
         self._in_head = False
         self._head_bytes = 0
-        self.deadline = self.loop.time() + BODY_SECONDS
+        self.deadline = self.loop.time() + self.limits.body_seconds
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -161,7 +155,7 @@ class Connection(HttpToolsProtocol):
 
     def _count(self, more: int) -> None:
         self._head_size += more
-        if self._head_size > MOST_HEAD:
+        if self._head_size > self.limits.head_bytes:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
     def _refuse(self, status: HTTPStatus) -> None:
@@ -170,12 +164,15 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's words, not ours
         """Refuse what is no request, in the form of all refusals, and close."""
-        status = self._refusal
+        status, most = self._refusal, self.limits
+        size = f"a head must have at most {most.head_bytes} bytes and {most.head_fields} fields"
+        late = f"the body must arrive within {most.body_seconds:g} seconds"
+        ahead = f"at most {most.requests_ahead} requests may wait for an answer"
         detail = {
             HTTPStatus.BAD_REQUEST: "the request must be HTTP/1.1",
-            HTTPStatus.REQUEST_TIMEOUT: f"the body must arrive within {BODY_SECONDS:g} seconds",
-            HTTPStatus.TOO_MANY_REQUESTS: f"at most {MOST_AHEAD} requests may wait for an answer",
-        }.get(status, f"a head must have at most {MOST_HEAD} bytes and {MOST_FIELDS} fields")
+            HTTPStatus.REQUEST_TIMEOUT: late,
+            HTTPStatus.TOO_MANY_REQUESTS: ahead,
+        }.get(status, size)
         word = "timeout" if status == HTTPStatus.REQUEST_TIMEOUT else "http"
         body = json.dumps({"error": word, "detail": detail}).encode()
         head = (
@@ -193,10 +190,10 @@ class Connection(HttpToolsProtocol):
         elif self.unsent_since == math.inf:
             self.unsent_since = now
         self.unsent = waiting
-        if now > self.unsent_since + STALL_SECONDS:
+        if now > self.unsent_since + self.limits.stall_seconds:
             self.transport.abort()
         elif now > self.deadline:
-            self.deadline = now + STALL_SECONDS
+            self.deadline = now + self.limits.stall_seconds
             if self._in_head or self.idle or self.cycle.response_started:
                 self.transport.abort()
             else:
@@ -222,7 +219,7 @@ class Secured(SSLProtocol):  # type: ignore[misc]  # Any, for want of a stub
             context,
             None,  # nobody waits for the handshake
             server_side=True,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS,
+            ssl_handshake_timeout=connection.limits.handshake_seconds,
         )
         self.arriving = arriving
 

@@ -5,36 +5,52 @@
 
 An agent's credential never does an admin's work, nor the other way round. A viewer is an admin, or
 anybody where the server listens on loopback alone and no proxy stands between.
+
+A credential that was found good counts as good for a second where what is asked checks it again;
+everywhere else the database is asked.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any
+from typing import NamedTuple
 
 from starlette.types import Scope
 
-from rmab.errors import ProtocolError
-from rmab.service.server.roster import Identity
-from rmab.service.server.rounds import Federator
-from rmab.service.tokens import parse_token
+from rmab.errors import FederationError, ProtocolError
+from rmab.service.server.rounds import Rounds
+from rmab.service.server.telemetry import Log
+from rmab.service.store.credentials import Credential
+from rmab.service.store.store import Store
+from rmab.service.tokens import make_token, matches, parse_token
 
-__all__ = ["Access"]
+__all__ = ["Access", "Identity"]
 
-CHALLENGE = 'Bearer realm="rmab"'
-ADMIN_CHALLENGE = f'Basic realm="rmab", charset="UTF-8", {CHALLENGE}'
+_CHALLENGE = 'Bearer realm="rmab"'
+_ADMIN_CHALLENGE = f'Basic realm="rmab", charset="UTF-8", {_CHALLENGE}'
 _PROXIED = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"via")
 
 Headers = dict[bytes, bytes]
 
 
-class Access:
-    """Decides. loopback: the server listens on loopback alone."""
+class Identity(NamedTuple):
+    """Who holds a token that is valid, as far as is known."""
 
-    def __init__(self, federator: Federator, *, loopback: bool) -> None:
-        self._federator = federator
+    name: str
+    role: str
+    lane: int
+    key_id: str
+    secret_hash: bytes
+
+
+class Access:
+    """Tells who asks, enrols and revokes. loopback: the server listens on loopback alone."""
+
+    def __init__(self, rounds: Rounds, *, loopback: bool, log: Log) -> None:
+        self._rounds = rounds
         self._loopback = loopback
+        self._log = log
 
     async def agent(self, scope: Scope, headers: Headers, *, again: bool = False) -> Identity:
         """The agent that asks; ProtocolError 401 if it is none.
@@ -48,7 +64,7 @@ class Access:
                 401,
                 "credential",
                 "an agent's credential is needed, one that was not revoked",
-                challenge=CHALLENGE,
+                challenge=_CHALLENGE,
             )
         scope["rmab.agent"] = found.name  # for the log
         return found
@@ -62,7 +78,7 @@ class Access:
                 "credential",
                 "an admin's credential is needed, one that was not revoked; an agent's is not "
                 "enough",
-                challenge=ADMIN_CHALLENGE,
+                challenge=_ADMIN_CHALLENGE,
             )
 
     async def viewer(self, headers: Headers) -> None:
@@ -70,14 +86,54 @@ class Access:
         if not self._loopback or any(name in headers for name in _PROXIED):
             await self.admin(headers)
 
+    async def enroll(self, name: str, role: str) -> str:
+        """A new credential's token; ProtocolError if the name has one."""
+        token, key_id, secret_hash = make_token()
+        now = self._rounds.clock()
+
+        def enroll(store: Store) -> None:
+            try:
+                store.enroll(name, role, key_id, secret_hash, now)
+            except FederationError as error:  # as a refusal it leaves the rest of the batch alone
+                raise ProtocolError(409, "enrolled", str(error)) from None
+
+        await self._rounds.jobs.run(enroll)
+        self._log("info", "enrolled", agent=name, role=role)
+        self._rounds.changes += 1
+        return token
+
+    async def revoke(self, name: str) -> bool:
+        """Take a credential back; False if there is none."""
+        now = self._rounds.clock()
+        done = await self._rounds.jobs.run(lambda store: store.revoke(name, now))
+        if done:
+            self._log("info", "revoked", agent=name)
+            self._rounds.forget(name)
+        return done
+
     async def _identity(
         self, headers: Headers, *, basic: bool, again: bool = False
     ) -> Identity | None:
+        """Who asks; None for an unknown or a revoked credential."""
         token = _token(headers.get(b"authorization", b""), basic)
-        parsed: Any = None if token is None else parse_token(token)
+        parsed = None if token is None else parse_token(token)
         if parsed is None:
             return None
-        return await self._federator.identify(*parsed, again=again)
+        key_id, secret_hash = parsed
+        found: Credential | None = None
+        if again:
+            seconds = self._rounds.limits.credential_seconds
+            found = self._rounds.jobs.recent_credential(key_id, seconds)
+        if found is None or found.revoked:
+            found = await self._rounds.jobs.run(lambda store: store.credential(key_id))
+        if found is None or not matches(found.secret_hash, secret_hash):
+            return None
+        if found.revoked:
+            self._rounds.forget(found.name)
+            return None
+        if found.role == "agent":
+            self._rounds.presence.met(found.name)
+        return Identity(found.name, found.role, found.lane, key_id, found.secret_hash)
 
 
 def _token(header: bytes, basic: bool) -> str | None:

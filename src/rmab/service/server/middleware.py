@@ -1,4 +1,4 @@
-"""The edge of the application: what holds for every request, whatever its route.
+"""What holds for every request, whatever its route.
 
 host      a server on loopback answers only requests that call it by a name of loopback (else
           421): a page from elsewhere, whose name was made to point here, reads nothing
@@ -24,11 +24,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rmab.errors import ProtocolError, StorageError
-from rmab.service.server.logs import Log, without_secrets
-from rmab.service.server.metrics import Metrics
+from rmab.service.server.telemetry import Log, Metrics
 from rmab.service.store.writer import Overloaded
+from rmab.service.tokens import without_secrets
 
-__all__ = ["Edge", "error_answer", "json_answer"]
+__all__ = ["Middleware", "json_answer"]
 
 _SAFETY = [
     (
@@ -50,7 +50,7 @@ def json_answer(content: Any, status: int = 200, headers: dict[str, str] | None 
     return Response(content, status, headers, "application/json")
 
 
-def error_answer(error: Exception) -> Response:
+def _error_answer(error: Exception) -> Response:
     """The answer to a request that was refused or failed."""
     match error:
         case ProtocolError():
@@ -99,7 +99,7 @@ def _word(error: Exception) -> str:
             return "fault"
 
 
-class Edge:
+class Middleware:
     """Wraps the routes.
 
     fast: routes by method and path that need no search; hosts: names that a loopback server goes
@@ -126,7 +126,7 @@ class Edge:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        scope["app"] = self  # so that the router raises what it refuses, and the edge answers it
+        scope["app"] = self  # so that the router raises what it refuses, for us to answer
         started = time.perf_counter()
         status = 0
 
@@ -152,7 +152,7 @@ class Edge:
         except Exception as error:
             problem = error
             if status == 0:
-                await error_answer(error)(scope, receive, answer)
+                await _error_answer(error)(scope, receive, answer)
             known = isinstance(error, ProtocolError | Overloaded | HTTPException | StorageError)
             if not known:
                 self._log(

@@ -1,9 +1,16 @@
-"""Rounds in the making: from merged counts to what the database keeps and what agents are told.
+"""Plans in the making: from counts to what the database keeps and what agents are told.
 
-Round r + 1's plan is a function of the seed, the counts that were merged when r closed, r + 1 and
-the lane. Plans are made one after another in a thread of their own; JAX is not loaded until the
-first one is. A round's message is the same for all agents of a lane but for the name in it. Where
-agents draw for themselves, the plan of a lane is made when its agent first asks, and kept.
+Round r + 1's plan is a function of the seed, the counts that there were when r closed, r + 1 and
+the lane. What a lane's learner sees of them is for the federation's aggregation to say
+(`rmab.federation.aggregation`): their sum, or what it makes of the counts of each agent.
+
+Plans are made one after another in a thread of their own; JAX is not loaded until the first one is.
+A round's message is the same for all agents of a lane but for the name in it. Where lanes have
+plans of their own, the one of a lane is made when its agent first asks, and kept.
+
+Estimates of the arms are for people. From observations at all gaps they are draws from the
+posterior and may take seconds, the first of them several for compilation. So rounds do not wait for
+them: they are made in another thread, when somebody asks, once for each round.
 """
 
 from __future__ import annotations
@@ -12,27 +19,35 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
+from rmab.federation.aggregation import Aggregation, evidence_of
 from rmab.federation.config import Federation
 from rmab.federation.messages import Merged, RoundMessage, parse_plan, plan_table
-from rmab.federation.rounds import LONGEST, visits_can_end
 from rmab.policies.plans import Plan
-from rmab.service.server.estimates import Estimates
-from rmab.service.server.metrics import Metrics
-from rmab.service.store.rows import OpenRound
-from rmab.service.store.store import Store
-from rmab.service.store.writer import Run
+from rmab.service.server.telemetry import Metrics
+from rmab.service.store.store import OpenRound, Store
+from rmab.service.store.uploads import LaneCounts
+from rmab.service.store.writer import Jobs
 
-__all__ = ["Drafts", "Planned", "Planning"]
+__all__ = [
+    "Counted",
+    "Estimates",
+    "Planned",
+    "Planning",
+    "RoundPlanning",
+    "Tasks",
+    "plan_json",
+]
 
 T = TypeVar("T")
 Parts = tuple[bytes, bytes]  # of a message: what is before the agent's name, and after it
-Background = Callable[[Coroutine[Any, Any, Parts]], asyncio.Task[Parts]]
-
-_NAME = "agent-name-goes-here"  # its place in a round's message
+Arms = list[dict[str, Any]]  # estimates, by arm
 
 
 class Planned(Protocol):
@@ -50,14 +65,75 @@ class Planning(Protocol):
 
     def plan(self, merged: Merged, number: int, lane: int = 0) -> Planned: ...
 
-    def estimates(self, merged: Merged) -> list[dict[str, Any]]: ...
+    def estimates(self, merged: Merged) -> Arms: ...
 
 
-class Drafts:
+class Counted(NamedTuple):
+    """What a round is planned from: the sum of all counts, and where that is not enough for its
+    aggregation, the counts of each agent."""
+
+    merged: Merged
+    by_lane: LaneCounts | None
+
+    def evidence(self, aggregation: Aggregation, lane: int) -> Merged:
+        """What the learner of a lane sees."""
+        if self.by_lane is None:
+            return self.merged
+        counts, visits = ([*x, *self._nothing(x, lane)] for x in self.by_lane)
+        given = [np.asarray(of_agent.any(), np.int64) for of_agent in visits]
+        return Merged(
+            evidence_of(aggregation, counts, lane),
+            evidence_of(aggregation, visits, lane),
+            evidence_of(aggregation, given, lane).item(),
+        )
+
+    @staticmethod
+    def _nothing(x: npt.NDArray[np.int64], lane: int) -> npt.NDArray[np.int64]:
+        """What agents have given that were enrolled since, up to this lane."""
+        return np.zeros((max(0, lane + 1 - len(x)), *x.shape[1:]), x.dtype)
+
+
+class Tasks:
+    """Work in the background that ends with the server."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin it, in the running loop."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def stop(self) -> None:
+        """Cancel all of it, and wait until it has ended."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+
+class _LazyPlanner:
+    """The planner, made by the first thread that needs it: the usual one loads JAX."""
+
+    def __init__(self, federation: Federation, planner: Planning | None) -> None:
+        self._federation = federation
+        self._planner = planner
+        self._making = threading.Lock()
+
+    def get(self) -> Planning:
+        with self._making:
+            if self._planner is None:
+                from rmab.federation.planner import Planner
+
+                self._planner = Planner(self._federation)
+            return self._planner
+
+
+class RoundPlanning:
     """The planner of one federation, and the messages of its open round; used in one event loop.
 
-    planner: None, for the one that loads JAX; run: runs a job of the writer; background: does what
-    ends with the server.
+    planner: None, for the one that loads JAX.
     """
 
     def __init__(
@@ -65,26 +141,26 @@ class Drafts:
         federation: Federation,
         planner: Planning | None,
         *,
-        run: Run,
-        background: Background,
+        jobs: Jobs,
+        tasks: Tasks,
         metrics: Metrics,
     ) -> None:
         self._federation = federation
-        self._planner = planner
-        self._run = run
-        self._background = background
+        self._planner = _LazyPlanner(federation, planner)
+        self.estimates = Estimates(self._planner)
+        self._jobs = jobs
+        self._tasks = tasks
         self._metrics = metrics
         self._executor = ThreadPoolExecutor(1, "rmab-planner")
-        self._planning = False  # whether its thread makes a plan
-        self._making = threading.Lock()
-        self.estimates = Estimates(lambda merged: self._made_planner().estimates(merged))
+        self._busy = False  # whether its thread makes a plan
         self._opened: OpenRound | None = None
+        self._plan: Plan | None = None  # of lane 0
         self._messages: dict[int, asyncio.Future[Parts]] = {}  # by lane
 
     @property
     def busy(self) -> bool:
         """Whether a thread is at work that cannot be stopped."""
-        return self._planning or self.estimates.busy
+        return self._busy or self.estimates.busy
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Do something else that takes time in the planner's thread."""
@@ -95,72 +171,42 @@ class Drafts:
         self.estimates.stop(patient=patient)
         self._executor.shutdown(wait=patient, cancel_futures=True)
 
-    # ---------------------------------------------------------------------------------- rounds
+    async def plan(self, counted: Counted, number: int, lane: int = 0) -> Planned:
+        """The plan of round `number` for a lane, from what was counted before it."""
 
-    async def draft(
-        self,
-        number: int,
-        limit: int,
-        merged: Merged,
-        *,
-        live: Callable[[], Collection[str]],
-        clock: Callable[[], float],
-    ) -> OpenRound:
-        """Round `number`, planned from these counts, as it would open now.
+        def work() -> Planned:
+            self._busy = True
+            try:
+                evidence = counted.evidence(self._federation.shares, lane)
+                return self._planner.get().plan(evidence, number, lane)
+            finally:
+                self._busy = False
 
-        limit: its slots, unless the policy sets them; live: who takes part, once it is planned.
-        """
-        planned = await self._plan(merged, number, 0)
-        schedule = self._federation.schedule
-        # A policy with lengths of its own has no other rule.
-        own = planned.limit is not None
-        return OpenRound(
-            number=number,
-            opened=clock(),
-            limit=limit if planned.limit is None else planned.limit,
-            visit_factor=None if own else _visit_factor(schedule, live()),
-            merged=merged,
-            plan_json=_as_json(plan_table(planned.plan)),
-        )
-
-    async def _plan(self, merged: Merged, number: int, lane: int) -> Planned:
         started = time.perf_counter()
-        planned = await self._in_planner(lambda planner: planner.plan(merged, number, lane))
+        planned = await self.in_thread(work)
         self._metrics.plan_seconds.observe(time.perf_counter() - started)
         return planned
 
-    async def _in_planner(self, work: Callable[[Planning], T]) -> T:
-        def run() -> T:
-            self._planning = True
-            try:
-                return work(self._made_planner())
-            finally:
-                self._planning = False
-
-        return await self.in_thread(run)
-
-    def _made_planner(self) -> Planning:
-        """In the planner's thread or that of the estimates."""
-        with self._making:
-            if self._planner is None:
-                from rmab.federation.planner import Planner
-
-                self._planner = Planner(self._federation)
-            return self._planner
-
     # -------------------------------------------------------------------------------- messages
 
-    def enter(self, opened: OpenRound) -> None:
-        """This round is the open one: messages are of it from now on."""
+    def enter(self, opened: OpenRound, plan: Plan | None) -> None:
+        """This round is the open one: messages are of it from now on; plan: None, as kept."""
         self._opened = opened
+        self._plan = self._read(opened.plan_json) if plan is None else plan
         self._messages = {}
+
+    @property
+    def open_plan(self) -> Plan:
+        """Of the open round, for lane 0."""
+        assert self._plan is not None
+        return self._plan
 
     async def message(self, lane: int) -> Parts:
         """The open round's message for a lane, before and after the agent's name."""
-        if self._federation.draws == "shared":
+        if not self._federation.plan_per_agent:
             lane = 0
         if lane not in self._messages:
-            work = self._background(self._written(lane))
+            work = self._tasks.start(self._written(lane))
             self._messages[lane] = work
             work.add_done_callback(lambda done: self._forget_failed(lane, done))
         return await asyncio.shield(self._messages[lane])
@@ -171,50 +217,101 @@ class Drafts:
             del self._messages[lane]
 
     async def _written(self, lane: int) -> Parts:
-        opened = self._opened
+        opened, plan = self._opened, self.open_plan
         assert opened is not None
-        plan_json = opened.plan_json
         if lane:
-            plan_json = await self._run(lambda store: store.plan(opened.number, lane))
-            if plan_json is None:
-                planned = await self._plan(opened.merged, opened.number, lane)
-                plan_json = _as_json(plan_table(planned.plan))
-                kept = plan_json
-                await self._run(lambda store: _save_plan(store, opened.number, lane, kept))
-        assert plan_json is not None
-        return _message_parts(self._federation, opened, plan_json)
+            plan = await self._plan_of(lane, opened)
+        return _message_parts(self._federation, opened, plan)
+
+    async def _plan_of(self, lane: int, opened: OpenRound) -> Plan:
+        """The plan of a lane above 0: the one that is kept, or a new one, which then is."""
+        kept = await self._jobs.run(lambda store: store.plan(opened.number, lane))
+        if kept is not None:
+            return self._read(kept)
+        counted = Counted(opened.merged, opened.by_lane)
+        plan = (await self.plan(counted, opened.number, lane)).plan
+        text = plan_json(plan)
+        await self._jobs.run(lambda store: _save_plan(store, opened.number, lane, text))
+        return plan
+
+    def _read(self, text: bytes | None) -> Plan:
+        assert text is not None
+        return parse_plan(json.loads(text), self._federation.shape)
 
 
-def _save_plan(store: Store, number: int, lane: int, plan_json: bytes) -> None:
+class Estimates:
+    """What is known of the arms in the open round; used in one event loop."""
+
+    def __init__(self, planner: _LazyPlanner) -> None:
+        self._planner = planner
+        self._executor = ThreadPoolExecutor(1, "rmab-estimates")
+        self._round = 0
+        self._work: asyncio.Future[Arms] | None = None
+        self._last: Arms | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether its thread is at work."""
+        return self._work is not None and not self._work.done()
+
+    async def of(self, opened: OpenRound) -> Arms:
+        """Those of a round, which is the open one."""
+        while True:
+            found = await asyncio.shield(self._asked(opened))
+            if self._round >= opened.number:
+                return found
+
+    async def last(self, opened: OpenRound, seconds: float) -> Arms | None:
+        """Those of the open round, or where they take longer, of the last that has any."""
+        await asyncio.wait({self._asked(opened)}, timeout=seconds)
+        return self._last
+
+    def _asked(self, opened: OpenRound) -> asyncio.Future[Arms]:
+        if self._work is None or (self._round < opened.number and not self.busy):
+            loop = asyncio.get_running_loop()
+            self._round = opened.number
+            self._work = loop.run_in_executor(self._executor, self._make, opened.merged)
+            self._work.add_done_callback(self._made)
+        return self._work
+
+    def _make(self, merged: Merged) -> Arms:
+        return self._planner.get().estimates(merged)
+
+    def _made(self, done: asyncio.Future[Arms]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            self._work = None  # who asks next tries again
+        else:
+            self._last = done.result()
+
+    def stop(self, *, patient: bool) -> None:
+        """Make no more; `patient` waits for what is being made."""
+        self._executor.shutdown(wait=patient, cancel_futures=True)
+
+
+def plan_json(plan: Plan) -> bytes:
+    """A plan as the database keeps it: compact JSON."""
+    return json.dumps(plan_table(plan), separators=(",", ":"), allow_nan=False).encode()
+
+
+def _save_plan(store: Store, number: int, lane: int, text: bytes) -> None:
     """Keep a lane's plan, if its round is still the open one."""
     current = store.current_round()
     if current is not None and current.number == number:
-        store.save_plan(number, lane, plan_json)
+        store.save_plan(number, lane, text)
 
 
-def _visit_factor(schedule: str, live: Collection[str]) -> int | None:
-    """2^M of the paper's stop rule for M agents; None where it never ends an episode."""
-    agents = max(1, len(live))
-    return 2**agents if visits_can_end(schedule, agents, LONGEST) else None
-
-
-def _message_parts(federation: Federation, opened: OpenRound, plan_json: bytes) -> Parts:
+def _message_parts(federation: Federation, opened: OpenRound, plan: Plan) -> Parts:
     """A round's message before and after the name of the agent that it is for."""
     message = RoundMessage(
         federation=federation.name,
-        agent=_NAME,
+        agent="",
         round=opened.number,
         slots=opened.limit,
         visit_factor=opened.visit_factor,
         shape=federation.shape,
         rewards=tuple(arm.reward for arm in federation.arms),
-        plan=parse_plan(json.loads(plan_json), federation.shape),
+        plan=plan,
     )
-    key = b'"agent":"'
-    head, _, tail = message.to_json().partition(key + _NAME.encode())
+    # Before the agent there is the federation's name, which has no quotes in it.
+    head, key, tail = message.to_json().partition(b'"agent":"')
     return head + key, tail
-
-
-def _as_json(table: Any) -> bytes:
-    """Compact JSON."""
-    return json.dumps(table, separators=(",", ":"), allow_nan=False).encode()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import ipaddress
 import resource
 import signal
 import socket
@@ -19,7 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvicorn
@@ -28,21 +27,16 @@ import uvloop
 from rmab.errors import FederationError
 from rmab.federation.config import Federation
 from rmab.service.server.connections import Connection, Secured, Watch
-from rmab.service.server.logs import Log, quieten
-from rmab.service.server.metrics import Metrics
+from rmab.service.server.limits import ServerLimits
 from rmab.service.server.planning import Planning
-from rmab.service.server.rounds import Federator
+from rmab.service.server.rounds import Rounds
 from rmab.service.server.routes import make_app
+from rmab.service.server.telemetry import Log, Metrics, quieten
+from rmab.service.tokens import is_loopback
 
 __all__ = ["Server", "Settings", "in_thread", "serve"]
 
 PORT, TLS_PORT = 8080, 8443
-KEEP_ALIVE_SECONDS = 75  # longer than a client keeps a connection that it does not use
-SHUTDOWN_SECONDS = 15
-WATCH_SECONDS = 1.0  # between two looks at all connections
-BACKLOG, ACCEPTORS = 2048, 16
-MOST_FILES, FILES_OF_OUR_OWN = 65_536, 100
-MOST_CONNECTIONS = 10_000
 # Searches for cycles go through all that JAX has made, a tenth of a second each: seldom, then.
 GARBAGE_THRESHOLDS = (20_000, 20, 100)
 SWITCH_SECONDS = 0.0005  # a thread's turn: the writer, which often lets go, soon gets its next one
@@ -59,6 +53,7 @@ class Settings:
     tls_cert: str | Path | None = None
     tls_key: str | Path | None = None
     verbose: bool = False
+    limits: ServerLimits = field(default_factory=ServerLimits)
 
 
 class Server:
@@ -73,7 +68,7 @@ class Server:
         self._planner = planner
         self._tls = _tls(settings)
         family, address = _resolve(settings.host)
-        self.loopback = ipaddress.ip_address(address).is_loopback
+        self.loopback = is_loopback(address)
         if not self.loopback and self._tls is None:
             raise FederationError(
                 f"host {settings.host} is not loopback and so needs --tls-cert and --tls-key"
@@ -97,18 +92,18 @@ class Server:
         patient: wait for the planner's thread at the end, should it be at work.
         """
         self._loop = asyncio.get_running_loop()
-        federation = self.settings.federation
-        federator = Federator(
-            federation,
+        limits = self.settings.limits
+        rounds = self.rounds = Rounds(
+            self.settings.federation,
             self.settings.database,
             planner=self._planner,
             log=self.log,
             metrics=self.metrics,
+            limits=limits,
         )
-        self.federator = federator
         quieten(self.log)
         try:
-            self._starting = asyncio.ensure_future(federator.start())
+            self._starting = asyncio.ensure_future(rounds.start())
             try:
                 await self._starting
             except asyncio.CancelledError:
@@ -117,26 +112,26 @@ class Server:
                 raise
             hosts = _own_names(self.settings.host) if self.loopback else None
             config = uvicorn.Config(
-                make_app(federator, hosts=hosts, log=self.log, metrics=self.metrics),
+                make_app(rounds, hosts=hosts, log=self.log, metrics=self.metrics),
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 ws="none",
                 proxy_headers=False,
                 server_header=False,
-                timeout_keep_alive=KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+                timeout_keep_alive=limits.keep_alive_seconds,
+                timeout_graceful_shutdown=limits.shutdown_seconds,
             )
 
             def started() -> None:
-                self.log("info", "ready", url=self.url, round=federator.number)
+                self.log("info", "ready", url=self.url, round=rounds.number)
                 ready()
 
-            self._http = _Http(config, self._tls, _most_connections(), started)
+            self._http = _Http(config, self._tls, limits, started)
             if self._stop.is_set():
                 return
             watch = asyncio.create_task(
-                Watch(self._http.server_state, self.metrics, WATCH_SECONDS).run()
+                Watch(self._http.server_state, self.metrics, limits.watch_seconds).run()
             )
             try:
                 await self._http.serve(sockets=[self._socket])
@@ -146,9 +141,9 @@ class Server:
                     await watch
         finally:
             self._socket.close()
-            await federator.stop(patient=patient)
-            if federator.number:
-                self.log("info", "stopped", round=federator.number)
+            await rounds.stop(patient=patient)
+            if rounds.number:
+                self.log("info", "stopped", round=rounds.number)
 
     def stop(self) -> None:
         """End `run`, from any thread; a second time at once, without waiting for what is open."""
@@ -161,7 +156,7 @@ class Server:
     def _end(self) -> None:
         again = self._stop.is_set()
         self._stop.set()
-        self.federator.release()
+        self.rounds.release()
         if self._http is not None:
             self._http.should_exit = True
             self._http.force_exit = again
@@ -176,12 +171,13 @@ class _Http(uvicorn.Server):
         self,
         config: uvicorn.Config,
         tls: ssl.SSLContext | None,
-        most: int,
+        limits: ServerLimits,
         ready: Callable[[], None],
     ) -> None:
         super().__init__(config)
         self._tls = tls
-        self._most = most
+        self._limits = limits
+        self._most = _most_connections(limits)
         self._ready = ready
         self._arriving: set[asyncio.Transport] = set()  # whose TLS does not stand yet
 
@@ -191,16 +187,18 @@ class _Http(uvicorn.Server):
 
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
         def connect() -> asyncio.BaseProtocol:
-            made = Connection(self.config, self.server_state, {}, most=self._most)
+            made = Connection(
+                self.config, self.server_state, {}, most=self._most, limits=self._limits
+            )
             return made if self._tls is None else Secured(made, self._tls, self._arriving)
 
         loop = asyncio.get_running_loop()
         # libuv accepts one connection of a socket each time round the loop, and under load a round
         # takes long: several handles on the same socket keep newcomers from waiting for seconds.
         self.servers = [
-            await loop.create_server(connect, sock=sock.dup(), backlog=BACKLOG)
+            await loop.create_server(connect, sock=sock.dup(), backlog=self._limits.backlog)
             for sock in sockets or ()
-            for _ in range(ACCEPTORS)
+            for _ in range(self._limits.acceptors)
         ]
         self.started = True
         self._ready()
@@ -240,7 +238,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
-    return not server.federator.planning
+    return not server.rounds.planning.busy
 
 
 @contextmanager
@@ -321,7 +319,7 @@ def _bind(settings: Settings, family: socket.AddressFamily, address: str) -> soc
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, port))
         # A socket that listens elsewhere is found now, not once the round is planned.
-        sock.listen(BACKLOG)
+        sock.listen(settings.limits.backlog)
     except (OSError, OverflowError) as error:
         sock.close()
         reason = getattr(error, "strerror", None) or error
@@ -335,14 +333,15 @@ def _own_names(host: str) -> frozenset[str]:
     return frozenset({"localhost", "127.0.0.1", "::1", host.lower()})
 
 
-def _most_connections() -> int:
+def _most_connections(limits: ServerLimits) -> int:
     """Connections that there are files for, after asking for more files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    most = limits.open_files
+    wanted = most if hard == resource.RLIM_INFINITY else min(hard, most)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
     if soft == resource.RLIM_INFINITY:
-        soft = MOST_FILES
-    return max(1, min(MOST_CONNECTIONS, soft - FILES_OF_OUR_OWN))
+        soft = most
+    return max(1, min(limits.connections, soft - limits.own_files))

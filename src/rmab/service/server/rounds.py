@@ -1,16 +1,18 @@
 """The heart of the server: one open round, the agents in it, the database behind it.
 
 All of it runs in one event loop. Three things leave it: jobs for the database, one after another in
-the writer's thread; plans, one after another in the planner's (rmab.service.server.planning); and
-nothing else.
+the writer's thread (`rmab.service.store.writer`); plans, one after another in the planner's
+(`rmab.service.server.planning`); and nothing else.
 
-    upload   parsed, then one job decides on it and keeps it; it is acknowledged when committed
     closing  when the coordinator says that the round is due, one task takes the merged counts,
              has the next round planned from them, and closes one and opens the other in one
              transaction. Until that is committed the old round stays open, and a plan or a commit
              that fails is tried again.
     restart  the open round is in the database with its plan and the counts it was made from. It
              goes on as it was; JAX is not loaded until a round must be planned.
+
+`Rounds` makes its parts and calls them; none of them knows it. What serves requests (`identity`,
+`uploads`, `status`, `routes`) knows `Rounds`, which knows none of that.
 """
 
 from __future__ import annotations
@@ -18,34 +20,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from rmab.errors import ProtocolError, StorageError
 from rmab.federation.config import Federation
 from rmab.federation.messages import Merged, Upload
-from rmab.federation.rounds import Coordinator, first_limit
-from rmab.service.server.logs import Log
-from rmab.service.server.metrics import Metrics
-from rmab.service.server.planning import Drafts, Planning
-from rmab.service.server.receiving import Received, receive
-from rmab.service.server.roster import Identity, Roster
-from rmab.service.server.status import Overview, Standings, agent_table
-from rmab.service.server.waiting import Waiting
-from rmab.service.store.returns import Returns
-from rmab.service.store.rows import OpenRound
-from rmab.service.store.store import Store, claimed_store
-from rmab.service.store.writer import Writer
+from rmab.federation.rounds import LONGEST, Coordinator, first_limit, visits_can_end
+from rmab.policies.plans import Plan
+from rmab.service.server.limits import ServerLimits
+from rmab.service.server.planning import (
+    Counted,
+    Planning,
+    RoundPlanning,
+    Tasks,
+    plan_json,
+)
+from rmab.service.server.telemetry import Log, Metrics
+from rmab.service.store.credentials import Sighting
+from rmab.service.store.store import AgentRow, OpenRound, Store, claimed_store
+from rmab.service.store.uploads import Totals
+from rmab.service.store.writer import Jobs
 
-__all__ = ["Federator"]
+__all__ = ["LongPolls", "Presence", "Rounds"]
 
-FIRST_BACKOFF, LAST_BACKOFF = 1.0, 60.0
-
-T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 
-class Federator:
-    """One federation, served. Every method is called in the event loop."""
+class Rounds:
+    """The rounds of one federation, served. Every method is called in the event loop.
+
+    changes: goes up whenever something happens that people are shown.
+    """
 
     def __init__(
         self,
@@ -56,25 +63,28 @@ class Federator:
         log: Log,
         metrics: Metrics,
         clock: Callable[[], float] = time.time,
+        limits: ServerLimits | None = None,
     ) -> None:
         self.federation = federation
+        self.limits = limits or ServerLimits()
+        self.clock = clock
+        self.changes = 0
         self._database = database
         self._log = log
         self._metrics = metrics
-        self._clock = clock
-        self._drafts = Drafts(
-            federation, planner, run=self._job, background=self._background, metrics=metrics
+        self._rewards = federation.rewards
+        self._tasks = Tasks()
+        self.jobs = Jobs()
+        self.planning = RoundPlanning(
+            federation, planner, jobs=self.jobs, tasks=self._tasks, metrics=metrics
         )
-        self._writer: Writer | None = None
+        self.polls = LongPolls(self.limits)
+        self.presence = Presence(self.jobs, log, clock)
         self._round: OpenRound | None = None
         self._coordinator = Coordinator(0, 0, federation.deadline)
         self._slots_before = 0  # agent slots told of before the open round
-        self.waiting = Waiting()
-        self.roster = Roster(self._job, log, clock)
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._closing = False
         self._alarm: asyncio.TimerHandle | None = None
-        self._overview = Overview(federation)
 
     @property
     def number(self) -> int:
@@ -82,53 +92,55 @@ class Federator:
         return 0 if self._round is None else self._round.number
 
     @property
-    def planning(self) -> bool:
-        """Whether a thread is at work that cannot be stopped."""
-        return self._drafts.busy
+    def opened(self) -> OpenRound:
+        """The open round."""
+        assert self._round is not None
+        return self._round
+
+    @property
+    def live(self) -> set[str]:
+        """Who takes part in the open round."""
+        return self._coordinator.awaited | self._coordinator.reports.keys()
+
+    @property
+    def reports(self) -> int:
+        """How many agents have reported in the open round."""
+        return len(self._coordinator.reports)
 
     # ------------------------------------------------------------------------- start and stop
 
     async def start(self) -> None:
         """Open the database, and go on with its round or open the first."""
         loop = self._loop = asyncio.get_running_loop()
-        self._returns = Returns(loop)
-        store = await self._drafts.in_thread(self._open_store)
-        self._writer = Writer(store, self._committed)
-        found, awaited, reports, slots = await self._job(self._resumed)
+        store = await self.planning.in_thread(self._open_store)
+        self.jobs.start(store, self._metrics.commit_jobs.observe)
+        found, awaited, reports, self._slots_before = await self.jobs.run(_resumed)
+        plan = None
         if found is None:
-            found = await self._first_round()
-        self._slots_before = slots
-        now = loop.time()
+            found, plan = await self._first_round()
         self._enter(
             found,
-            Coordinator(found.number, found.limit, self.federation.deadline, awaited, reports, now),
+            plan,
+            Coordinator(
+                found.number, found.limit, self.federation.deadline, awaited, reports, loop.time()
+            ),
         )
         self._log("info", "round open", round=found.number, limit=found.limit)
-        self._background(self.roster.keep_writing())
+        self._tasks.start(self.presence.keep_writing(self.limits.sightings_seconds))
         self._consider()
 
-    def _committed(self, jobs: int, _: float) -> None:
-        self._metrics.commit_jobs.observe(jobs)
-
     def _open_store(self) -> Store:
-        return claimed_store(self._database, self.federation)
+        return claimed_store(self._database, self.federation, self.limits.store)
 
-    @staticmethod
-    def _resumed(store: Store) -> tuple[OpenRound | None, set[str], Mapping[str, int], int]:
-        found = store.current_round()
-        awaited, reports = store.awaited(found.number) if found else (set(), {})
-        slots = sum(row.slots or 0 for row in store.rewards(2**31 - 1))
-        return found, awaited, reports, slots
-
-    async def _first_round(self) -> OpenRound:
-        merged = await self._job(lambda store: store.merged())
-        opened = await self._drafted(1, first_limit(self.federation.schedule), merged)
-        await self._job(lambda store: store.open_round(opened))
-        return opened
+    async def _first_round(self) -> tuple[OpenRound, Plan]:
+        counted, _ = await self.jobs.run(self._counted)
+        opened, plan = await self._draft(1, first_limit(self.federation.schedule), counted)
+        await self.jobs.run(lambda store: store.open_round(opened))
+        return opened, plan
 
     def release(self) -> None:
         """Let go of all that wait for a round; from now on nobody waits, and no round closes."""
-        self.waiting.release()
+        self.polls.release()
 
     async def stop(self, *, patient: bool = True) -> None:
         """Finish what the database was given, and give it back.
@@ -138,134 +150,95 @@ class Federator:
         self.release()
         if self._alarm is not None:
             self._alarm.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._writer is not None:
+        await self._tasks.stop()
+        if self.jobs.running:
             with contextlib.suppress(StorageError):
-                await self.roster.write()
-            writer, self._writer = self._writer, None
-            await asyncio.get_running_loop().run_in_executor(None, writer.close)
-        self._drafts.stop(patient=patient)
+                await self.presence.write()
+        await self.jobs.stop()
+        self.planning.stop(patient=patient)
 
-    async def _job(self, job: Callable[[Store], T]) -> T:
-        """Run a job in the writer's thread; returns when what it wrote is committed."""
-        if self._writer is None:
-            raise StorageError("the database is closed")
-        return await self._returns.of(self._writer.submit(job))
-
-    def _background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Do it while the server runs; it ends with the server."""
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+    async def ready(self) -> bool:
+        """Whether the database answers and a round is open."""
+        try:
+            found = await asyncio.wait_for(self.jobs.run(lambda store: store.current_round()), 5)
+        except (StorageError, TimeoutError):
+            return False
+        return found is not None and self._round is not None
 
     # ---------------------------------------------------------------------------------- agents
 
-    async def identify(
-        self, key_id: str, secret_hash: bytes, *, again: bool = False
-    ) -> Identity | None:
-        """Whose token this is; None for an unknown or a revoked one.
-
-        again: what is asked checks it again, so one that was good a moment ago will do.
-        """
-        if again and (known := self.roster.known(key_id, secret_hash)):
-            return known
-        found = await self.roster.identify(key_id, secret_hash)
-        if isinstance(found, str):
-            self._forget(found)
-            return None
-        return found
-
-    def refused(self, name: str, error: ProtocolError) -> None:
-        """An upload of this agent's was refused."""
-        if error.status not in (410, 503):  # those are no fault of the agent's
-            self.roster.refused(name)
-
-    async def receive(self, agent: Identity, upload: Upload) -> Received:
-        """Keep an upload; returns when it is committed. ProtocolError if it is refused."""
-        plays, now = self.federation.plays, self._clock()
-
-        def job(store: Store) -> Received:
-            key_id, secret_hash = agent.key_id, agent.secret_hash
-            current = store.open_number()
-            return receive(store, key_id, secret_hash, upload, current, plays, now)
-
-        try:
-            received = await self._job(job)
-        except ProtocolError as error:
-            if error.status == 401:  # revoked since it was last checked
-                self._forget(agent.name)
-            raise
-        if received.status == "new":
-            self._overview.changed()
-            if upload.round == self._coordinator.number:
-                self._coordinator.reported(agent.name, upload.length, self._loop.time())
-                self._consider()
-        return received
-
-    async def newer(self, agent: Identity, after: int, wait: float) -> bool:
-        """Whether there is a round above `after`, now or within `wait` seconds."""
+    async def newer(self, name: str, after: int, wait: float) -> bool:
+        """Whether there is a round above `after`, now or within `wait` seconds, for an agent."""
         if self.number > after:
             return True
         if self.number == after:
-            self._coordinator.fetched(agent.name)  # it has this round, from before a restart, say
-            self.roster.fetched[agent.name] = after
-        return await self.waiting.wait(agent.name, wait)
+            self._coordinator.fetched(name)  # it has this round, from before a restart, say
+            self.presence.fetched[name] = after
+        return await self.polls.wait(name, wait)
 
-    async def message(self, agent: Identity) -> bytes:
+    async def message(self, name: str, lane: int) -> bytes:
         """The open round for an agent, which takes part in it from now on."""
         number = self.number
-        head, tail = await self._drafts.message(agent.lane)
+        head, tail = await self.planning.message(lane)
         if number == self._coordinator.number:
-            self._coordinator.fetched(agent.name)
-        self.roster.fetched[agent.name] = number
-        self.roster.met(agent)
-        return head + agent.name.encode() + tail
+            self._coordinator.fetched(name)
+        self.presence.fetched[name] = number
+        self.presence.met(name)
+        return head + name.encode() + tail
+
+    def accepted(self, name: str, upload: Upload) -> None:
+        """An upload of this agent's was new, and is committed."""
+        self.changes += 1
+        if upload.round == self._coordinator.number:
+            self._coordinator.reported(name, upload.length, self._loop.time())
+            self._consider()
 
     def leave(self, name: str) -> None:
         """The agent is not awaited until it fetches again."""
-        self.waiting.wake(name, False)
+        self.polls.wake(name, False)
         self._coordinator.left(name)
-        self.roster.fetched.pop(name, None)
+        self.presence.fetched.pop(name, None)
         self._consider()
+
+    def forget(self, name: str) -> None:
+        """Its credential is valid no more; nobody waits for who had it."""
+        self.leave(name)
+        self.changes += 1
 
     # ---------------------------------------------------------------------------------- rounds
 
-    def _enter(self, opened: OpenRound, coordinator: Coordinator) -> None:
+    def _enter(self, opened: OpenRound, plan: Plan | None, coordinator: Coordinator) -> None:
         """Make a round that is in the database the open one, and tell all that wait."""
         self._round = opened
         self._coordinator = coordinator
-        self._drafts.enter(opened)
+        self.planning.enter(opened, plan)
         self._closing = False
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        self._overview.enter(opened)
+        self.changes += 1
         self._metrics.round.set(opened.number)
-        self.waiting.wake_all(True)
+        self.polls.wake_all(True)
 
     def _consider(self) -> None:
         """Close the round if it is due; if not, look again at its deadline."""
-        if self._closing or self.waiting.released:
+        if self._closing or self.polls.released:
             return
-        loop = asyncio.get_running_loop()
-        reason = self._coordinator.due(loop.time())
+        reason = self._coordinator.due(self._loop.time())
         if reason is not None:
             self._closing = True
-            self._background(self._close(reason))
+            self._tasks.start(self._close(reason))
             return
         wakes = self._coordinator.wakes()
         if wakes is not None and self._alarm is None:
-            self._alarm = loop.call_at(wakes + 0.001, self._ring)
+            self._alarm = self._loop.call_at(wakes + 0.001, self._ring)
 
     def _ring(self) -> None:
         self._alarm = None
         self._consider()
 
     async def _close(self, reason: str) -> None:
-        pause = FIRST_BACKOFF
+        pause = self.limits.first_retry_seconds
         while True:
             try:
                 await self._advance(reason)
@@ -281,23 +254,21 @@ class Federator:
                     seconds=pause,
                 )
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LAST_BACKOFF)
+            pause = min(2 * pause, self.limits.last_retry_seconds)
         self._consider()
 
     async def _advance(self, reason: str) -> None:
         """Close the open round and open the next."""
-        closing = self._round
-        assert closing is not None
+        closing = self.opened
         number = closing.number + 1
-        merged, totals = await self._job(lambda store: (store.merged(), store.totals()))
+        counted, totals = await self.jobs.run(self._counted)
         # The limit is of what was reported until now; who reports while the plan is made is
         # awaited in the next round all the same.
         limit = self._coordinator.next(self.federation.schedule).limit
-        opened = await self._drafted(number, limit, merged)
+        opened, plan = await self._draft(number, limit, counted)
         slots = totals.slots - self._slots_before
-        reward = self._overview.reward(merged.visits - closing.merged.visits, slots)
-        reports = len(self._coordinator.reports)
-        now = self._clock()
+        reward = self._mean_reward(counted.merged, closing.merged, slots)
+        reports, now = self.reports, self.clock()
 
         def commit(store: Store) -> set[str]:
             store.close_round(closing.number, now, reason, reports, slots, reward)
@@ -305,8 +276,8 @@ class Federator:
             return {row.name for row in store.agents() if row.revoked is not None}
 
         # Who was revoked by another process, and has asked for nothing since, is found here.
-        for name in await self._job(commit) & (self.waiting.names | self._coordinator.awaited):
-            self._forget(name)
+        for name in await self.jobs.run(commit) & (self.polls.names | self._coordinator.awaited):
+            self.forget(name)
         following = self._coordinator.next(self.federation.schedule)
         coordinator = Coordinator(number, opened.limit, self.federation.deadline, following.awaited)
         self._slots_before = totals.slots
@@ -320,80 +291,168 @@ class Federator:
             slots=slots,
             reward=None if reward is None else round(reward, 6),
         )
-        self._enter(opened, coordinator)
+        self._enter(opened, plan, coordinator)
         self._log("info", "round open", round=number, limit=opened.limit)
 
-    async def _drafted(self, number: int, limit: int, merged: Merged) -> OpenRound:
-        return await self._drafts.draft(number, limit, merged, live=self._live, clock=self._clock)
+    def _counted(self, store: Store) -> tuple[Counted, Totals]:
+        """A job: all that the next plan is made from, as of one moment."""
+        by_lane = None if self.federation.shares.running else store.counts_by_lane()
+        return Counted(store.merged(), by_lane), store.totals()
 
-    # ---------------------------------------------------------------------------- what is shown
+    async def _draft(self, number: int, limit: int, counted: Counted) -> tuple[OpenRound, Plan]:
+        """Round `number` as it would open now; limit: its slots, unless the policy sets them."""
+        planned = await self.planning.plan(counted, number)
+        # A policy with lengths of its own has no other rule.
+        own = planned.limit is not None
+        opened = OpenRound(
+            number=number,
+            opened=self.clock(),
+            limit=limit if planned.limit is None else planned.limit,
+            visit_factor=None if own else _visit_factor(self.federation.schedule, len(self.live)),
+            merged=counted.merged,
+            plan_json=plan_json(planned.plan),
+            by_lane=counted.by_lane,
+        )
+        return opened, planned.plan
 
-    async def status(self) -> dict[str, Any]:
-        """The federation in numbers."""
-        assert self._round is not None
-        estimates = await self._drafts.estimates.of(self._round)
-        rows, totals = await self._job(lambda store: (store.agents(), store.totals()))
-        return self._overview.status(rows, totals, len(self._live()), estimates)
+    def _mean_reward(self, now: Merged, before: Merged, slots: int) -> float | None:
+        """Of a slot, by the visits since; None without slots."""
+        if slots < 1:
+            return None
+        return float(((now.visits - before.visits) * self._rewards).sum()) / slots
 
-    async def overview(self) -> bytes:
-        """All that the page shows, as JSON."""
-        kept = self._overview.kept()
-        if kept is not None:
-            return kept
-        found = await self._job(Standings.of)
-        seen = {row.name: self.roster.seen(row.name) for row in found.agents}
-        assert self._round is not None
-        reports, now = len(self._coordinator.reports), self._clock()
-        estimates = await self._drafts.estimates.last(self._round)
-        return self._overview.page(found, self._live(), seen, reports, now, estimates)
 
-    def _live(self) -> set[str]:
-        """Who takes part in the open round."""
-        return self._coordinator.awaited | self._coordinator.reports.keys()
+def _resumed(store: Store) -> tuple[OpenRound | None, set[str], Mapping[str, int], int]:
+    """A job: the round to go on with, who is awaited and has reported, slots of closed rounds."""
+    found = store.current_round()
+    awaited, reports = store.awaited(found.number) if found else (set(), {})
+    slots = sum(row.slots or 0 for row in store.rewards(2**31 - 1))
+    return found, awaited, reports, slots
 
-    async def measure(self) -> None:
-        """Bring the gauges up to date, with what the database tells if it answers."""
-        with contextlib.suppress(StorageError):
-            rows = await self._job(lambda store: store.agents())
-            revoked = [row.revoked is not None for row in rows if row.role == "agent"]
-            self._metrics.agents.labels("enrolled").set(revoked.count(False))
-            self._metrics.agents.labels("revoked").set(revoked.count(True))
-        self._metrics.agents.labels("live").set(len(self._live()))
-        self._metrics.longpolls.set(self.waiting.count)
-        if self._writer is not None:
-            self._metrics.queue_jobs.set(self._writer.waiting)
 
-    async def ready(self) -> bool:
-        """Whether the database answers and a round is open."""
-        try:
-            found = await asyncio.wait_for(self._job(lambda store: store.current_round()), 5)
-        except (StorageError, TimeoutError):
+def _visit_factor(schedule: str, agents: int) -> int | None:
+    """2^M of the paper's stop rule for M agents; None where it never ends an episode."""
+    agents = max(1, agents)
+    return 2**agents if visits_can_end(schedule, agents, LONGEST) else None
+
+
+class Presence:
+    """When agents were seen, which round they fetched and how often they were refused.
+
+    It is written down every few seconds: it is for people to read, and nothing depends on it.
+    """
+
+    def __init__(self, jobs: Jobs, log: Log, clock: Callable[[], float]) -> None:
+        self._jobs = jobs
+        self._log = log
+        self._clock = clock
+        self.fetched: dict[str, int] = {}  # the round that an agent has, by name
+        self._seen: dict[str, float] = {}
+        self._refused: defaultdict[str, int] = defaultdict(int)
+        self._unwritten: set[str] = set()
+
+    def met(self, name: str) -> None:
+        """The agent has asked for something."""
+        if name not in self._seen:
+            self._log("info", "agent seen first since start", agent=name)
+        self._seen[name] = self._clock()
+        self._unwritten.add(name)
+
+    def refused(self, name: str) -> None:
+        """Something of it was refused."""
+        self._refused[name] += 1
+        self._unwritten.add(name)
+
+    def updated(self, row: AgentRow) -> AgentRow:
+        """A row with what the database may not have yet."""
+        return row._replace(
+            last_seen=_later(row.last_seen, self._seen.get(row.name)),
+            last_round=_later(row.last_round, self.fetched.get(row.name)),
+            refused=row.refused + self._refused.get(row.name, 0),
+        )
+
+    async def write(self) -> None:
+        """Write down what is not."""
+        if not self._unwritten:
+            return
+        names, self._unwritten = self._unwritten, set()
+        refused, self._refused = self._refused, defaultdict(int)
+        sightings = [
+            Sighting(name, self._seen.get(name, 0.0), self.fetched.get(name), refused[name])
+            for name in names
+        ]
+        await self._jobs.run(lambda store: store.sighted(sightings))
+
+    async def keep_writing(self, seconds: float) -> None:
+        """Write down what is not, again and again; what a database in trouble does not take is
+        lost."""
+        while True:
+            await asyncio.sleep(seconds)
+            with contextlib.suppress(StorageError):
+                await self.write()
+
+
+def _later(one: N | None, other: N | None) -> N | None:
+    return max((x for x in (one, other) if x is not None), default=None)
+
+
+class LongPolls:
+    """Requests that wait for a round: bounded, of all agents and of each, and let go all at once.
+
+    count: how many there are; released: whether nobody may wait any more.
+    """
+
+    def __init__(self, limits: ServerLimits) -> None:
+        self._limits = limits
+        self.count = 0
+        self.released = False
+        self._turns: dict[str, set[asyncio.Future[bool]]] = {}
+
+    @property
+    def names(self) -> set[str]:
+        """Agents that wait."""
+        return set(self._turns)
+
+    async def wait(self, name: str, seconds: float) -> bool:
+        """Wait until woken; what it was woken with, or False when the time is over."""
+        if seconds <= 0 or self.released:
             return False
-        return found is not None and self._round is not None
+        turns = self._turns.setdefault(name, set())
+        if (
+            self.count >= self._limits.round_waits
+            or len(turns) >= self._limits.round_waits_of_agent
+        ):
+            raise ProtocolError(503, "overload", "too many requests wait for a round; try again")
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[bool] = loop.create_future()
+        alarm = loop.call_later(seconds, _wake, (turn,), False)
+        turns.add(turn)
+        self.count += 1
+        try:
+            return await turn
+        finally:
+            alarm.cancel()
+            self.count -= 1
+            turns.discard(turn)
+            if not turns and self._turns.get(name) is turns:
+                del self._turns[name]
 
-    # ---------------------------------------------------------------------------------- admins
+    def wake(self, name: str, newer: bool) -> None:
+        """Wake what waits of an agent; newer: whether there is a round for it."""
+        _wake(self._turns.get(name, ()), newer)
 
-    async def agents(self) -> list[dict[str, Any]]:
-        """All that were ever enrolled."""
-        rows = await self._job(lambda store: store.agents())
-        live = self._live()
-        return [agent_table(row, row.name in live, self.roster.seen(row.name)) for row in rows]
+    def wake_all(self, newer: bool) -> None:
+        """Wake what waits of all agents."""
+        for turns in list(self._turns.values()):
+            _wake(turns, newer)
 
-    async def enroll(self, name: str, role: str) -> str:
-        """A new credential's token; ProtocolError if the name has one."""
-        token = await self.roster.enroll(name, role)
-        self._overview.changed()
-        return token
+    def release(self) -> None:
+        """Let all go; from now on nobody waits."""
+        self.released = True
+        self.wake_all(False)
 
-    async def revoke(self, name: str) -> bool:
-        """Take a credential back; False if there is none."""
-        done = await self.roster.revoke(name)
-        if done:
-            self._forget(name)
-        return done
 
-    def _forget(self, name: str) -> None:
-        """A credential is valid no more; nobody waits for who had it."""
-        self.roster.forget(name)
-        self.leave(name)
-        self._overview.changed()
+def _wake(turns: Iterable[asyncio.Future[bool]], newer: bool) -> None:
+    for turn in list(turns):
+        if not turn.done():
+            turn.set_result(newer)

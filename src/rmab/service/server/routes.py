@@ -1,16 +1,16 @@
 """The routes: who may ask for what, and what answers.
 
     GET /v1/round?after=R&wait=S         agent   the open round if its number is above R, or 204
-    POST /v1/uploads                     agent   cumulative counts, see
-    `rmab.service.server.uploads` POST /v1/leave                       agent   not awaited until it
-    fetches again GET /v1/status, /v1/overview         viewer  the federation in numbers; all that
-    the page shows GET / and the files that it loads    viewer  the page
+    POST /v1/uploads                     agent   cumulative counts; `rmab.service.server.uploads`
+    POST /v1/leave                       agent   not awaited until it fetches again
+    GET /v1/status, /v1/overview         viewer  the federation in numbers; all that the page shows
+    GET / and the files that it loads    viewer  the page
     GET /metrics                         viewer  for Prometheus
     GET, POST /v1/agents                 admin   list; enrol
     DELETE /v1/agents/NAME               admin   revoke
     GET /healthz, /readyz, /openapi.json all
 
-Who is who is in `rmab.service.server.process.identity`.
+Who is who is in `rmab.service.server.identity`.
 """
 
 from __future__ import annotations
@@ -27,39 +27,38 @@ from rmab.federation.checks import LARGEST, malformed, read_object
 from rmab.federation.messages import NAME_RULE, is_name
 from rmab.reading import shown
 from rmab.service.server.identity import Access
-from rmab.service.server.logs import Log
-from rmab.service.server.metrics import Metrics
-from rmab.service.server.middleware import Edge, json_answer
+from rmab.service.server.middleware import Middleware, json_answer
 from rmab.service.server.openapi import document
 from rmab.service.server.page import ASSETS, address, asset
-from rmab.service.server.rounds import Federator
+from rmab.service.server.rounds import Rounds
+from rmab.service.server.status import Status
+from rmab.service.server.telemetry import Log, Metrics
 from rmab.service.server.uploads import Uploads, announced, check_type, read_body
 
 __all__ = ["make_app"]
-
-MOST_WAIT = 30.0  # seconds that a request for a round may wait
-MOST_ENROLMENT = 4096  # bytes
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(
-    federator: Federator, *, hosts: frozenset[str] | None, log: Log, metrics: Metrics
+    rounds: Rounds, *, hosts: frozenset[str] | None, log: Log, metrics: Metrics
 ) -> ASGIApp:
     """The application. hosts: the names of a server on loopback alone; None: it is public."""
-    access = Access(federator, loopback=hosts is not None)
-    routes = _Routes(federator, access, metrics)
+    access = Access(rounds, loopback=hosts is not None, log=log)
+    routes = _Routes(rounds, access, metrics)
     router = Router(routes.all(), redirect_slashes=False)
-    return Edge(router, fast=routes.fast, hosts=hosts, log=log, metrics=metrics)
+    return Middleware(router, fast=routes.fast, hosts=hosts, log=log, metrics=metrics)
 
 
 class _Routes:
-    def __init__(self, federator: Federator, access: Access, metrics: Metrics) -> None:
-        self._federator = federator
+    def __init__(self, rounds: Rounds, access: Access, metrics: Metrics) -> None:
+        self._rounds = rounds
         self._access = access
+        self._status = Status(rounds)
         self._metrics = metrics
-        self._document = document(federator.federation)
-        uploads = Route("/v1/uploads", Uploads(federator, access, metrics), methods=["POST"])
+        self._limits = rounds.limits
+        self._document = document(rounds.federation)
+        uploads = Route("/v1/uploads", Uploads(rounds, access, metrics), methods=["POST"])
         self.fast = {("POST", uploads.path): uploads}
 
     def all(self) -> list[Route]:
@@ -83,27 +82,27 @@ class _Routes:
     async def round(self, request: Request) -> Response:
         agent = await self._access.agent(request.scope, _headers(request))
         after = _after(request.query_params.get("after", "0"))
-        wait = _wait(request.query_params.get("wait", "0"))
-        if not await self._federator.newer(agent, after, wait):
+        wait = _wait(request.query_params.get("wait", "0"), self._limits.round_wait_seconds)
+        if not await self._rounds.newer(agent.name, after, wait):
             return Response(status_code=204)
         if wait and await request.is_disconnected():
             raise ClientDisconnect  # who is gone does not take part in the round
-        return json_answer(await self._federator.message(agent))
+        return json_answer(await self._rounds.message(agent.name, agent.lane))
 
     async def leave(self, request: Request) -> Response:
         agent = await self._access.agent(request.scope, _headers(request))
-        self._federator.leave(agent.name)
-        return json_answer({"round": self._federator.number})
+        self._rounds.leave(agent.name)
+        return json_answer({"round": self._rounds.number})
 
     # ----------------------------------------------------------------------------------- viewers
 
     async def status(self, request: Request) -> Response:
         await self._access.viewer(_headers(request))
-        return json_answer(await self._federator.status())
+        return json_answer(await self._status.numbers())
 
     async def overview(self, request: Request) -> Response:
         await self._access.viewer(_headers(request))
-        return json_answer(await self._federator.overview())
+        return json_answer(await self._status.page())
 
     def _page(self, name: str) -> Handler:
         async def show(request: Request) -> Response:
@@ -115,7 +114,7 @@ class _Routes:
 
     async def metrics(self, request: Request) -> Response:
         await self._access.viewer(_headers(request))
-        await self._federator.measure()
+        await self._status.measure(self._metrics)
         return Response(self._metrics.text(), media_type=Metrics.media_type)
 
     # ------------------------------------------------------------------------------------ admins
@@ -124,17 +123,17 @@ class _Routes:
         headers = _headers(request)
         await self._access.admin(headers)
         if request.method != "POST":
-            return json_answer({"agents": await self._federator.agents()})
+            return json_answer({"agents": await self._status.agents()})
         check_type(headers)
-        announced(headers, MOST_ENROLMENT)
-        name, role = _enrolment(await read_body(request.receive, MOST_ENROLMENT))
-        token = await self._federator.enroll(name, role)
+        announced(headers, self._limits.enrolment_bytes)
+        name, role = _enrolment(await read_body(request.receive, self._limits.enrolment_bytes))
+        token = await self._access.enroll(name, role)
         return json_answer({"name": name, "role": role, "token": token}, 201)
 
     async def revoke(self, request: Request) -> Response:
         await self._access.admin(_headers(request))
         name = request.path_params["name"]
-        if not is_name(name) or not await self._federator.revoke(name):
+        if not is_name(name) or not await self._access.revoke(name):
             raise ProtocolError(404, "agent", f"no agent {shown(name)} is enrolled")
         return Response(status_code=204)
 
@@ -144,9 +143,9 @@ class _Routes:
         return json_answer({"status": "alive"})
 
     async def ready(self, _: Request) -> Response:
-        if not await self._federator.ready():
+        if not await self._rounds.ready():
             raise ProtocolError(503, "unready", "the database does not answer or no round is open")
-        return json_answer({"status": "ready", "round": self._federator.number})
+        return json_answer({"status": "ready", "round": self._rounds.number})
 
     async def openapi(self, _: Request) -> Response:
         return json_answer(self._document)
@@ -163,14 +162,14 @@ def _after(text: str) -> int:
     return int(text)
 
 
-def _wait(text: str) -> float:
+def _wait(text: str, most: float) -> float:
     """Seconds."""
     try:
         number = float(text)
     except ValueError:
         number = -1.0
-    if not 0 <= number <= MOST_WAIT:
-        raise malformed(f"wait must be a number from 0 to {MOST_WAIT:g}, got {shown(text)}")
+    if not 0 <= number <= most:
+        raise malformed(f"wait must be a number from 0 to {most:g}, got {shown(text)}")
     return number
 
 

@@ -7,37 +7,39 @@ pages there are, the answer is made at most a few times a second.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from rmab.errors import StorageError
 from rmab.federation.config import Federation
-from rmab.service.store.rows import AgentRow, OpenRound, RewardRow, RoundRow
-from rmab.service.store.standing import Totals
-from rmab.service.store.store import Store
+from rmab.federation.messages import plan_table
+from rmab.policies.plans import Plan
+from rmab.service.server.rounds import Rounds
+from rmab.service.server.telemetry import Metrics
+from rmab.service.store.store import AgentRow, RewardRow, RoundRow, Store
+from rmab.service.store.uploads import Totals
 
-__all__ = ["Overview", "Seen", "Standings"]
-
-MOST_REWARDS, MOST_ROUNDS = 500, 50
-KEPT = 0.25  # seconds that an overview is given out again while nothing has changed
+__all__ = ["Status"]
 
 Table = dict[str, Any]
 
 
-class Seen(NamedTuple):
-    """What is known of an agent and may not be in the database yet."""
+class _Kept(NamedTuple):
+    """A page that may be given out again: until when, and while nothing has changed."""
 
-    last_seen: float | None = None
-    last_round: int | None = None
-    refused: int = 0
+    until: float
+    changes: int
+    page: bytes
 
 
-class Standings(NamedTuple):
-    """What the database has for an overview."""
+class _Found(NamedTuple):
+    """What the database has for a page."""
 
     agents: list[AgentRow]
     totals: Totals
@@ -45,85 +47,76 @@ class Standings(NamedTuple):
     rewards: list[RewardRow]
     rounds: list[RoundRow]
 
-    @classmethod
-    def of(cls, store: Store) -> Standings:
-        """Read them, as one job of the writer."""
-        return cls(
-            store.agents(),
-            store.totals(),
-            store.merged().visits,
-            store.rewards(MOST_REWARDS),
-            store.rounds(MOST_ROUNDS),
-        )
 
+class Status:
+    """The federation of these rounds, as JSON has it."""
 
-class Overview:
-    """Puts them into tables."""
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self._federation = rounds.federation
+        self._limits = rounds.limits
+        self._kept: _Kept | None = None
+        self._indices: tuple[Plan, list[Table | None]] | None = None  # of the plan they are of
 
-    def __init__(self, federation: Federation) -> None:
-        self._federation = federation
-        S = max(federation.shape.states)
-        self._pays = np.zeros((S, len(federation.arms)))  # (S, N)
-        for n, arm in enumerate(federation.arms):
-            self._pays[: arm.states, n] = arm.reward
-        self._round: OpenRound | None = None
-        self._indices: list[Table | None] = []
-        self._kept: tuple[float, bytes] | None = None
-
-    def changed(self) -> None:
-        """Something happened that the page shows."""
-        self._kept = None
-
-    def enter(self, opened: OpenRound) -> None:
-        """A round was opened."""
-        self._round = opened
-        self._indices = _indices(json.loads(opened.plan_json or b"{}"), self._federation)
-        self.changed()
-
-    def reward(self, visits: npt.NDArray[np.int64], slots: int) -> float | None:
-        """Mean reward of a slot; None without slots."""
-        return None if slots < 1 else float((visits * self._pays).sum()) / slots
-
-    def status(
-        self, agents: list[AgentRow], totals: Totals, live: int, estimates: list[Table]
-    ) -> Table:
+    async def numbers(self) -> Table:
         """The federation in numbers."""
+        rounds = self._rounds
+        estimates = await rounds.planning.estimates.of(rounds.opened)
+        rows, totals = await rounds.jobs.run(lambda store: (store.agents(), store.totals()))
         return {
             **self._head(totals),
-            "agents": sum(row.role == "agent" and row.revoked is None for row in agents),
-            "live": live,
+            "agents": sum(row.role == "agent" and row.revoked is None for row in rows),
+            "live": len(rounds.live),
             "arms": estimates,
         }
 
-    def _head(self, totals: Totals) -> Table:
-        assert self._round is not None
-        return {
-            "federation": self._federation.name,
-            "policy": self._federation.policy,
-            "round": self._round.number,
-            "limit": self._round.limit,
-            "uploads": totals.uploads,
-            "slots": totals.slots,
-        }
+    async def agents(self) -> list[Table]:
+        """All that were ever enrolled."""
+        rows = await self._rounds.jobs.run(lambda store: store.agents())
+        return self._agents(rows)
 
-    def kept(self) -> bytes | None:
-        """The last page, if it still holds."""
-        if self._kept is None or time.monotonic() > self._kept[0] + KEPT:
-            return None
-        return self._kept[1]
+    async def measure(self, metrics: Metrics) -> None:
+        """Bring the gauges up to date, with what the database tells if it answers."""
+        with contextlib.suppress(StorageError):
+            rows = await self._rounds.jobs.run(lambda store: store.agents())
+            revoked = [row.revoked is not None for row in rows if row.role == "agent"]
+            metrics.agents.labels("enrolled").set(revoked.count(False))
+            metrics.agents.labels("revoked").set(revoked.count(True))
+        metrics.agents.labels("live").set(len(self._rounds.live))
+        metrics.longpolls.set(self._rounds.polls.count)
+        if self._rounds.jobs.running:
+            metrics.queue_jobs.set(self._rounds.jobs.waiting)
 
-    def page(
-        self,
-        found: Standings,
-        live: set[str],
-        seen: Mapping[str, Seen],
-        reports: int,
-        now: float,
-        estimates: list[Table] | None,
-    ) -> bytes:
-        """All that the page shows, as JSON; estimates: None before there are any."""
-        assert self._round is not None
-        known: Sequence[Table | None] = estimates or [None] * len(self._federation.arms)
+    async def page(self) -> bytes:
+        """All that the page shows, as JSON."""
+        rounds, kept = self._rounds, self._kept
+        if kept and kept.changes == rounds.changes and time.monotonic() <= kept.until:
+            return kept.page
+        changes = rounds.changes
+        found = await rounds.jobs.run(self._read)
+        now = rounds.clock()
+        estimates = await rounds.planning.estimates.last(
+            rounds.opened, self._limits.page_estimate_seconds
+        )
+        table = self._page(found, now, estimates)
+        page = json.dumps(table, separators=(",", ":"), allow_nan=False).encode()
+        self._kept = _Kept(time.monotonic() + self._limits.page_seconds, changes, page)
+        return page
+
+    def _read(self, store: Store) -> _Found:
+        """A job."""
+        return _Found(
+            store.agents(),
+            store.totals(),
+            store.merged().visits,
+            store.rewards(self._limits.page_rewards),
+            store.rounds(self._limits.page_rounds),
+        )
+
+    def _page(self, found: _Found, now: float, estimates: list[Table] | None) -> Table:
+        """estimates: None before there are any."""
+        federation, opened = self._federation, self._rounds.opened
+        known: Sequence[Table | None] = estimates or [None] * len(federation.arms)
         plays = found.visits.sum(0)
         total = int(plays.sum())
         arms = [
@@ -136,48 +129,49 @@ class Overview:
                 "share": int(plays[n]) / total if total else 0.0,
             }
             for n, (arm, estimate, index) in enumerate(
-                zip(self._federation.arms, known, self._indices, strict=True)
+                zip(federation.arms, known, self._open_indices(), strict=True)
             )
         ]
-        table = {
+        return {
             **self._head(found.totals),
-            "plays": self._federation.plays,
-            "opened": self._round.opened,
+            "plays": federation.plays,
+            "opened": opened.opened,
             "now": now,
-            "deadline": self._federation.deadline,
-            "reference": self._federation.reference,
+            "deadline": federation.deadline,
+            "reference": federation.reference,
             "arms": arms,
             "rewards": [row._asdict() for row in found.rewards],
-            "agents": [
-                agent_table(row, row.name in live, seen.get(row.name, Seen()))
-                for row in found.agents
-                if row.role == "agent"
-            ],
-            "rounds": [_round_table(row, reports) for row in found.rounds],
+            "agents": self._agents([row for row in found.agents if row.role == "agent"]),
+            "rounds": [_round_table(row, self._rounds.reports) for row in found.rounds],
         }
-        text = json.dumps(table, separators=(",", ":"), allow_nan=False).encode()
-        self._kept = (time.monotonic(), text)
-        return text
 
+    def _head(self, totals: Totals) -> Table:
+        opened = self._rounds.opened
+        return {
+            "federation": self._federation.name,
+            "policy": self._federation.policy,
+            "round": opened.number,
+            "limit": opened.limit,
+            "uploads": totals.uploads,
+            "slots": totals.slots,
+        }
 
-def agent_table(row: AgentRow, live: bool, seen: Seen) -> Table:
-    """An agent or admin, as JSON has it."""
-    times = [when for when in (row.last_seen, seen.last_seen) if when is not None]
-    numbers = [number for number in (row.last_round, seen.last_round) if number is not None]
-    return {
-        "name": row.name,
-        "lane": row.lane if row.role == "agent" else None,
-        "role": row.role,
-        "enrolled": row.enrolled,
-        "revoked": row.revoked,
-        "last_seen": max(times, default=None),
-        "episode": max(numbers, default=None),
-        "uploads": row.uploads,
-        "refused": row.refused + seen.refused,
-        "slots": row.slots,
-        "reward": row.reward,
-        "live": live and row.revoked is None,
-    }
+    def _agents(self, rows: Sequence[AgentRow]) -> list[Table]:
+        """Agents and admins, with what the database may not know yet."""
+        live, presence = self._rounds.live, self._rounds.presence
+        return [
+            {
+                **presence.updated(row).to_table(),
+                "live": row.name in live and row.revoked is None,
+            }
+            for row in rows
+        ]
+
+    def _open_indices(self) -> list[Table | None]:
+        plan = self._rounds.planning.open_plan
+        if self._indices is None or self._indices[0] is not plan:
+            self._indices = (plan, _indices(plan, self._federation))
+        return self._indices[1]
 
 
 def _round_table(row: RoundRow, reports: int) -> Table:
@@ -191,12 +185,13 @@ def _round_table(row: RoundRow, reports: int) -> Table:
     }
 
 
-def _indices(plan: Table, federation: Federation) -> list[Table | None]:
+def _indices(plan: Plan, federation: Federation) -> list[Table | None]:
     """The index of every arm by state and age, where the plan is a table of them."""
-    if plan.get("kind") != "index":
+    table = plan_table(plan)
+    if table["kind"] != "index":
         return [None] * len(federation.arms)
-    J = plan["max_age"]
+    J = table["max_age"]
     return [
         {"never": row[0], "by_state": [row[1 + s * J : 1 + (s + 1) * J] for s in range(arm.states)]}
-        for arm, row in zip(federation.arms, plan["index"], strict=True)
+        for arm, row in zip(federation.arms, table["index"], strict=True)
     ]

@@ -1,10 +1,24 @@
 """POST /v1/uploads, the one route that must be fast: thousands a second, whoever sends them.
 
 The order is the bound on uploads in flight, credential, type, size, body, the bound once more, and
-only then is the body parsed, so that what is refused costs little. Memory is bounded: BODY_ROOM
-bytes of bodies at once and a quarter of them of one agent, and MOST_IN_FLIGHT uploads that are
-parsed and not yet committed; beyond that the answer is 503, try again. A body that does not come is
-the business of `rmab.service.server.process.connections`.
+only then is the body parsed, so that what is refused costs little. Memory is bounded: bytes of
+bodies at once, a quarter of them of one agent, and uploads that are parsed and not yet committed;
+beyond that the answer is 503, try again. A body that does not come is the business of
+`rmab.service.server.connections`.
+
+What becomes of an upload is one decision, `receive`, made in one job of the writer; the upload is
+acknowledged when that is committed. In this order, each the answer if it holds:
+
+    the credential is unknown, revoked, wrong or no agent's     401 credential
+    an upload is stored under (agent, incarnation, sequence)    repeat if it is the same one,
+                                                                409 conflict if not
+    the sequence is below the incarnation's last                409 backwards
+    the round is not the open one                               410 round, which is the open one
+    it cannot follow the incarnation's last upload              409 backwards, 422 malformed
+    else it is new                                              stored
+
+A repeat is known before the round is looked at: an agent whose answer was lost learns that its
+upload was kept, also after the round has closed.
 """
 
 from __future__ import annotations
@@ -13,47 +27,104 @@ import asyncio
 import json
 import time
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from rmab.errors import ProtocolError
-from rmab.federation.messages import Upload, most_bytes, parse_upload
-from rmab.service.server.identity import Access
-from rmab.service.server.metrics import Metrics
-from rmab.service.server.rounds import Federator
+from rmab.federation.messages import Upload, check_growth, most_bytes, parse_upload
+from rmab.service.server.identity import Access, Identity
+from rmab.service.server.rounds import Rounds
+from rmab.service.server.telemetry import Metrics
+from rmab.service.store.credentials import Credential
+from rmab.service.store.store import Store
+from rmab.service.tokens import matches
 
-__all__ = ["Uploads", "check_type", "read_body"]
+__all__ = ["Uploads", "announced", "authenticate", "check_type", "read_body", "receive"]
 
-MOST_IN_FLIGHT = 256
-BODY_ROOM = 64 * 2**20
-PARSED_ASIDE = 2**16  # bytes: larger bodies are parsed in a thread
+Status = Literal["new", "repeat"]
 
 
-_OVERLOAD = json.dumps(
-    {"error": "overload", "detail": f"{MOST_IN_FLIGHT} uploads are being committed; try again"}
-).encode()
+def authenticate(store: Store, key_id: str, secret_hash: bytes, role: str) -> Credential:
+    """Who holds a token; ProtocolError 401 unless it is valid and for this role.
+
+    The answer does not tell which of the reasons it is.
+    """
+    credential = store.credential(key_id)
+    if (
+        credential is None
+        or not matches(credential.secret_hash, secret_hash)
+        or credential.revoked
+        or credential.role != role
+    ):
+        raise ProtocolError(401, "credential", f"a valid credential of role {role} is needed")
+    return credential
+
+
+def receive(
+    store: Store,
+    key_id: str,
+    secret_hash: bytes,
+    upload: Upload,
+    current_round: int,
+    plays: int,
+    now: float,
+) -> Status:
+    """Accept an upload or know it again; ProtocolError if it is refused, with nothing written."""
+    agent = authenticate(store, key_id, secret_hash, "agent").name
+    before = store.record(agent, upload.incarnation)
+    if before is not None and upload.sequence <= before.sequence:
+        stored = store.digest(agent, upload.incarnation, upload.sequence)
+        if stored is None:
+            raise ProtocolError(
+                409,
+                "backwards",
+                f"sequence must be above {before.sequence}, got {upload.sequence}",
+            )
+        if stored != upload.digest:
+            raise ProtocolError(
+                409, "conflict", f"another upload was accepted as sequence {upload.sequence}"
+            )
+        return "repeat"
+    if upload.round != current_round:
+        raise ProtocolError(
+            410,
+            "round",
+            f"round must be the open one, {current_round}, got {upload.round}",
+            round=current_round,
+        )
+    check_growth(before, upload, plays)
+    store.accept(agent, upload, now)
+    return "new"
 
 
 class Uploads:
-    """The handler."""
+    """The route's application."""
 
-    def __init__(self, federator: Federator, access: Access, metrics: Metrics) -> None:
-        self._federator = federator
+    def __init__(self, rounds: Rounds, access: Access, metrics: Metrics) -> None:
+        self._rounds = rounds
         self._access = access
         self._metrics = metrics
-        self._shape = federator.federation.shape
-        self._name = federator.federation.name
+        self._limits = rounds.limits
+        self._most_in_flight = self._limits.uploads_in_flight
+        self._overload = json.dumps(
+            {
+                "error": "overload",
+                "detail": f"{self._most_in_flight} uploads are being committed; try again",
+            }
+        ).encode()
+        self._shape = rounds.federation.shape
+        self._name = rounds.federation.name
         self._most = most_bytes(self._shape)
-        self._room = max(BODY_ROOM, 4 * self._most)
+        self._room = max(self._limits.body_room, 4 * self._most)
         self._held = 0
         self._held_of: Counter[str] = Counter()
         self._in_flight = 0
         self._results: dict[str, Any] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._in_flight >= MOST_IN_FLIGHT:
+        if self._in_flight >= self._most_in_flight:
             await self._turn_away(send)
             return
         agent = None
@@ -64,41 +135,57 @@ class Uploads:
             size = self._take(agent.name, headers)
             try:
                 body = await read_body(receive, self._most)
-                if self._in_flight >= MOST_IN_FLIGHT:
+                if self._in_flight >= self._most_in_flight:
                     await self._turn_away(send)
                     return
                 started = time.perf_counter()
                 self._in_flight += 1
                 try:
                     upload = await self._parsed(body)
-                    received = await self._federator.receive(agent, upload)
+                    status = await self._keep(agent, upload)
                 finally:
                     self._in_flight -= 1
             finally:
                 self._give_back(agent.name, size)
         except ProtocolError as error:
             self._count(error.code)
-            if agent is not None:
-                self._federator.refused(agent.name, error)
+            if agent is not None and error.status not in (410, 503):  # no fault of the agent's
+                self._rounds.presence.refused(agent.name)
             raise
         self._metrics.upload_seconds.observe(time.perf_counter() - started)
-        self._count(received.status)
-        status = 201 if received.status == "new" else 200
+        self._count(status)
         answer = (
-            f'{{"status":"{received.status}","sequence":{upload.sequence},'
-            f'"round":{self._federator.number}}}'
+            f'{{"status":"{status}","sequence":{upload.sequence},"round":{self._rounds.number}}}'
         ).encode()
-        await _send_json(send, status, answer)
+        await _send_json(send, 201 if status == "new" else 200, answer)
 
     async def _turn_away(self, send: Send) -> None:
         """In the fewest steps: under overload this is what most requests get."""
         self._count("overload")
-        await _send_json(send, 503, _OVERLOAD, (b"retry-after", b"1"))
+        await _send_json(send, 503, self._overload, (b"retry-after", b"1"))
 
     async def _parsed(self, body: bytes) -> Upload:
-        if len(body) <= PARSED_ASIDE:
+        if len(body) <= self._limits.parse_inline_bytes:
             return parse_upload(body, self._shape, self._name)
         return await asyncio.to_thread(parse_upload, body, self._shape, self._name)
+
+    async def _keep(self, agent: Identity, upload: Upload) -> Status:
+        """Keep an upload; returns when it is committed. ProtocolError if it is refused."""
+        plays, now = self._rounds.federation.plays, self._rounds.clock()
+
+        def job(store: Store) -> Status:
+            key_id, secret_hash = agent.key_id, agent.secret_hash
+            return receive(store, key_id, secret_hash, upload, store.open_number(), plays, now)
+
+        try:
+            status = await self._rounds.jobs.run(job)
+        except ProtocolError as error:
+            if error.status == 401:  # revoked since it was last checked
+                self._rounds.forget(agent.name)
+            raise
+        if status == "new":
+            self._rounds.accepted(agent.name, upload)
+        return status
 
     def _take(self, agent: str, headers: dict[bytes, bytes]) -> int:
         """Room for a body of the size that is announced, else of the most it may be."""

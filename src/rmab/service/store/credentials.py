@@ -2,28 +2,51 @@
 
 A name keeps its role and lane, revoked or not, and has at most one credential that is not revoked.
 
-Inside transactions credentials are remembered, by the store that has the claim from one to the
-next. Other processes may enrol and revoke meanwhile: a counter in `meta`, read once in each
-transaction, tells when any has.
+Credentials are remembered, by the store that has the claim from one transaction to the next. Other
+processes may enrol and revoke meanwhile: a counter in `meta`, read once in each transaction, tells
+when any has. So inside a transaction what is remembered holds. Outside, `recent` tells whose a
+credential was when the counter was last read, a moment ago; that is enough where it is checked
+again in a transaction before anything is written.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from rmab.errors import FederationError
 from rmab.service.store.database import Database
-from rmab.service.store.rows import Credential, Sighting
 from rmab.service.store.schema import count_up, counter
 
-__all__ = ["Register"]
+__all__ = ["Credential", "Credentials", "Sighting"]
 
 ROLES = ("agent", "admin")
 ADMIN_LANE = -1  # an admin plays nothing
 _COUNTER = "credentials"
 
 
-class Register:
+class Credential(NamedTuple):
+    """Whose token a key id belongs to."""
+
+    name: str
+    role: str
+    lane: int
+    secret_hash: bytes
+    revoked: bool
+
+
+class Sighting(NamedTuple):
+    """What is worth keeping of an agent's requests other than uploads."""
+
+    name: str
+    last_seen: float
+    last_round: int | None
+    refused: int  # since the sighting before
+
+
+class Credentials:
     """The credentials of one federation; whatever writes is called inside a transaction.
 
     `inside`, set by the store: whether a transaction is open.
@@ -38,6 +61,7 @@ class Register:
         """Drop all that is remembered."""
         self._known: dict[str, Credential] = {}
         self._as_of = ""  # the counter when they were read
+        self._read_at = -math.inf  # when that was, on the monotonic clock
         self._checked = False
 
     def begin(self) -> None:
@@ -83,6 +107,7 @@ class Register:
         self._database.run(
             "UPDATE credentials SET revoked = ? WHERE agent = ? AND revoked IS NULL", (now, name)
         )
+        self._known = {key: known for key, known in self._known.items() if known.name != name}
         return changed > 0
 
     def _change(self) -> None:
@@ -93,10 +118,11 @@ class Register:
     def credential(self, key_id: str) -> Credential | None:
         """Whose token has this key id."""
         if self.inside and not self._checked:
-            as_of = counter(self._database, _COUNTER)
+            now, as_of = time.monotonic(), counter(self._database, _COUNTER)
             if as_of != self._as_of:
-                self._known.clear()
+                self._known = {}
                 self._as_of = as_of
+            self._read_at = now
             self._checked = True
         known = self._known.get(key_id) if self.inside else None
         if known is not None:
@@ -113,6 +139,15 @@ class Register:
         if self.inside:
             self._known[key_id] = known
         return known
+
+    def recent(self, key_id: str, seconds: float) -> Credential | None:
+        """Whose token has this key id, if that is known from the last so many seconds.
+
+        May be called in any thread: what it reads is replaced, never changed.
+        """
+        if time.monotonic() > self._read_at + seconds:
+            return None
+        return self._known.get(key_id)
 
     def sighted(self, sightings: Iterable[Sighting]) -> None:
         """Keep when agents were seen other than by uploads, and what was refused of them."""

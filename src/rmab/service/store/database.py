@@ -20,7 +20,6 @@ No message has a password in it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from abc import ABC, abstractmethod
@@ -30,15 +29,13 @@ from typing import Any
 from urllib.parse import quote
 
 from rmab.errors import FederationError, StorageError
+from rmab.service.sqlite import lock_file, open_connection
+from rmab.service.store.limits import StoreLimits
 
 __all__ = ["Database", "SqliteDatabase", "Value", "connect"]
 
 Value = int | float | str | bytes | None
 Row = tuple[Any, ...]
-
-BUSY_SECONDS = 20.0  # how long a transaction waits for another process's
-CHECKPOINT_PAGES = 4000  # of 4 KiB: the log is copied into the file when it has passed 16 MB
-CACHE_KIBIBYTES = 16_384  # a batch of uploads fits, so nothing is written before the commit
 
 
 class Database(ABC):
@@ -88,8 +85,9 @@ class Database(ABC):
         """Give back the connection and the claim."""
 
 
-def connect(url: str, *, create: bool) -> Database:
+def connect(url: str, *, create: bool, limits: StoreLimits | None = None) -> Database:
     """The database at a path, sqlite:///PATH or postgresql://...; `create`: a file may be made."""
+    limits = limits or StoreLimits()
     scheme, colon, rest = url.partition("://")
     if colon and scheme in ("postgresql", "postgres"):
         try:
@@ -98,7 +96,7 @@ def connect(url: str, *, create: bool) -> Database:
             raise FederationError(
                 "a PostgreSQL database needs psycopg: install rmab[postgres]"
             ) from None
-        return PostgresDatabase(url)
+        return PostgresDatabase(url, limits)
     if colon and scheme != "sqlite":
         raise FederationError(
             f"the database must be a path, sqlite:///PATH or postgresql://..., got {scheme!r}://..."
@@ -108,14 +106,15 @@ def connect(url: str, *, create: bool) -> Database:
     path = rest[1:] if colon else url
     if not path or path.startswith((":memory:", "file:")):
         raise FederationError(f"an SQLite database must be a file on a disk, got {path!r}")
-    return SqliteDatabase(Path(path), create=create)
+    return SqliteDatabase(Path(path), limits, create=create)
 
 
 class SqliteDatabase(Database):
     """A file, its log FILE-wal and its lock FILE.lock, readable by their owner alone."""
 
-    def __init__(self, path: Path, *, create: bool) -> None:
+    def __init__(self, path: Path, limits: StoreLimits, *, create: bool) -> None:
         self.place = str(path)
+        self._limits = limits
         self._path = path
         self._lock: int | None = None
         try:
@@ -130,26 +129,21 @@ class SqliteDatabase(Database):
             raise FederationError(f"database {path} cannot be opened: {error}") from None
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            f"file:{quote(str(self._path.absolute()))}?mode=rw",
-            uri=True,
-            timeout=BUSY_SECONDS,
-            isolation_level=None,  # transactions begin and end where we say
-            check_same_thread=False,  # opened in one thread, used in another, never in two
+        connection = open_connection(
+            f"file:{quote(os.fsencode(self._path.absolute()))}?mode=rw",
+            self._limits.busy_seconds,
+            "synchronous = FULL",
+            "journal_mode = WAL",
+            "foreign_keys = ON",
+            f"wal_autocheckpoint = {self._limits.checkpoint_pages}",
+            f"cache_size = -{self._limits.cache_kibibytes}",
         )
-        try:
-            connection.execute("PRAGMA synchronous = FULL")
-            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-            if mode != "wal":
-                raise FederationError(
-                    f"database {self._path}: its file system must allow SQLite's log (WAL)"
-                )
-            connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-            connection.execute(f"PRAGMA cache_size = -{CACHE_KIBIBYTES}")
-        except BaseException:
+        (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+        if mode != "wal":
             connection.close()
-            raise
+            raise FederationError(
+                f"database {self._path}: its file system must allow SQLite's log (WAL)"
+            )
         self.sessions += 1
         return connection
 
@@ -189,19 +183,16 @@ class SqliteDatabase(Database):
     def claim(self) -> None:
         if self._lock is not None:
             return
-        path = f"{self.place}.lock"
+        path = Path(f"{self.place}.lock")
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise FederationError(f"lock {path}: {error.strerror}") from None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.read(descriptor, 20).decode("ascii", "replace").strip() or "unknown"
-            os.close(descriptor)
+            descriptor = lock_file(path)
+        except BlockingIOError:
+            holder = path.read_bytes()[:20].decode("ascii", "replace").strip() or "unknown"
             raise FederationError(
                 f"database {self.place} is served by another process already ({holder})"
             ) from None
+        except OSError as error:
+            raise FederationError(f"lock {path}: {error.strerror}") from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
         self._lock = descriptor

@@ -19,6 +19,7 @@ from psycopg.types.numeric import Int8Dumper
 
 from rmab.errors import FederationError, StorageError
 from rmab.service.store.database import Database, Row, Value
+from rmab.service.store.limits import StoreLimits
 
 __all__ = ["PostgresDatabase"]
 
@@ -42,7 +43,6 @@ _SESSION = (
     b"SET tcp_keepalives_interval = 5",
     b"SET tcp_keepalives_count = 3",
 )
-CLAIM_SECONDS = 3.0  # PostgreSQL notices a moment later that the process of a session has ended
 _CLAIM = 0x726D6162  # "rmab": the first key of the advisory lock that is the claim
 _TABLES = _CLAIM + 1  # ... and of the one that whoever prepares tables has
 
@@ -50,7 +50,8 @@ _TABLES = _CLAIM + 1  # ... and of the one that whoever prepares tables has
 class PostgresDatabase(Database):
     """A session of a PostgreSQL server; tables are in the first schema of its search path."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, limits: StoreLimits) -> None:
+        self._limits = limits
         try:
             told = conninfo_to_dict(url)
         except psycopg.Error:  # its text may quote a part of the address, and so of the password
@@ -135,7 +136,7 @@ class PostgresDatabase(Database):
             self._connection.close()
 
     def claim(self) -> None:
-        until = time.monotonic() + CLAIM_SECONDS
+        until = time.monotonic() + self._limits.claim_seconds
         while not self._try_claim():
             if time.monotonic() > until:
                 raise FederationError(f"database {self.place} is served by another process already")

@@ -7,13 +7,14 @@
     incarnations  the last upload accepted of each incarnation of each agent: what is summed
     uploads       the ledger: the digest of every upload ever accepted, by (agent, incarnation,
                   sequence), so that a repeat is known from a conflict
-    rounds        every round; the open one with its plan and the counts it was made from
+    rounds        every round; the open one with its plan and the counts it was made from: their
+                  sum, followed by those of lane 0, 1, ... where plans are made from them
     plans         of the open round by lane, where agents draw for themselves
 
 Version v is reached from v - 1 by MIGRATIONS[v - 1], version 1 from an empty database; all that is
 missing is done in one transaction. A version that this program does not know is refused: an older
 program would not know what it leaves undone. Bytes of counts are little-endian 64-bit integers in
-the shape that the federation gives them.
+the shape that the federation gives them; where there are several of that shape, one after another.
 """
 
 from __future__ import annotations

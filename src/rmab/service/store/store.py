@@ -12,26 +12,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from rmab.errors import FederationError, StorageError
 from rmab.federation.config import Federation
 from rmab.federation.messages import Merged, Record, Upload
-from rmab.service.store.credentials import Register
+from rmab.service.store.credentials import Credential, Credentials, Sighting
 from rmab.service.store.database import Database, connect
-from rmab.service.store.rows import AgentRow, Credential, OpenRound, RewardRow, RoundRow, Sighting
+from rmab.service.store.limits import StoreLimits
 from rmab.service.store.schema import count_up, counter, prepare
-from rmab.service.store.standing import Totals
-from rmab.service.store.uploads import Ledger, packed
+from rmab.service.store.uploads import LaneCounts, Ledger, Totals
 
 __all__ = [
     "AgentRow",
-    "Credential",
     "OpenRound",
     "RewardRow",
     "RoundRow",
-    "Sighting",
     "Store",
     "claimed_store",
     "default_database",
@@ -39,14 +35,86 @@ __all__ = [
 ]
 
 
+class AgentRow(NamedTuple):
+    """An agent or admin that was ever enrolled."""
+
+    name: str
+    role: str
+    lane: int  # -1: an admin
+    enrolled: float
+    revoked: float | None
+    last_seen: float | None
+    last_round: int | None  # fetched or reported
+    uploads: int
+    refused: int
+    slots: int
+    reward: float | None  # mean per slot, as its visits paid
+
+    def to_table(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "name": self.name,
+            "lane": self.lane if self.role == "agent" else None,
+            "role": self.role,
+            "enrolled": self.enrolled,
+            "revoked": self.revoked,
+            "last_seen": self.last_seen,
+            "episode": self.last_round,
+            "uploads": self.uploads,
+            "refused": self.refused,
+            "slots": self.slots,
+            "reward": self.reward,
+        }
+
+
+class OpenRound(NamedTuple):
+    """A round that agents play, with all that a restarted server needs to go on with it.
+
+    merged: the counts that its plan was made from; by_lane: those of each agent, where a lane's
+    plan is made from them.
+    """
+
+    number: int
+    opened: float
+    limit: int
+    visit_factor: int | None
+    merged: Merged
+    plan_json: bytes | None
+    by_lane: LaneCounts | None = None
+
+
+class RoundRow(NamedTuple):
+    """A round as history shows it; the last five are None while it is open."""
+
+    number: int
+    opened: float
+    limit: int
+    closed: float | None
+    reason: str | None
+    reports: int | None
+    slots: int | None
+    reward: float | None
+
+
+class RewardRow(NamedTuple):
+    """What a closed round's uploads brought: agent slots, and mean reward of one."""
+
+    round: int
+    slots: int
+    reward: float | None
+
+
 def default_database(federation_file: Path) -> str:
     """Beside the federation's file."""
     return str(federation_file.with_suffix(".db"))
 
 
-def open_store(url: str, federation: Federation, *, create: bool = True) -> Store:
+def open_store(
+    url: str, federation: Federation, *, create: bool = True, limits: StoreLimits | None = None
+) -> Store:
     """The store in a database; FederationError if it cannot be this federation's."""
-    database = connect(url, create=create)
+    limits = limits or StoreLimits()
+    database = connect(url, create=create, limits=limits)
     try:
         prepare(database, federation, create=create)
     except FederationError:
@@ -60,12 +128,12 @@ def open_store(url: str, federation: Federation, *, create: bool = True) -> Stor
         raise FederationError(
             f"database {database.place} cannot be prepared: {type(error).__name__}"
         ) from error
-    return Store(database, federation)
+    return Store(database, federation, limits)
 
 
-def claimed_store(url: str, federation: Federation) -> Store:
+def claimed_store(url: str, federation: Federation, limits: StoreLimits | None = None) -> Store:
     """The store in a database, for the one server on it; FederationError if another is."""
-    store = open_store(url, federation)
+    store = open_store(url, federation, limits=limits)
     try:
         store.claim()
     except BaseException:
@@ -77,13 +145,12 @@ def claimed_store(url: str, federation: Federation) -> Store:
 class Store:
     """The durable state of one federation."""
 
-    def __init__(self, database: Database, federation: Federation) -> None:
+    def __init__(self, database: Database, federation: Federation, limits: StoreLimits) -> None:
         self.database = database
-        self._register = Register(database)
-        self._ledger = Ledger(database, federation.shape)
-        self._pays = np.zeros(self._ledger.visits_shape)  # (S, N)
-        for n, arm in enumerate(federation.arms):
-            self._pays[: arm.states, n] = arm.reward
+        self.limits = limits
+        self.credentials = Credentials(database)
+        self._ledger = Ledger(database, federation.shape, limits)
+        self._rewards = federation.rewards
         self._claimed = False
         self._claims = ""
         self._inside = False
@@ -91,7 +158,7 @@ class Store:
         self._forget()
 
     def _forget(self) -> None:
-        self._register.forget()
+        self.credentials.forget()
         self._ledger.forget()
         self._open_number: int | None = None
 
@@ -120,7 +187,7 @@ class Store:
             self.database.begin()
             if self._session != self.database.sessions:
                 self._resume()
-            self._register.begin()
+            self.credentials.begin()
             yield
             self._ledger.write()
             self.database.commit()
@@ -134,7 +201,7 @@ class Store:
             self._forget()
 
     def _mark(self, *, inside: bool) -> None:
-        self._inside = self._register.inside = self._ledger.inside = inside
+        self._inside = self.credentials.inside = self._ledger.inside = inside
 
     def _resume(self) -> None:
         """On a new connection: nothing that is remembered may be older than the database.
@@ -164,20 +231,20 @@ class Store:
     def enroll(self, name: str, role: str, key_id: str, secret_hash: bytes, now: float) -> int:
         """Give a name a credential; its lane. A name that was revoked keeps role and lane."""
         with self._atomic():
-            return self._register.enroll(name, role, key_id, secret_hash, now)
+            return self.credentials.enroll(name, role, key_id, secret_hash, now)
 
     def revoke(self, name: str, now: float) -> bool:
         """Take a name's credential back; False if it has none. What it gave stays."""
         with self._atomic():
-            return self._register.revoke(name, now)
+            return self.credentials.revoke(name, now)
 
     def credential(self, key_id: str) -> Credential | None:
         """Whose token has this key id."""
-        return self._register.credential(key_id)
+        return self.credentials.credential(key_id)
 
     def agents(self) -> list[AgentRow]:
         """All that were ever enrolled, revoked ones too: admins, then agents by lane."""
-        tallies = self._ledger.standing().tallies
+        tallies = self._ledger.tallies()
         rows = []
         for row in self.database.rows(
             "SELECT name, role, lane, enrolled, revoked, last_seen, last_round, refused "
@@ -188,7 +255,7 @@ class Store:
             if tally is not None:
                 seen = max(tally.last_upload, seen or 0.0)
                 fetched = max(tally.last_round, fetched or 0)
-                reward = float((tally.visits * self._pays).sum()) / max(1, tally.slots)
+                reward = float((tally.visits * self._rewards).sum()) / max(1, tally.slots)
             uploads, slots = (tally.uploads, tally.slots) if tally else (0, 0)
             rows.append(
                 AgentRow(
@@ -210,7 +277,7 @@ class Store:
     def sighted(self, sightings: Iterable[Sighting]) -> None:
         """Keep when agents were seen other than by uploads, and what was refused of them."""
         with self._atomic():
-            self._register.sighted(sightings)
+            self.credentials.sighted(sightings)
 
     # --------------------------------------------------------------------------------- uploads
 
@@ -228,16 +295,24 @@ class Store:
 
     def merged(self) -> Merged:
         """The sum over all incarnations of all agents; what revoked ones gave stays."""
-        return self._ledger.standing().merged()
+        return self._ledger.merged()
+
+    def counts_by_lane(self) -> LaneCounts:
+        """What the agent of each lane has counted, as of the same moment as `merged` in the same
+        transaction; what revoked ones gave stays."""
+        with self._atomic():
+            rows = self.database.rows("SELECT name, lane FROM agents WHERE role = 'agent'")
+            return self._ledger.by_lane(dict(rows))
 
     def totals(self) -> Totals:
         """Uploads and slots of all agents."""
-        return self._ledger.standing().totals()
+        return self._ledger.totals()
 
     # ---------------------------------------------------------------------------------- rounds
 
     def open_round(self, round: OpenRound) -> None:
         """Open a round; the one before must be closed, in the same transaction or earlier."""
+        counts, visits = self._ledger.pack(round.merged, round.by_lane)
         with self._atomic():
             if self.database.rows("SELECT number FROM rounds WHERE closed IS NULL"):
                 raise RuntimeError(f"round {round.number} cannot open: another one is open")
@@ -250,9 +325,9 @@ class Store:
                     round.limit,
                     round.visit_factor,
                     round.merged.agents,
-                    packed(round.merged.visits),
+                    visits,
                     round.plan_json,
-                    packed(round.merged.counts),
+                    counts,
                 ),
             )
             self._open_number = round.number
@@ -288,8 +363,8 @@ class Store:
         if not found:
             return None
         ((number, opened, limit, factor, agents, visits, plan, counts),) = found
-        merged = Merged(self._ledger.counts(counts), self._ledger.visits(visits), agents)
-        return OpenRound(number, opened, limit, factor, merged, plan)
+        merged, by_lane = self._ledger.unpack(counts, visits, agents)
+        return OpenRound(number, opened, limit, factor, merged, plan, by_lane)
 
     def open_number(self) -> int:
         """The number of the open round, 0 before the first; asked for with every upload.

@@ -1,5 +1,10 @@
 """Uploads in the database: the ledger of all, the latest of each incarnation, and their sum.
 
+Counts are cumulative, so what the agents of a federation know is the sum over incarnations of the
+last upload of each. Agents restart for months and incarnations are kept for ever; reading all of
+them whenever a round closes or the page is opened would take longer and longer. So the sum is made
+once, and each upload then adds what it has above the one before it.
+
 Three things keep an upload cheap without changing what is kept:
 
     rows wait     they are written just before the transaction commits, or when many wait, many
@@ -11,23 +16,21 @@ Three things keep an upload cheap without changing what is kept:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rmab.federation.messages import Record, Shape, Upload
+from rmab.federation.messages import Merged, Record, Shape, Upload
 from rmab.service.store.database import Database, Value
-from rmab.service.store.standing import Standing
+from rmab.service.store.limits import StoreLimits
 
-__all__ = ["Ledger", "packed"]
+__all__ = ["LaneCounts", "Ledger", "Tally", "Totals"]
 
 Ints = npt.NDArray[np.int64]
-MOST_ROWS = 64  # in one statement
-MOST_WAITING_BYTES = 32 * 2**20  # of rows that wait for the commit
-MOST_REMEMBERED_BYTES = 64 * 2**20  # of last records
 
 _LEDGER = (
     "INSERT INTO uploads (agent, incarnation, sequence, digest, round, length, received) VALUES"
@@ -44,46 +47,123 @@ _REPLACES = (
 )
 
 
-class _Latest(NamedTuple):
-    """An incarnation's last upload, until its row is written."""
+class Totals(NamedTuple):
+    """Over all agents: uploads accepted, and slots that they tell of."""
 
-    upload: Upload
     uploads: int
-    updated: float
+    slots: int
 
 
-class _Entry(NamedTuple):
-    """A row of the ledger, until it is written."""
+class LaneCounts(NamedTuple):
+    """What the agent of each lane has counted, over all its incarnations.
 
-    agent: str
-    incarnation: str
-    sequence: int
-    digest: bytes
-    round: int
-    length: int
-    received: float
+    counts: (L, C, S, S, N); visits: (L, S, N). L is one more than the highest lane that was
+    enrolled, and at least 1; an agent that has given nothing has zeros.
+    """
+
+    counts: Ints
+    visits: Ints
+
+
+@dataclass
+class Tally:
+    """What one agent has given, over its incarnations; counts: None where they are not told
+    apart."""
+
+    uploads: int
+    slots: int
+    visits: Ints  # (S, N)
+    counts: Ints | None  # (C, S, S, N)
+    last_upload: float
+    last_round: int
+
+
+class _RunningTotals:
+    """The sum of counts, and a tally for every agent that has given any.
+
+    by_agent: whether tallies have counts, which are much larger than all else.
+    """
+
+    def __init__(
+        self, counts_shape: tuple[int, ...], visits_shape: tuple[int, ...], *, by_agent: bool
+    ) -> None:
+        self.by_agent = by_agent
+        self._counts: Ints = np.zeros(counts_shape, np.int64)  # (C, S, S, N)
+        self._visits: Ints = np.zeros(visits_shape, np.int64)  # (S, N)
+        self.tallies: dict[str, Tally] = {}
+
+    def add(
+        self,
+        agent: str,
+        *,
+        uploads: int,
+        slots: int,
+        counts: Ints,
+        visits: Ints,
+        at: float,
+        round: int,
+    ) -> None:
+        """Add what an upload, or an incarnation as a whole, has brought."""
+        self._counts += counts
+        self._visits += visits
+        tally = self.tallies.get(agent)
+        if tally is None:
+            of_agent = counts.copy() if self.by_agent else None
+            self.tallies[agent] = Tally(uploads, slots, visits.copy(), of_agent, at, round)
+            return
+        tally.uploads += uploads
+        tally.slots += slots
+        tally.visits += visits
+        if tally.counts is not None:
+            tally.counts += counts
+        tally.last_upload = max(tally.last_upload, at)
+        tally.last_round = max(tally.last_round, round)
+
+    def merged(self) -> Merged:
+        """Copies of the sums."""
+        return Merged(self._counts.copy(), self._visits.copy(), len(self.tallies))
+
+    def totals(self) -> Totals:
+        """Of all agents together."""
+        return Totals(
+            sum(tally.uploads for tally in self.tallies.values()),
+            sum(tally.slots for tally in self.tallies.values()),
+        )
+
+    def by_lane(self, lanes: Mapping[str, int]) -> LaneCounts:
+        """Copies of what each agent has given; lanes: of all agents, by name."""
+        L = 1 + max(lanes.values(), default=0)
+        counts = np.zeros((L, *self._counts.shape), np.int64)
+        visits = np.zeros((L, *self._visits.shape), np.int64)
+        for name, tally in self.tallies.items():
+            assert tally.counts is not None
+            counts[lanes[name]], visits[lanes[name]] = tally.counts, tally.visits
+        return LaneCounts(counts, visits)
 
 
 class Ledger:
     """The uploads of one federation; `inside`, set by the store: whether a transaction is open."""
 
-    def __init__(self, database: Database, shape: Shape) -> None:
+    def __init__(self, database: Database, shape: Shape, limits: StoreLimits) -> None:
         S = max(shape.states)
         self._database = database
-        self.counts_shape = (shape.kinds, S, S, shape.n_arms)
-        self.visits_shape = (S, shape.n_arms)
+        self._limits = limits
+        self._counts_shape = (shape.kinds, S, S, shape.n_arms)
+        self._visits_shape = (S, shape.n_arms)
         size = 8 * (shape.kinds * S + 1) * S * shape.n_arms
-        self._most_waiting = max(1, min(MOST_ROWS, MOST_WAITING_BYTES // size))
-        self._most_remembered = max(1, MOST_REMEMBERED_BYTES // size)
+        self._most_waiting = max(1, min(limits.statement_rows, limits.waiting_bytes // size))
+        self._most_remembered = max(1, limits.remembered_bytes // size)
         self.inside = False
         self.forget()
 
     def forget(self) -> None:
         """Drop all that is not in the database."""
-        self._latest: dict[tuple[str, str], _Latest] = {}
-        self._entries: dict[tuple[str, str, int], _Entry] = {}
+        # Uploads whose rows are not written yet, and when each was received, in their order.
+        self._waiting: dict[tuple[str, str, int], tuple[Upload, float]] = {}
         self._records: dict[tuple[str, str], Record] = {}
-        self._standing: Standing | None = None
+        self._totals: _RunningTotals | None = None
+
+    # ------------------------------------------------------------------------------ one upload
 
     def record(self, agent: str, incarnation: str) -> Record | None:
         """The last upload accepted of an incarnation."""
@@ -99,13 +179,13 @@ class Ledger:
         if not found:
             return None
         ((sequence, round_, slots, counts, visits),) = found
-        known = Record(sequence, round_, slots, self.counts(counts), self.visits(visits))
+        known = Record(sequence, round_, slots, self._counts(counts), self._visits(visits))
         if self.inside:
             self._remember(key, known)
         return known
 
     def _remember(self, key: tuple[str, str], record: Record) -> None:
-        """Keep a record, at the end of the queue; of the oldest ones there are too many."""
+        """Keep a record, at the end of the queue; where there are too many, the oldest goes."""
         self._records.pop(key, None)
         self._records[key] = record
         if len(self._records) > self._most_remembered:
@@ -115,9 +195,9 @@ class Ledger:
     def digest(self, agent: str, incarnation: str, sequence: int) -> bytes | None:
         """Of the upload accepted under a key."""
         key = (agent, incarnation, sequence)
-        entry = self._entries.get(key)
-        if entry is not None:
-            return entry.digest
+        waiting = self._waiting.get(key)
+        if waiting is not None:
+            return waiting[0].digest
         found = self._database.rows(
             "SELECT digest FROM uploads WHERE agent = ? AND incarnation = ? AND sequence = ?", key
         )
@@ -128,9 +208,9 @@ class Ledger:
         if not self.inside:
             raise RuntimeError("uploads are accepted inside a transaction")
         key = (agent, upload.incarnation)
-        if self._standing is not None:
+        if self._totals is not None:
             before = self.record(*key)
-            self._standing.add(
+            self._totals.add(
                 agent,
                 uploads=1,
                 slots=upload.slots - (before.slots if before else 0),
@@ -139,68 +219,86 @@ class Ledger:
                 at=now,
                 round=upload.round,
             )
-        waiting = self._latest.get(key)
-        self._latest[key] = _Latest(upload, waiting.uploads + 1 if waiting else 1, now)
-        self._entries[*key, upload.sequence] = _Entry(
-            *key, upload.sequence, upload.digest, upload.round, upload.length, now
-        )
+        self._waiting[*key, upload.sequence] = (upload, now)
         self._remember(
             key, Record(upload.sequence, upload.round, upload.slots, upload.counts, upload.visits)
         )
-        if len(self._entries) >= self._most_waiting:
+        if len(self._waiting) >= self._most_waiting:
             self.write()
 
     def write(self) -> None:
         """Write the rows that wait."""
-        if not self._entries:
+        if not self._waiting:
             return
-        latest = [
-            (
+        entries: list[tuple[Value, ...]] = []
+        latest: dict[tuple[str, str], tuple[Value, ...]] = {}
+        uploads: dict[tuple[str, str], int] = {}
+        for (agent, incarnation, sequence), (upload, now) in self._waiting.items():
+            key = (agent, incarnation)
+            entries.append((*key, sequence, upload.digest, upload.round, upload.length, now))
+            uploads[key] = uploads.get(key, 0) + 1
+            latest[key] = (
                 *key,
-                upload.sequence,
+                sequence,
                 upload.round,
                 upload.slots,
-                uploads,
-                updated,
-                packed(upload.visits),
-                packed(upload.counts),
+                uploads[key],
+                now,
+                _packed(upload.visits),
+                _packed(upload.counts),
             )
-            for key, (upload, uploads, updated) in self._latest.items()
-        ]
-        self._insert(_LATEST, latest, _REPLACES)
-        self._insert(_LEDGER, list(self._entries.values()), "")
-        self._latest.clear()
-        self._entries.clear()
+        self._insert(_LATEST, list(latest.values()), _REPLACES)
+        self._insert(_LEDGER, entries, "")
+        self._waiting.clear()
 
     def _insert(self, head: str, rows: Sequence[tuple[Value, ...]], tail: str) -> None:
         """Many rows to a statement; a power of two of them, so that few statements are prepared."""
         start = 0
         while start < len(rows):
-            size = min(MOST_ROWS, 1 << ((len(rows) - start).bit_length() - 1))
+            left = len(rows) - start
+            size = min(self._limits.statement_rows, 1 << (left.bit_length() - 1))
             part = rows[start : start + size]
             sql = _many(head, len(part[0]), size, tail)
             self._database.run(sql, [value for row in part for value in row])
             start += size
 
-    def standing(self) -> Standing:
+    # ----------------------------------------------------------------------------- all uploads
+
+    def merged(self) -> Merged:
         """The sum over all incarnations of all agents."""
-        if self._standing is not None:
-            return self._standing
+        return self._running().merged()
+
+    def totals(self) -> Totals:
+        """Uploads and slots of all agents."""
+        return self._running().totals()
+
+    def tallies(self) -> Mapping[str, Tally]:
+        """What each agent has given, by name."""
+        return self._running().tallies
+
+    def by_lane(self, lanes: Mapping[str, int]) -> LaneCounts:
+        """What the agent of each lane has counted; lanes: of all agents, by name."""
+        return self._running(by_agent=True).by_lane(lanes)
+
+    def _running(self, *, by_agent: bool = False) -> _RunningTotals:
+        """The sums, remembered; counts by agent only once somebody has asked for them."""
+        if self._totals is not None and self._totals.by_agent >= by_agent:
+            return self._totals
         self.write()
-        standing = Standing(self.counts_shape, self.visits_shape)
+        totals = _RunningTotals(self._counts_shape, self._visits_shape, by_agent=by_agent)
         for agent, uploads, slots, counts, visits, at, round_ in self._incarnations():
-            standing.add(
+            totals.add(
                 agent,
                 uploads=uploads,
                 slots=slots,
-                counts=self.counts(counts),
-                visits=self.visits(visits),
+                counts=self._counts(counts),
+                visits=self._visits(visits),
                 at=at,
                 round=round_,
             )
         if self.inside:
-            self._standing = standing
-        return standing
+            self._totals = totals
+        return totals
 
     def _incarnations(self) -> Iterator[tuple[str, int, int, bytes, bytes, float, int]]:
         """Every incarnation, a bounded number in memory at a time."""
@@ -229,13 +327,32 @@ class Ledger:
             )
         ]
 
-    def counts(self, data: bytes) -> Ints:
-        """Counts (C, S, S, N) from a column."""
-        return _unpacked(data, self.counts_shape)
+    # --------------------------------------------------------------------------------- columns
 
-    def visits(self, data: bytes) -> Ints:
-        """Visits (S, N) from a column."""
-        return _unpacked(data, self.visits_shape)
+    def pack(self, merged: Merged, by_lane: LaneCounts | None) -> tuple[bytes, bytes]:
+        """Counts and visits as a round keeps them: the sum, and then, where there are any, those
+        of lane 0, 1, ..."""
+        if by_lane is None:
+            return _packed(merged.counts), _packed(merged.visits)
+        return (
+            _packed(merged.counts) + _packed(by_lane.counts),
+            _packed(merged.visits) + _packed(by_lane.visits),
+        )
+
+    def unpack(self, counts: bytes, visits: bytes, agents: int) -> tuple[Merged, LaneCounts | None]:
+        """What `pack` was given."""
+        all_counts = _unpacked(counts, (-1, *self._counts_shape))
+        all_visits = _unpacked(visits, (-1, *self._visits_shape))
+        merged = Merged(all_counts[0], all_visits[0], agents)
+        if len(all_counts) == 1:
+            return merged, None
+        return merged, LaneCounts(all_counts[1:], all_visits[1:])
+
+    def _counts(self, data: bytes) -> Ints:
+        return _unpacked(data, self._counts_shape)
+
+    def _visits(self, data: bytes) -> Ints:
+        return _unpacked(data, self._visits_shape)
 
 
 @cache
@@ -244,8 +361,7 @@ def _many(head: str, columns: int, rows: int, tail: str) -> str:
     return f"{head} {', '.join([one] * rows)}{tail}"
 
 
-def packed(numbers: Ints) -> bytes:
-    """Numbers as a column has them."""
+def _packed(numbers: Ints) -> bytes:
     return np.ascontiguousarray(numbers, "<i8").tobytes()
 
 

@@ -14,27 +14,28 @@ it may run twice:
                                   been refused for what is now undone
     it raises anything else       the batch is undone and its jobs run again, each in a transaction
                                   of its own, so that only the culprit fails
+
+`Jobs` is the writer as an event loop sees it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from rmab.errors import ProtocolError, StorageError
+from rmab.service.store.credentials import Credential
 from rmab.service.store.store import Store
 
-__all__ = ["MOST_TOGETHER", "MOST_WAITING", "Overloaded", "Run", "Writer"]
-
-MOST_TOGETHER = 256  # jobs of one commit
-MOST_WAITING = 1024  # jobs in the queue
+__all__ = ["Jobs", "Overloaded", "Writer"]
 
 T = TypeVar("T")
-Run = Callable[[Callable[[Store], Any]], Awaitable[Any]]  # runs a job, from an event loop
 
 
 class Overloaded(StorageError):  # noqa: N818 - a state of the queue, not a fault
@@ -54,10 +55,11 @@ class _Entry(Generic[T]):
 
 
 class Writer:
-    """The thread that owns a store; `committed` is told of each commit: jobs and seconds."""
+    """The thread that owns a store; `committed` is told how many jobs each commit has."""
 
-    def __init__(self, store: Store, committed: Callable[[int, float], None] | None = None) -> None:
+    def __init__(self, store: Store, committed: Callable[[int], None] | None = None) -> None:
         self._store = store
+        self._limits = store.limits
         self._committed = committed
         self._queue: SimpleQueue[_Entry[Any] | None] = SimpleQueue()
         self._gate = threading.Lock()
@@ -76,8 +78,9 @@ class Writer:
         with self._gate:
             if self._closed:
                 raise Overloaded("the writer has ended and takes no more jobs")
-            if self._queue.qsize() >= MOST_WAITING:
-                raise Overloaded(f"{MOST_WAITING} jobs wait for the database, the most that may")
+            most = self._limits.queued_jobs
+            if self._queue.qsize() >= most:
+                raise Overloaded(f"{most} jobs wait for the database, the most that may")
             self._queue.put(entry)
         return entry.future
 
@@ -100,10 +103,9 @@ class Writer:
             while True:
                 batch, last = self._take()
                 if batch:
-                    started = time.perf_counter()
                     self._finish(batch)
                     if self._committed is not None:
-                        self._committed(len(batch), time.perf_counter() - started)
+                        self._committed(len(batch))
                 if last:
                     return
         finally:
@@ -126,7 +128,7 @@ class Writer:
         while entry is not None:
             if entry.future.set_running_or_notify_cancel():
                 batch.append(entry)
-            if len(batch) >= MOST_TOGETHER:
+            if len(batch) >= self._limits.batch_jobs:
                 return batch, False
             try:
                 entry = self._queue.get_nowait()
@@ -162,3 +164,73 @@ class Writer:
                 return
             for entry in batch:
                 self._together([entry])
+
+
+class Jobs:
+    """Jobs of one event loop for the writer of a store, once there is one.
+
+    What the writer has finished comes back to the loop all at once: a thread that wakes a loop for
+    each of a hundred results makes it go round a hundred times.
+    """
+
+    def __init__(self) -> None:
+        self._writer: Writer | None = None
+        self._done: deque[tuple[Future[Any], asyncio.Future[Any]]] = deque()
+        self._woken = False  # the loop, to look at what is done
+
+    def start(self, store: Store, committed: Callable[[int], None] | None = None) -> None:
+        """Take jobs for this store from now on; called in the loop."""
+        self._loop = asyncio.get_running_loop()
+        self._store = store
+        self._writer = Writer(store, committed)
+
+    async def stop(self) -> None:
+        """Finish the jobs that wait, and give the database back."""
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            await self._loop.run_in_executor(None, writer.close)
+
+    @property
+    def running(self) -> bool:
+        """Whether jobs are taken."""
+        return self._writer is not None
+
+    @property
+    def waiting(self) -> int:
+        """Jobs in the queue."""
+        return 0 if self._writer is None else self._writer.waiting
+
+    async def run(self, job: Callable[[Store], T]) -> T:
+        """Run a job in the writer's thread; returns when what it wrote is committed."""
+        if self._writer is None:
+            raise StorageError("the database is closed")
+        here: asyncio.Future[T] = self._loop.create_future()
+        there = self._writer.submit(job)
+        there.add_done_callback(lambda done: self._finished(done, here))
+        return await here
+
+    def recent_credential(self, key_id: str, seconds: float) -> Credential | None:
+        """Whose token has this key id, if the writer has known that within so many seconds."""
+        if self._writer is None:
+            return None
+        return self._store.credentials.recent(key_id, seconds)
+
+    def _finished(self, done: Future[Any], here: asyncio.Future[Any]) -> None:
+        """In the writer's thread."""
+        self._done.append((done, here))
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended before the thread
+                self._loop.call_soon_threadsafe(self._return)
+
+    def _return(self) -> None:
+        self._woken = False  # first: for what is done from now on the loop is woken again
+        while self._done:
+            done, here = self._done.popleft()
+            if here.done():  # whoever waited was cancelled
+                continue
+            error = done.exception()
+            if error is None:
+                here.set_result(done.result())
+            else:
+                here.set_exception(error)

@@ -1,0 +1,67 @@
+"""What a server bounds: how long anybody may take, how much it holds, how many it serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rmab.service.store.limits import StoreLimits
+
+__all__ = ["ServerLimits"]
+
+KIB, MIB = 2**10, 2**20
+
+
+@dataclass(frozen=True)
+class ServerLimits:
+    """Times are in seconds, sizes in bytes."""
+
+    # A connection: its handshake, head and body must arrive, and its answers go out, in time.
+    handshake_seconds: float = 10.0
+    head_seconds: float = 10.0
+    body_seconds: float = 10.0
+    stall_seconds: float = 30.0
+    # ... which is checked for all connections this often.
+    watch_seconds: float = 1.0
+    # Between two requests: longer than a client keeps a connection that it does not use.
+    keep_alive_seconds: int = 75
+    # For what is in flight when the server ends.
+    shutdown_seconds: int = 15
+    # Of one request's head, and of requests that are sent ahead of their answers.
+    head_bytes: int = 16 * KIB
+    head_fields: int = 100
+    requests_ahead: int = 8
+    # Connections at once, if there are files for them: those asked for, less our own.
+    connections: int = 10_000
+    open_files: int = 65_536
+    own_files: int = 100
+    # Connections that the system holds until they are accepted, by so many handles at once.
+    backlog: int = 2048
+    acceptors: int = 16
+
+    # Requests that wait for a round: how long, of all agents, and of one.
+    round_wait_seconds: float = 30.0
+    round_waits: int = 5000
+    round_waits_of_agent: int = 8
+    # Uploads that are parsed and not yet committed.
+    uploads_in_flight: int = 256
+    # Bodies that are being received, a quarter of them of one agent.
+    body_room: int = 64 * MIB
+    # Larger uploads are parsed in a thread.
+    parse_inline_bytes: int = 64 * KIB
+    enrolment_bytes: int = 4 * KIB
+
+    # How long a credential counts as good where it is checked again before anything is written.
+    credential_seconds: float = 1.0
+    # Between two times that the database is told who was seen.
+    sightings_seconds: float = 5.0
+    # Between attempts to close a round: at first, and at most.
+    first_retry_seconds: float = 1.0
+    last_retry_seconds: float = 60.0
+
+    # A page is given out again while nothing has changed, waits for estimates, shows the last ones.
+    page_seconds: float = 0.25
+    page_estimate_seconds: float = 0.5
+    page_rewards: int = 500
+    page_rounds: int = 50
+
+    store: StoreLimits = field(default_factory=StoreLimits)

@@ -1,0 +1,296 @@
+"""The agent against a server that is pretended: what it plays, counts and sends, how it begins."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import httpx
+import numpy as np
+import pytest
+
+from rmab.errors import FederationError, ModelError
+from rmab.service.agent.agent import Agent
+from tests.service.support.fake_server import (
+    QUICK,
+    REWARDS,
+    TOKEN,
+    URL,
+    Playing,
+    assert_told,
+    index_message,
+    server_is_away,
+)
+from tests.service.support.serving import PATIENCE, gives_up
+
+# ------------------------------------------------------------------------------------ all in order
+
+
+def test_an_agent_plays_round_after_round_and_all_its_looks_arrive(server, start):
+    agent = start()
+    assert agent.round == 1
+    playing = Playing(agent).slots(30, wait=True)
+    assert agent.round >= 10
+    assert agent.flush(20)
+    assert not agent.unsent
+    assert_told(server, playing.looks)
+    reports = [upload for upload in server.uploads if upload.length > 0]
+    assert [upload.round for upload in reports[:10]] == list(range(1, 11))
+    assert [upload.sequence for upload in server.uploads] == list(range(1, len(server.uploads) + 1))
+    assert agent.uploads == len(server.uploads)
+    assert agent.slots == 30
+    paid = sum(
+        REWARDS[a][s] for arms, states in playing.looks for a, s in zip(arms, states, strict=True)
+    )
+    assert agent.reward == pytest.approx(paid)
+
+
+def test_the_arms_are_those_of_the_rounds_table(server, start):
+    server.advances = False
+    agent = start()
+    J = 6
+    seen: dict[int, tuple[int, int]] = {}
+    index = index_message(1, 3).plan.index
+    for slot in range(40):
+        rows = [
+            1 + seen[a][1] * J + min(slot - seen[a][0], J) - 1
+            if a in seen and slot - seen[a][0] <= J
+            else 0
+            for a in range(4)
+        ]
+        values = index[np.arange(4), rows]
+        best = sorted(np.argsort(-values, kind="stable")[:2].tolist())
+        arms = agent.choose()
+        assert arms == best
+        assert all(type(arm) is int for arm in arms)
+        states = [slot % 2, (slot // 2) % 2]
+        agent.observe(states)
+        seen.update({a: (slot, s) for a, s in zip(arms, states, strict=True)})
+
+
+def test_an_agent_plays_on_by_its_table_until_the_next_round_is_there(server, start):
+    server.advances = False
+    agent = start()
+    playing = Playing(agent).slots(50)
+    assert agent.round == 1
+    assert agent.flush(20)
+    assert [upload.length for upload in server.uploads][:1] == [3]
+    server.number = 2
+    assert agent.wait(20)
+    assert agent.round == 1  # taken up by the next choice
+    playing.slots(1)
+    assert agent.round == 2
+    assert agent.flush(20)
+    assert_told(server, playing.looks)
+
+
+def test_choose_says_the_same_until_observe(server, start):
+    agent = start()
+    assert agent.choose() == agent.choose()
+
+
+def test_closing_sends_the_rest_and_tells_the_server(server, start):
+    server.advances = False
+    before = set(threading.enumerate())
+    with start(limits=replace(QUICK, close_seconds=20.0)) as agent:
+        playing = Playing(agent).slots(2)  # in the midst of an episode
+    assert_told(server, playing.looks)
+    assert server.left == 1
+    assert set(threading.enumerate()) <= before
+    agent.close()  # again
+    with pytest.raises(ModelError, match="closed"):
+        agent.choose()
+
+
+def test_closing_waits_for_a_request_that_was_given_up(server, start):
+    """Its connection takes a moment to end; left alone, it would stay open."""
+    server.advances = False
+    good = server.transport()
+    begun, given_up, ended = threading.Event(), threading.Event(), threading.Event()
+
+    async def reluctant(request):
+        if float(request.url.params.get("wait", 0)) == 0:
+            return await good.handle_async_request(request)
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            given_up.set()
+            await asyncio.sleep(0.1)
+            ended.set()
+
+    agent = start(transport=httpx.MockTransport(reluctant))
+    playing = Playing(agent).slots(3)
+    assert begun.wait(PATIENCE)  # it asks for the next round
+    playing.slots(1)
+    agent.flush(0.0)  # this is sent first
+    assert given_up.wait(PATIENCE)
+    agent._exchange.stop()
+    assert ended.is_set()
+
+
+@pytest.mark.parametrize(
+    ("states", "rule"),
+    [
+        ([0], "one state for each"),
+        ([0, 0, 0], "one state for each"),
+        ([0, 7], "must lie from 0 to"),
+        ([0, -1], "must lie from 0 to"),
+        ([0, 0.5], "whole number"),
+        ([0, "1"], "whole number"),
+        ([0, None], "whole number"),
+        (1, "list of whole numbers"),
+        (np.array([0.0, 1.0]), "whole number"),
+    ],
+)
+def test_a_callers_mistake_is_refused_and_may_be_mended(server, start, states, rule):
+    agent = start()
+    with pytest.raises(ModelError, match="observe must follow choose"):
+        agent.observe([0, 0])
+    agent.choose()
+    with pytest.raises(ModelError, match=rule):
+        agent.observe(states)
+    assert agent.slots == 0
+    agent.observe(np.array([0, 1]))
+    with pytest.raises(ModelError, match="observe must follow choose"):
+        agent.observe([0, 0])
+    assert agent.slots == 1
+
+
+def test_states_may_be_of_numpy(server, start):
+    agent = start()
+    for states in ([np.int64(1), np.bool_(False)], (True, 0), np.array([1, 0], np.uint8)):
+        agent.choose()
+        agent.observe(states)
+    assert agent.slots == 3
+
+
+# ------------------------------------------------------------------------------- the first contact
+
+
+def test_without_a_server_and_a_file_it_cannot_begin(server, start):
+    server.always = server_is_away
+    before = set(threading.enumerate())
+    words = r"no round within \d+(\.\d+)? s.*ConnectError: refused"
+    gives_up(lambda patience: start(patience=patience), words)
+    assert set(threading.enumerate()) <= before
+
+
+def test_the_first_start_waits_for_the_server(server, start):
+    server.faults.extend([server_is_away] * 5)
+    assert start().round == 1
+
+
+def test_a_credential_that_is_refused_at_first_is_told_at_once(server, start):
+    server.always = lambda method, good: (401, {"error": "credential", "detail": "unknown"}, {})
+    with pytest.raises(FederationError, match="refuses the credential"):
+        start(patience=600.0)
+
+
+def test_with_a_file_it_begins_without_a_server(server, start):
+    start().close()
+    server.always = server_is_away
+    agent = start(patience=0.0)
+    assert agent.round == 1
+    Playing(agent).slots(100)
+    assert agent.unsent
+    assert not agent.flush(0.05)
+    assert not agent.connected
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "server:8443", "ftp://server", "https://", "http://[::1", "https://me:secret@server", 7],
+)
+def test_an_address_that_is_none_is_refused(url, path):
+    with pytest.raises(FederationError, match="the server's address must") as refused:
+        Agent(url, token=TOKEN, file=path)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("token", ["", "rmab_", TOKEN + "x", TOKEN.replace("_", "-"), None])
+def test_a_token_that_is_none_is_refused_and_not_shown(token, path):
+    with pytest.raises(FederationError, match="the token must be") as refused:
+        Agent(URL, token=token, file=path)
+    assert "SSS" not in str(refused.value)
+
+
+def test_certificates_that_cannot_be_read_are_refused(tmp_path, path):
+    with pytest.raises(FederationError, match="no certificates can be read"):
+        Agent(URL, token=TOKEN, file=path, ca=tmp_path / "none.pem")
+    (tmp_path / "bad.pem").write_text("no certificate")
+    with pytest.raises(FederationError, match="no certificates can be read"):
+        Agent(URL, token=TOKEN, file=path, ca=tmp_path / "bad.pem")
+
+
+def test_a_file_in_use_is_refused(start):
+    start()
+    with pytest.raises(FederationError, match=r"agent\.db: another agent uses this file"):
+        start()
+
+
+def test_an_unprotected_way_to_another_machine_is_refused(tmp_path):
+    with pytest.raises(
+        FederationError, match=r"must begin with https:// .* 'http://192\.0\.2\.1:1'"
+    ):
+        Agent("http://192.0.2.1:1", token=TOKEN, file=tmp_path / "agent.db")
+
+
+# --------------------------------------------------------------------------------------- processes
+
+
+def test_over_a_real_connection(real, server, path):
+    limits = replace(QUICK, close_seconds=20.0)
+    with Agent(real.url, token=TOKEN, file=path, limits=limits) as agent:
+        playing = Playing(agent).slots(40, wait=True)
+        assert agent.connected
+    assert_told(server, playing.looks)
+    assert server.left == 1
+
+
+def test_an_agent_loads_neither_jax_nor_the_server():
+    program = (
+        "import sys, rmab; from rmab.service.agent.agent import Agent;"
+        "from rmab.model.simulated import SimulatedArms;"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}"
+        " & {'jax', 'jaxlib', 'scipy', 'starlette', 'uvicorn', 'matplotlib', 'pandas',"
+        " 'prometheus_client', 'psycopg'}),"
+        " *sorted(name for name in sys.modules if name.startswith('rmab.service')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.split() == [
+        "rmab.service",
+        "rmab.service.agent",
+        "rmab.service.agent.agent",
+        "rmab.service.agent.client",
+        "rmab.service.agent.exchange",
+        "rmab.service.agent.limits",
+        "rmab.service.agent.outbox",
+        "rmab.service.agent.state_file",
+        "rmab.service.sqlite",
+        "rmab.service.tokens",
+    ]
+
+
+def test_an_agent_that_is_not_closed_lets_its_process_end(real, path):
+    program = (
+        "import sys; from rmab.service.agent.agent import Agent;"
+        "agent = Agent(sys.argv[1], token=sys.argv[2], file=sys.argv[3]);"
+        "agent.choose(); agent.observe([0, 0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, real.url, TOKEN, path],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""

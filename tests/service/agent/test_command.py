@@ -1,0 +1,271 @@
+"""`rmab agent`: what it prints, how it ends, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rmab.cli import main
+from rmab.service.agent.state_file import AgentFile
+from tests.service.support.fake_server import (
+    SECRET,
+    TOKEN,
+    PretendServer,
+    RealServer,
+    answers,
+    server_is_away,
+)
+
+STUDY = """\
+plays = 2
+seed = 3
+policies = ["whittle"]
+[[arm]]
+p01 = 0.2
+p11 = 0.8
+reward = 0.4
+[[arm]]
+p01 = 0.89
+p11 = 0.17
+reward = 0.9
+[[arm]]
+p01 = 0.1
+p11 = 0.9
+reward = 0.7
+[[arm]]
+passive = [[0.9, 0.1, 0.0], [0.2, 0.6, 0.2], [0.0, 0.3, 0.7]]
+reward = [0.0, 0.5, 1.0]
+"""
+
+RADIO = """\
+class Radio:
+    slots = 0
+
+    def sense(self, arms):
+        Radio.slots += 1
+        if Radio.slots == 5:
+            {fifth}
+        return [0 for _ in arms]
+
+class Blind:
+    pass
+
+class Broken:
+    def __init__(self):
+        raise RuntimeError("no antenna")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder to work in, with a token, a study and an environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "my.token").write_text(TOKEN + "\n")
+    (tmp_path / "my.token").chmod(0o600)
+    (tmp_path / "study.toml").write_text(STUDY)
+    (tmp_path / "my_radio.py").write_text(RADIO.format(fifth="pass"))
+    yield tmp_path
+    sys.modules.pop("my_radio", None)
+
+
+def agent(url, *more):
+    return main(["agent", url, "--token-file", "my.token", *more])
+
+
+def test_simulated_arms_round_after_round(server, real, folder, capsys):
+    assert agent(real.url, "--simulate", "study.toml", "--slots", "20", "--json") == 0
+    out, err = capsys.readouterr()
+    table = json.loads(out)
+    assert list(table) == ["slots", "reward", "uploads", "round"]
+    assert table["slots"] == 20
+    assert table["round"] >= 7  # three slots each: it waited for every one
+    assert table["uploads"] == len(server.uploads)
+    assert server.slots_in_all == 20
+    rewards = ((0.0, 0.4), (0.0, 0.9), (0.0, 0.7), (0.0, 0.5, 1.0))
+    paid = sum(
+        int(server.visits[s, n]) * rewards[n][s] for n in range(4) for s in range(len(rewards[n]))
+    )
+    assert table["reward"] == pytest.approx(paid / 20)
+    assert err == ""
+    assert len(list((folder / "state" / "rmab").glob("agent-*.db"))) == 1
+
+
+def test_the_same_for_people(real, folder, capsys):
+    assert agent(real.url, "--simulate", "study.toml", "--slots", "4", "--state", "own.db") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("4 slots, ")
+    assert "mean reward per slot" in out
+    assert (folder / "own.db").exists()
+
+
+def test_no_slots_are_allowed(real, folder, capsys):
+    assert agent(real.url, "--simulate", "study.toml", "--slots", "0", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "slots": 0,
+        "reward": None,
+        "uploads": 0,
+        "round": 1,
+    }
+
+
+def test_an_environment_of_ones_own(server, real, folder, capsys):
+    assert agent(real.url, "--env", "my_radio:Radio", "--slots", "7", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["reward"] == 0.0
+    assert server.visits[0].sum() == 14
+    assert server.visits[1:].sum() == 0
+
+
+def test_a_pace_is_kept_to_and_no_round_waited_for(server, real, folder, capsys):
+    server.advances = False
+    code = agent(real.url, "--simulate", "study.toml", "--slots", "9", "--slot-seconds", "0.001")
+    assert code == 0
+    assert server.slots_in_all == 9
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--env", "my_radio"], "must be like radio:Radio, got 'my_radio'"),
+        (["--env", "no_such_radio:Radio"], "ModuleNotFoundError: No module named"),
+        (["--env", "my_radio:Nothing"], "AttributeError"),
+        (["--env", "my_radio:Broken"], "RuntimeError: no antenna"),
+        (["--env", "my_radio:Blind"], "must have a method sense(arms)"),
+        (["--simulate", "nothing.toml"], "no such file"),
+        (["--simulate", "catalogue:fading"], "must have arms of 2, 2, 2, 3 states"),
+        (["--simulate", "study.toml", "--slots", "-1"], "--slots must be a whole number"),
+        (["--simulate", "study.toml", "--patience", "long"], "--patience must be a number"),
+        (["--simulate", "study.toml", "--slot-seconds", "nan"], "--slot-seconds must be"),
+        (["--simulate", "study.toml", "--ca", "none.pem"], "no certificates can be read"),
+        (["--simulate", "study.toml", "--state", "my.token/x"], "cannot be used as the agent's"),
+    ],
+)
+def test_what_cannot_be_used_is_told_in_one_line(real, folder, capsys, more, message):
+    assert agent(real.url, *more) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("rmab agent: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_one_of_env_and_simulate_is_needed(folder):
+    with pytest.raises(SystemExit) as ended:
+        agent("http://127.0.0.1:1")
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("text", ["", "no token", TOKEN + "\n" + TOKEN, "é"])
+def test_a_token_file_that_has_none_is_refused_and_not_shown(folder, capsys, text):
+    (folder / "my.token").write_text(text)
+    assert agent("http://127.0.0.1:1", "--simulate", "study.toml") == 2
+    err = capsys.readouterr().err
+    assert "--token-file my.token" in err
+    assert SECRET not in err
+
+
+def test_a_token_that_others_can_read_is_warned_of(real, folder, capsys):
+    (folder / "my.token").chmod(0o644)
+    assert agent(real.url, "--simulate", "study.toml", "--slots", "1") == 0
+    assert "others can read my.token" in capsys.readouterr().err
+
+
+def test_a_server_that_is_not_there_at_the_start(server, real, folder, capsys):
+    server.always = server_is_away
+    assert agent(real.url, "--simulate", "study.toml", "--patience", "0.2") == 1
+    assert "gave no round within 0.2 s" in capsys.readouterr().err
+
+
+def test_a_credential_that_is_refused(server, real, folder, capsys):
+    server.always = answers(401, {"error": "credential", "detail": "unknown or revoked"})
+    assert agent(real.url, "--simulate", "study.toml") == 2
+    err = capsys.readouterr().err
+    assert "refuses the credential" in err
+    assert SECRET not in err
+
+
+def test_what_cannot_be_sent_in_the_end_is_kept_and_told(server, real, folder, capsys):
+    more = ("--simulate", "study.toml", "--state", "own.db", "--slots", "2", "--json")
+    assert agent(real.url, *more) == 0
+    capsys.readouterr()
+    server.always = server_is_away
+    assert agent(real.url, *more, "--patience", "0.2") == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["slots"] == 2
+    assert "kept in own.db and sent at the next start" in err
+    file = AgentFile(folder / "own.db")
+    assert len(file.earlier()) == 1
+    file.close()
+    server.always = None
+    assert agent(real.url, *more) == 0
+    assert server.slots_in_all == 6
+
+
+def test_an_environment_that_fails_is_shown_and_its_slots_are_sent(server, real, folder, capsys):
+    (folder / "my_radio.py").write_text(RADIO.format(fifth="raise OSError('antenna fell off')"))
+    assert agent(real.url, "--env", "my_radio:Radio", "--json") == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["slots"] == 4
+    assert "antenna fell off" in err
+    assert "my_radio.py" in err  # where
+    assert server.slots_in_all == 4
+
+
+def test_states_that_cannot_be_are_the_environments_fault(real, folder, capsys):
+    (folder / "my_radio.py").write_text(RADIO.format(fifth="return [9 for _ in arms]"))
+    assert agent(real.url, "--env", "my_radio:Radio") == 2
+    assert "the state must lie from 0 to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_asked_to_end_it_sends_the_rest_and_says_how_it_went(server, real, folder, sent, code):
+    program = "import sys; from rmab.cli import main; sys.exit(main())"
+    options = "--token-file my.token --simulate study.toml --slot-seconds 0.01 --json"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "agent", real.url, *options.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    while server.slots_in_all < 6:
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.send_signal(sent)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == code, err
+    assert json.loads(out)["slots"] == server.slots_in_all
+    assert server.left == 1
+    assert b"Traceback" not in err
+
+
+def test_agents_see_arms_of_their_own(server, folder, capsys):
+    """By their credentials, though the study is the same."""
+    books = []
+    for number in (0, 1):
+        pretend = PretendServer()
+        other = TOKEN.replace("0" * 16, f"{number:016x}")
+        pretend.token = other
+        (folder / "my.token").write_text(other)
+        made = RealServer(pretend)
+        try:
+            assert agent(made.url, "--simulate", "study.toml", "--slots", "30") == 0
+        finally:
+            made.close()
+        books.append(pretend.visits.tolist())
+    assert books[0] != books[1]
+
+
+def test_help_has_examples(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["agent", "--help"])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert "--env radio:Radio" in out
+    assert "def sense(self, arms):" in out

@@ -1,0 +1,159 @@
+"""The OpenAPI document says what the server does: schemathesis asks for everything in it."""
+
+import re
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from rmab.federation.config import Federation, KnownArm
+from rmab.service.server.identity import Access
+from rmab.service.server.openapi import document
+from rmab.service.server.rounds import Rounds
+from rmab.service.server.routes import _Routes
+from rmab.service.server.telemetry import Log, Metrics
+from tests.service.support.serving import PATIENCE, Flat, served, spectrum
+
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    """A server with an agent that has reported and an admin; nobody waits long for a round."""
+    with pytest.MonkeyPatch.context() as patch:
+        newer = Rounds.newer
+        patch.setattr(Rounds, "newer", lambda self, a, r, wait: newer(self, a, r, min(wait, 0.01)))
+        with served(tmp_path_factory.mktemp("served"), spectrum()) as running:
+            agent = running.agent("radio")
+            agent.episode()
+            tokens = {"agent": agent.token, "admin": running.enroll("boss", "admin")}
+            yield running, tokens
+
+
+def mixed() -> Federation:
+    """Arms of two and three states."""
+    arms = (KnownArm(2, (0.0, 1.0)), KnownArm(3, (0.0, 0.5, 1.0)))
+    return Federation("mixed", 1, arms, policy="fedtswi-gap", options={"gaps": 8})
+
+
+def operations(schema: Any) -> list[Any]:
+    """All that can be asked; none may be in error."""
+    return [found.ok() for found in schema.get_all_operations()]
+
+
+def test_every_route_is_in_the_document_and_nothing_else(tmp_path):
+    federation = spectrum()
+    log, metrics = Log(), Metrics()
+    inside = Rounds(
+        federation, str(tmp_path / "x.db"), planner=Flat(federation), log=log, metrics=metrics
+    )
+    routes = _Routes(inside, Access(inside, loopback=True, log=log), metrics).all()
+    there = {
+        (route.path, method.lower())
+        for route in routes
+        for method in (route.methods or set()) - {"HEAD"}
+    }
+    written = {
+        (path, method)
+        for path, methods in document(federation)["paths"].items()
+        for method in methods
+    }
+    assert there == written
+
+
+@pytest.mark.parametrize("federation", [spectrum(), spectrum(policy="fedtswi-gap"), mixed()])
+def test_shapes_are_exact(federation):
+    upload = document(federation)["components"]["schemas"]["Upload"]["properties"]
+    counts = upload["counts"]
+    each = counts.get("prefixItems") or [counts["items"]] * counts["minItems"]
+    assert len(each) == len(federation.arms) == counts["maxItems"]
+    for arm, schema in zip(federation.arms, each, strict=True):
+        sizes = []
+        while schema["type"] == "array":
+            assert schema["minItems"] == schema["maxItems"]
+            sizes.append(schema["minItems"])
+            schema = schema["items"]
+        assert sizes == [federation.gaps + 1, arm.states, arm.states]
+
+
+def test_references_lead_somewhere():
+    whole = document(mixed())
+    for path in re.findall(r"'\$ref': '#/([^']+)'", str(whole)):
+        found: Any = whole
+        for part in path.split("/"):
+            found = found[part]
+        assert isinstance(found, dict)
+
+
+def try_all(
+    operation: Any, examples: int, ask: Any, mode: GenerationMode = GenerationMode.POSITIVE
+) -> None:
+    """Ask for an operation in many ways that its document allows, or does not."""
+
+    @given(case=operation.as_strategy(generation_mode=mode))
+    @settings(
+        max_examples=examples,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
+    def trial(case):
+        ask(case)
+
+    trial()
+
+
+def test_the_server_does_what_its_document_says(live):
+    running, tokens = live
+    told = running.client().get("/openapi.json").json()
+    assert told == document(running.federation)
+    found = operations(schemathesis.openapi.from_dict(told))
+    assert len(found) == sum(len(methods) for methods in told["paths"].values())
+    for operation in found:
+        role = "agent" if "'agent'" in str(operation.definition.raw["security"]) else "admin"
+        headers = {"Authorization": f"Bearer {tokens[role]}"}
+
+        def ask(case, headers=headers):
+            case.call_and_validate(
+                base_url=running.url, headers=headers, checks=CHECKS, timeout=PATIENCE
+            )
+
+        takes = operation.definition.raw.keys() & {"parameters", "requestBody"}
+        try_all(operation, 60 if takes else 3, ask)
+        if takes:
+            try_all(operation, 60, ask, GenerationMode.NEGATIVE)
+    counted = running.client().get("/metrics").text
+    for route, codes in (("/v1/uploads", (422,)), ("/v1/round", (200, 204, 422))):
+        for code in codes:
+            assert f'rmab_http_requests_total{{code="{code}",route="{route}"}}' in counted
+    assert not [event for event in running.events() if event["level"] == "error"]
+
+
+def test_nobody_gets_in_without_a_credential(live):
+    running, tokens = live
+    for operation in operations(schemathesis.openapi.from_dict(document(running.federation))):
+        security = operation.definition.raw["security"]
+        if not security or {} in security:
+            continue
+        wrong = tokens["admin" if "agent" in security[0] else "agent"]
+
+        def ask(case, wrong=wrong):
+            for headers in ({}, {"Authorization": f"Bearer {wrong}"}):
+                answer = case.call(base_url=running.url, headers=headers, timeout=PATIENCE)
+                assert answer.status_code == 401
+
+        try_all(operation, 5, ask)

@@ -1,0 +1,249 @@
+"""A server that restarts, has faults or has too much to do: rounds go on, nobody is in the way."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import httpx
+import numpy as np
+
+from rmab.policies.plans import IndexPlan
+from rmab.service.server.limits import ServerLimits
+from rmab.service.server.status import Status
+from tests.service.support.serving import PATIENCE, ByHand, Flat, Planned, served, spectrum, until
+
+# ----------------------------------------------------------------------------------------- restarts
+
+
+def test_rounds_survive_a_restart_on_both_databases(tmp_path, database_url):
+    federation = spectrum(draws="per-agent")
+    with served(tmp_path, federation, database=database_url) as live:
+        agents = [live.agent("a"), live.agent("b")]
+        for agent in agents:
+            agent.fetch()
+        for agent in agents:
+            assert agent.send(agent.play()).status_code == 201
+        plans = [agent.fetch(after=1, wait=10).plan.index[0, 1] for agent in agents]
+        assert plans == [2, 2 + 1 / 16]
+        upload = agents[0].play()
+        assert agents[0].send(upload).status_code == 201
+        before = live.client().get("/v1/status").json()
+    with served(tmp_path, federation, database=database_url) as again:
+        assert again.client().get("/v1/status").json() == before
+        a, b = (ByHand(again, agent.name, agent.token) for agent in agents)
+        assert a.send(upload).status_code == 200
+        assert b.fetch().plan.index[0, 1] == plans[1]
+        assert b.send(b.play()).status_code == 201
+        assert a.fetch(after=2, wait=10).round == 3
+        assert again.planner.calls[0] == (3, 0)
+
+
+def test_a_restart_goes_on_with_the_same_round(tmp_path):
+    with served(tmp_path, spectrum()) as live:
+        a, b = live.agent("a"), live.agent("b")
+        a.episode()
+        message = a.fetch(after=1, wait=10)
+        b.fetch()
+        b.send(b.play())
+        before = live.client().get("/v1/overview").json()
+    planner = Flat(live.federation)
+    planner.fail = 10**6
+    with served(tmp_path, live.federation, planner) as again:
+        after = again.client().get("/v1/overview").json()
+        for key in ("round", "opened", "limit", "uploads", "slots", "arms", "rewards"):
+            assert after[key] == before[key]
+        back = ByHand(again, "a", a.token)
+        assert back.fetch().plan.index.tolist() == message.plan.index.tolist()
+        assert again.planner.calls == []
+        # a reported in round 1 and so is still awaited in round 2, in which b has reported.
+        assert after["rounds"][0]["reports"] == 1
+        back.player = None
+        back.fetch()
+        planner.fail = 0
+        assert back.send(back.play()).status_code == 201
+        until(lambda: again.server.rounds.number == 3)
+
+
+def test_the_next_plan_depends_on_seed_counts_and_round_alone(tmp_path):
+    """With the planner in earnest: a restart in between changes nothing."""
+    from rmab.federation.planner import Planner
+
+    federation = spectrum(seed=5)
+    planner = Planner(federation)
+    plans = []
+    for restarts in (False, True):
+        folder = tmp_path / str(restarts)
+        folder.mkdir()
+        first = Flat(federation) if restarts else None
+        with served(folder, federation, planner) as live:
+            a = live.agent("a")
+            a.incarnation = 32 * "a"
+            a.fetch()
+            if first is not None:  # it goes down before it has planned the next round
+                first.fail = 10**6
+                live.server.rounds.planning._planner._planner = first
+            assert a.send(a.play()).status_code == 201
+            if first is None:
+                plans.append(a.fetch(after=1, wait=20).plan)
+        if restarts:
+            with served(folder, federation, planner) as again:
+                plans.append(ByHand(again, "a", a.token).fetch(after=1, wait=20).plan)
+    assert plans[0].index.tolist() == plans[1].index.tolist()
+    assert plans[0].index.std() > 0
+
+
+class Telling(Flat):
+    """Plans that tell what they were made from: every index is the number of visits, plus how many
+    agents they are of / 16."""
+
+    def plan(self, merged, number, lane=0):
+        self.calls.append((number, lane))
+        told = merged.visits.sum() + merged.agents / 16
+        index = np.full((self.shape.n_arms, 5), told, np.float32)
+        return Planned(IndexPlan(2, 2, index, self.shape.states), None)
+
+
+def test_plans_from_the_counts_of_each_agent_are_the_same_after_a_restart(tmp_path, database_url):
+    federation = spectrum(aggregation="none", deadline=3600.0)
+
+    def made_from(agent, after=0):
+        return float(agent.fetch(after=after, wait=10).plan.index[0, 1])
+
+    planner = Telling(federation)
+    with served(tmp_path, federation, planner, database=database_url) as live:
+        agents = [live.agent(name) for name in "ab"]
+        assert [made_from(agent) for agent in agents] == [0, 0]
+        for agent in agents:
+            assert agent.send(agent.play()).status_code == 201
+        assert made_from(agents[0], after=1) == 4 + 1 / 16  # two slots of two plays
+        # What b sends now is too late for the plans of round 2, of which b's is not made yet.
+        late = agents[1]
+        late.player.observe([0, 1], [1, 1])
+        assert late.send(replace(late.player.upload(2), round=2)).status_code == 201
+        c = live.agent("c")
+    planner = Telling(federation)
+    with served(tmp_path, federation, planner, database=database_url) as again:
+        a, b, c = (ByHand(again, agent.name, agent.token) for agent in (*agents, c))
+        assert [made_from(agent) for agent in (a, b, c)] == [4 + 1 / 16, 4 + 1 / 16, 0]
+        assert planner.calls == [(2, 1), (2, 2)]  # the first was kept
+        assert again.server.rounds.number == 2
+
+
+def test_a_round_that_is_resumed_waits_for_who_fetched_it(tmp_path):
+    federation = spectrum(deadline=3600.0)
+    with served(tmp_path, federation) as before:
+        early, late = before.agent("early"), before.agent("late")
+        assert late.fetch() is not None
+        assert early.episode().status_code == 201
+    with served(tmp_path, federation) as after:
+        status = after.client().get("/v1/status").json()
+        assert (status["round"], status["live"]) == (1, 2)
+        late.client = after.client(late.token)
+        assert late.send(late.play()).status_code == 201
+        until(lambda: after.client().get("/v1/status").json()["round"] == 2)
+
+
+def test_nothing_is_left_when_it_ends(tmp_path):
+    before = threading.active_count()
+    # A client of its own, as the server's are closed with it, though one may still be read from.
+    with ThreadPoolExecutor() as pool, httpx.Client(timeout=PATIENCE) as own:
+        with served(tmp_path, spectrum()) as live:
+            a = live.agent("a")
+            a.episode()
+            assert a.fetch(after=1, wait=10).round == 2
+            address, header = f"{live.url}/v1/round?after=2&wait=30", dict(a.client.headers)
+            asked = pool.submit(own.get, address, headers=header)
+            until(lambda: live.server.rounds.polls.count == 1)
+        assert asked.result(PATIENCE).status_code == 204
+    until(lambda: threading.active_count() <= before)  # others may have ended
+
+
+# ------------------------------------------------------------------------------------------- faults
+
+
+def test_a_plan_that_fails_is_tried_again_and_the_round_stays_open(tmp_path):
+    limits = ServerLimits(first_retry_seconds=0.05)
+    with served(tmp_path, spectrum(), limits=limits) as live:
+        a = live.agent("a")
+        a.fetch()
+        live.planner.fail = 2
+        live.planner.gate.clear()
+        upload = a.play()
+        assert a.send(upload).status_code == 201
+        a.player.observe([0, 1], [0, 0])
+        a.sequence += 1
+        assert a.send(a.player.upload(a.sequence)).status_code == 201  # it is open while planned
+        live.planner.gate.set()
+        assert a.fetch(after=1, wait=10).round == 2
+        errors = [e for e in live.events() if e["event"] == "round not closed, trying again"]
+        assert [e["seconds"] for e in errors] == [0.05, 0.1]
+        assert "no plan today" in errors[0]["error"]
+
+
+def test_a_fault_of_ours_tells_nothing_and_stops_nobody(live, monkeypatch):
+    async def broken(self):
+        raise RuntimeError("a secret")
+
+    monkeypatch.setattr(Status, "numbers", broken)
+    answer = live.client().get("/v1/status")
+    assert answer.status_code == 500
+    assert "secret" not in answer.text
+    assert any(e["event"] == "fault" and "a secret" in e["error"] for e in live.events())
+    assert live.client().get("/healthz").status_code == 200
+
+
+def test_a_database_that_fails_is_503_and_heals(live, pair, monkeypatch):
+    from rmab.errors import StorageError
+    from rmab.service.store.database import SqliteDatabase
+
+    a, _ = pair
+    commit = SqliteDatabase.commit
+
+    def full(self):
+        raise StorageError("disk full")
+
+    upload = a.play()
+    monkeypatch.setattr(SqliteDatabase, "commit", full)
+    answer = a.send(upload)
+    assert (answer.status_code, answer.json()["error"]) == (503, "storage")
+    assert answer.headers["Retry-After"] == "1"
+    assert live.client().get("/readyz").status_code == 503
+    monkeypatch.setattr(SqliteDatabase, "commit", commit)
+    assert a.send(upload).status_code == 201
+    assert live.client().get("/readyz").json() == {"status": "ready", "round": 1}
+
+
+# ----------------------------------------------------------------------------------------- overload
+
+
+def test_uploads_beyond_the_bound_are_told_to_come_back(tmp_path):
+    with served(tmp_path, spectrum(), limits=ServerLimits(uploads_in_flight=0)) as busy:
+        a = busy.agent("a")
+        a.fetch()
+        answer = a.send(a.play())
+        assert (answer.status_code, answer.json()["error"]) == (503, "overload")
+        assert answer.headers["Retry-After"] == "1"
+        assert busy.client().get("/v1/overview").json()["agents"][0]["refused"] == 0
+    with served(tmp_path, spectrum()) as live:
+        a.client = live.client(a.token)
+        assert a.send(a.player.upload(1)).status_code == 201
+
+
+def test_one_agent_cannot_take_all_the_waiting(tmp_path):
+    limits = ServerLimits(round_waits_of_agent=2)
+    with served(tmp_path, spectrum(), limits=limits) as live, ThreadPoolExecutor() as pool:
+        a, b = live.agent("a"), live.agent("b")
+        for agent in (a, b):
+            assert agent.fetch().round == 1
+        held = [
+            pool.submit(live.client(a.token).get, "/v1/round?after=1&wait=20") for _ in range(2)
+        ]
+        until(lambda: live.server.rounds.polls.count == 2)
+        third = a.client.get("/v1/round?after=1&wait=20")
+        assert (third.status_code, third.headers["Retry-After"]) == (503, "1")
+        other = pool.submit(b.fetch, after=1, wait=20)
+        until(lambda: live.server.rounds.polls.count == 3)
+        live.client(a.token).post("/v1/leave")
+        assert [one.result(PATIENCE).status_code for one in held] == [204, 204]
+        live.client(b.token).post("/v1/leave")
+        assert other.result(PATIENCE) is None

@@ -1,0 +1,310 @@
+"""Opening a store: claims, versions, whose database it is; and where it lies, as a file or not."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from rmab.errors import FederationError, StorageError
+from rmab.service.store import schema
+from rmab.service.store.database import connect
+from rmab.service.store.limits import StoreLimits
+from rmab.service.store.store import default_database, open_store
+from rmab.service.tokens import make_token
+from tests.service.support.counting import Counting
+from tests.service.support.storing import IMPATIENT, enrolled, given, some_round
+
+# ----------------------------------------------------------------------- opening, claims, versions
+
+
+def test_a_restart_finds_everything(database_url, federation):
+    opened = open_store(database_url, federation)
+    token = enrolled(opened)
+    counting = Counting(federation.shape)
+    upload = counting.upload(1)
+    given(opened, token, upload)
+    opened.open_round(some_round(1, federation))
+    before = (opened.agents(), opened.totals(), opened.awaited(1))
+    opened.close()
+    again = open_store(database_url, federation, create=False)
+    assert (again.agents(), again.totals(), again.awaited(1)) == before
+    assert [row.number for row in again.rounds(5)] == [1]
+    assert given(again, token, upload) == "repeat"
+    assert given(again, token, counting.upload(2)) == "new"
+    again.close()
+
+
+def test_one_server_at_a_time(opened, database_url, federation):
+    opened.claim()  # twice is once
+    second = open_store(database_url, federation, limits=IMPATIENT)
+    with pytest.raises(FederationError, match="is served by another process already"):
+        second.claim()
+    opened.close()
+    second.claim()
+    second.close()
+
+
+def test_a_claim_ends_with_its_process(database_url, federation):
+    open_store(database_url, federation).close()
+    program = (
+        "import os, sys\n"
+        "from rmab.service.store.database import connect\n"
+        "database = connect(sys.argv[1], create=False)\n"
+        "database.claim()\n"
+        "print('claimed', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, database_url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "claimed\n"
+        opened = open_store(database_url, federation, limits=IMPATIENT)
+        with pytest.raises(FederationError, match="is served by another process already"):
+            opened.claim()
+        opened.close()
+        holder.kill()
+        holder.wait()
+    opened = open_store(database_url, federation)
+    opened.claim()
+    opened.close()
+
+
+def test_another_federation_s_database_is_refused(database_url, federation):
+    open_store(database_url, federation).close()
+    open_store(database_url, replace(federation, deadline=5.0, seed=9)).close()
+    for other in (
+        replace(federation, name="other"),
+        replace(federation, plays=1),
+        replace(federation, arms=federation.arms[:3]),
+        replace(federation, policy="fedtswi"),
+    ):
+        with pytest.raises(FederationError, match="has the counts of federation 'spectrum'"):
+            open_store(database_url, other)
+
+
+def test_no_federation_yet(database_url, federation):
+    with pytest.raises(FederationError, match=r"rmab server` makes one"):
+        open_store(database_url, federation, create=False)
+
+
+def test_a_newer_schema_is_refused(database_url, federation):
+    opened = open_store(database_url, federation)
+    opened.database.run("UPDATE meta SET value = '7' WHERE name = 'schema'")
+    opened.close()
+    with pytest.raises(
+        FederationError, match=r"has schema version 7, but this rmab knows versions up to 1"
+    ):
+        open_store(database_url, federation)
+
+
+def test_foreign_tables_are_refused(database_url, federation):
+    database = connect(database_url, create=True)
+    database.run("CREATE TABLE recipes (name TEXT)")
+    database.close()
+    with pytest.raises(FederationError, match="has tables that are no federation's"):
+        open_store(database_url, federation)
+
+
+def test_a_foreign_table_of_the_same_name_is_refused(database_url, federation):
+    database = connect(database_url, create=True)
+    database.run("CREATE TABLE meta (title TEXT)")
+    database.close()
+    with pytest.raises(FederationError, match="cannot be prepared"):
+        open_store(database_url, federation)
+
+
+def with_version_2(monkeypatch, step):
+    """A program that knows one version more."""
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, step))
+
+
+def add_site(database):
+    """A migration as there may be one."""
+    database.run("ALTER TABLE agents ADD COLUMN site TEXT")
+    database.run("UPDATE agents SET site = 'old'")
+
+
+def test_migration_of_version_1(database_url, federation, monkeypatch):
+    opened = open_store(database_url, federation)
+    token = enrolled(opened)
+    upload = Counting(federation.shape).upload(1)
+    given(opened, token, upload)
+    opened.close()
+    with_version_2(monkeypatch, add_site)
+    again = open_store(database_url, federation)
+    assert schema.version_of(again.database) == 2
+    assert again.database.rows("SELECT name, site FROM agents") == [("alice", "old")]
+    assert given(again, token, upload) == "repeat"
+    again.claim()  # the migration's own claim was given back and can be taken
+    again.close()
+    open_store(database_url, federation).close()
+    monkeypatch.undo()
+    with pytest.raises(FederationError, match="has schema version 2, but this rmab knows"):
+        open_store(database_url, federation)
+
+
+def test_a_new_database_has_the_newest_version(database_url, federation, monkeypatch):
+    with_version_2(monkeypatch, add_site)
+    opened = open_store(database_url, federation)
+    assert schema.version_of(opened.database) == 2
+    enrolled(opened)
+    assert opened.database.rows("SELECT site FROM agents") == [(None,)]
+    opened.close()
+
+
+def test_a_failed_migration_changes_nothing(database_url, federation, monkeypatch):
+    opened = open_store(database_url, federation)
+    enrolled(opened)
+    opened.close()
+
+    def broken(database):
+        add_site(database)
+        raise ZeroDivisionError
+
+    with_version_2(monkeypatch, broken)
+    with pytest.raises(FederationError, match="cannot be prepared: ZeroDivisionError"):
+        open_store(database_url, federation)
+    monkeypatch.undo()
+    opened = open_store(database_url, federation)
+    assert schema.version_of(opened.database) == 1
+    assert [row.name for row in opened.agents()] == ["alice"]
+    opened.claim()
+    opened.close()
+
+
+def test_no_migration_under_a_running_server(opened, database_url, federation, monkeypatch):
+    with_version_2(monkeypatch, add_site)
+    with pytest.raises(FederationError, match="is served by another process already"):
+        open_store(database_url, federation, limits=IMPATIENT)
+    assert schema.version_of(opened.database) == 1
+
+
+def test_servers_that_start_at_once_make_one_database(database_url, federation):
+    def start(_):
+        open_store(database_url, federation).close()
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(start, range(6)))
+
+
+# ------------------------------------------------------------------------------- addresses, SQLite
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("mysql://root:hunter2@host/db", "must be a path, sqlite:///PATH or postgresql://"),
+        ("sqlite://relative.db", "with three slashes"),
+        ("sqlite:///", "must be a file on a disk, got ''"),
+        ("sqlite:///:memory:", "must be a file on a disk"),
+        (":memory:", "must be a file on a disk"),
+        ("file:x?mode=memory", "must be a file on a disk"),
+        ("", "must be a file on a disk, got ''"),
+        ("postgresql://alice:hunt@er2@:x:/db?nonsense=1", "cannot be read as one"),
+        ("postgresql://alice:hunter2@127.0.0.1:1/db", "cannot be reached"),
+    ],
+)
+def test_addresses_that_cannot_be_used(url, message, federation):
+    with pytest.raises(FederationError, match=message) as caught:
+        open_store(url, federation)
+    assert "hunt" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_both_forms_of_a_path(tmp_path, federation):
+    open_store(f"sqlite:///{tmp_path}/a b%20?.db", federation).close()
+    assert (tmp_path / "a b%20?.db").exists()
+    open_store(f"{tmp_path}/a b%20?.db", federation, create=False).close()
+    assert default_database(tmp_path / "spectrum.toml") == str(tmp_path / "spectrum.db")
+
+
+def test_files_that_cannot_be_databases(tmp_path, federation):
+    for path, message in (
+        (tmp_path / "no" / "x.db", "No such file or directory"),
+        (tmp_path, "cannot be opened"),
+    ):
+        with pytest.raises(FederationError, match=message):
+            open_store(str(path), federation)
+    (tmp_path / "text.db").write_text("not a database " * 100)
+    with pytest.raises(FederationError, match="cannot be opened: file is not a database"):
+        open_store(str(tmp_path / "text.db"), federation)
+
+
+def test_only_the_owner_can_read_the_files(tmp_path, federation):
+    before = os.umask(0)
+    try:
+        opened = open_store(str(tmp_path / "x.db"), federation)
+        opened.claim()
+        enrolled(opened)
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == dict.fromkeys(("x.db", "x.db-wal", "x.db-shm", "x.db.lock"), 0o600)
+    opened.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.db", "x.db.lock"]
+
+
+def test_sqlite_is_set_to_keep_what_it_commits(tmp_path, federation):
+    opened = open_store(str(tmp_path / "x.db"), federation)
+    asked = {
+        name: opened.database.rows(f"PRAGMA {name}")[0][0]
+        for name in ("journal_mode", "synchronous", "foreign_keys")
+    }
+    assert asked == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+    opened.close()
+
+
+def test_secrets_are_not_in_the_file(tmp_path, federation):
+    opened = open_store(str(tmp_path / "x.db"), federation)
+    token, key_id, secret_hash = make_token()
+    opened.enroll("alice", "agent", key_id, secret_hash, 1.0)
+    opened.close()
+    content = (tmp_path / "x.db").read_bytes()
+    assert key_id.encode() in content
+    assert token.split("_", 2)[2].encode() not in content
+
+
+def test_a_full_disk_loses_only_what_was_not_committed(tmp_path, federation):
+    opened = open_store(str(tmp_path / "x.db"), federation)
+    opened.claim()
+    token = enrolled(opened)
+    counting = Counting(federation.shape)
+    given(opened, token, counting.upload(1))
+    ((pages,),) = opened.database.rows("PRAGMA page_count")
+    opened.database.rows(f"PRAGMA max_page_count = {pages}")
+    filling = [Counting(federation.shape, f"life {n}").upload(1) for n in range(50)]
+
+    def fill():
+        for upload in filling:
+            given(opened, token, upload)
+
+    with pytest.raises(StorageError, match="database or disk is full"):
+        fill()
+    kept = opened.totals()
+    opened.database.rows("PRAGMA max_page_count = 1000000")
+    fill()
+    assert opened.totals() == (51, 51 * 3)
+    assert 1 <= kept.uploads < 51
+    opened.close()
+
+
+def test_a_lock_that_is_not_granted_is_a_storage_error(tmp_path, federation):
+    opened = open_store(str(tmp_path / "x.db"), federation, limits=StoreLimits(busy_seconds=0.05))
+    other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StorageError, match="database is locked"):
+        enrolled(opened)
+    other.execute("ROLLBACK")
+    other.close()
+    enrolled(opened)
+    opened.close()

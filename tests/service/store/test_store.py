@@ -1,0 +1,236 @@
+"""Credentials and rounds in the store, the same on both databases."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from rmab.errors import FederationError, ProtocolError
+from rmab.service.server.uploads import authenticate
+from rmab.service.store.credentials import Credential
+from rmab.service.store.store import open_store
+from rmab.service.tokens import make_token
+from tests.service.support.counting import Counting
+from tests.service.support.storing import enrolled, given, refused, some_round
+
+# ------------------------------------------------------------------------------------- credentials
+
+
+def test_lanes_follow_the_order_of_enrolment_and_admins_have_none(opened):
+    for name, role, lane in (
+        ("a", "agent", 0),
+        ("root", "admin", -1),
+        ("b", "agent", 1),
+        ("c", "agent", 2),
+    ):
+        assert opened.enroll(name, role, name * 4, b"x" * 32, 1.0) == lane
+    assert [(row.name, row.lane) for row in opened.agents()] == [
+        ("root", -1),
+        ("a", 0),
+        ("b", 1),
+        ("c", 2),
+    ]
+
+
+def test_enrol_revoke_enrol_again(opened):
+    first = enrolled(opened, "alice")
+    enrolled(opened, "bob")
+    with pytest.raises(FederationError, match="alice is enrolled already"):
+        enrolled(opened, "alice")
+    assert opened.credential(first[0]) == ("alice", "agent", 0, first[1], False)
+    assert opened.revoke("alice", 5.0)
+    assert not opened.revoke("alice", 6.0)
+    assert not opened.revoke("carol", 6.0)
+    assert opened.credential(first[0]).revoked
+    second = enrolled(opened, "alice", now=7.0)
+    assert opened.credential(second[0]) == ("alice", "agent", 0, second[1], False)
+    assert opened.credential(first[0]).revoked
+    alice = next(row for row in opened.agents() if row.name == "alice")
+    assert (alice.enrolled, alice.revoked) == (7.0, None)
+
+
+def test_a_name_keeps_its_role(opened):
+    enrolled(opened, "alice", "admin")
+    opened.revoke("alice", 2.0)
+    with pytest.raises(FederationError, match="alice was enrolled as admin"):
+        enrolled(opened, "alice", "agent")
+    with pytest.raises(FederationError, match="role must be agent or admin, got 'root'"):
+        enrolled(opened, "bob", "root")
+    assert len(opened.agents()) == 1
+
+
+def test_failed_enrolment_leaves_nothing(opened):
+    key_id, _ = enrolled(opened, "alice")
+    with pytest.raises(Exception, match=r"UNIQUE|unique"):  # the driver's own
+        opened.enroll("bob", "agent", key_id, b"x" * 32, 1.0)
+    assert [row.name for row in opened.agents()] == ["alice"]
+    assert opened.enroll("carol", "agent", "other", b"x" * 32, 1.0) == 1
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_credentials_by_role(opened, inside):
+    agent, admin = enrolled(opened, "alice"), enrolled(opened, "root", "admin")
+
+    def check(token: tuple[str, bytes], role: str) -> Credential:
+        if not inside:
+            return authenticate(opened, *token, role)
+        with opened.transaction():
+            return authenticate(opened, *token, role)
+
+    assert check(agent, "agent").name == "alice"
+    assert check(admin, "admin").name == "root"
+    opened.revoke("alice", 2.0)
+    for key_id, secret_hash, role in (
+        (*agent, "agent"),  # revoked
+        (*admin, "agent"),
+        (agent[0], agent[1], "admin"),
+        (admin[0], agent[1], "admin"),  # another's secret
+        ("0" * 16, admin[1], "admin"),
+    ):
+        with pytest.raises(ProtocolError) as caught:
+            check((key_id, secret_hash), role)
+        assert (caught.value.status, caught.value.code) == (401, "credential")
+        assert caught.value.args == (f"a valid credential of role {role} is needed",)
+
+
+def test_another_process_s_changes_are_seen_at_once(opened, database_url, federation):
+    token = enrolled(opened)
+    counting = Counting(federation.shape)
+    assert given(opened, token, counting.upload(1)) == "new"
+    other = open_store(database_url, federation, create=False)
+    try:
+        assert other.revoke("alice", 3.0)
+        assert refused(opened, token, counting.upload(2)).status == 401
+        _, key_id, secret_hash = make_token()
+        other.enroll("alice", "agent", key_id, secret_hash, 4.0)
+        assert given(opened, (key_id, secret_hash), counting.upload(3)) == "new"
+        assert other.agents()[0].uploads == 2  # one that has no claim reads what was committed
+        assert given(opened, (key_id, secret_hash), counting.upload(4)) == "new"
+        assert other.agents()[0].uploads == 3
+        assert np.array_equal(other.merged().counts, opened.merged().counts)
+    finally:
+        other.close()
+
+
+def test_enrolments_at_once_get_lanes_of_their_own(opened, database_url, federation):
+    def enrol(number):
+        other = open_store(database_url, federation, create=False)
+        try:
+            return other.enroll(f"agent{number}", "agent", f"key{number}", b"x" * 32, 1.0)
+        finally:
+            other.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        lanes = list(pool.map(enrol, range(16)))
+    assert sorted(lanes) == list(range(16))
+
+
+# ------------------------------------------------------------------------------------------ rounds
+
+
+def test_rounds_open_and_close(opened, federation):
+    assert opened.current_round() is None
+    opened.open_round(some_round(1, federation))
+    with pytest.raises(RuntimeError, match="round 2 cannot open: another one is open"):
+        opened.open_round(some_round(2, federation))
+    with opened.transaction():
+        opened.close_round(1, 20.0, "all", 3, 21, 0.75)
+        opened.open_round(some_round(2, federation, plan_json=None))
+    current = opened.current_round()
+    expected = some_round(2, federation, plan_json=None)
+    assert current._replace(merged=None) == expected._replace(merged=None)
+    assert np.array_equal(current.merged.counts, expected.merged.counts)
+    assert np.array_equal(current.merged.visits, expected.merged.visits)
+    assert current.merged.agents == 3
+    with pytest.raises(RuntimeError, match="round 1 cannot close: it is not open"):
+        opened.close_round(1, 30.0, "all", 3, 21, 0.75)
+    assert opened.rounds(5) == [
+        (2, 10.5, 7, None, None, None, None, None),
+        (1, 10.5, 7, 20.0, "all", 3, 21, 0.75),
+    ]
+    assert [row.number for row in opened.rounds(1)] == [2]
+    assert opened.rewards(5) == [(1, 21, 0.75)]
+
+
+def test_a_round_keeps_the_counts_of_each_lane_that_it_was_opened_from(
+    opened, database_url, federation
+):
+    tokens = [enrolled(opened, f"agent{lane}") for lane in range(3)]
+    lives = [Counting(federation.shape, str(lane)) for lane in range(3)]
+    for lane in (0, 2):
+        given(opened, tokens[lane], lives[lane].upload(1))
+    with opened.transaction():
+        merged, by_lane = opened.merged(), opened.counts_by_lane()
+        opened.open_round(some_round(1, federation, merged=merged, by_lane=by_lane))
+    given(opened, tokens[1], lives[1].upload(1))  # comes too late for the round
+    opened.close()
+    again = open_store(database_url, federation)
+    found = again.current_round()
+    assert found is not None
+    assert found.by_lane is not None
+    for kept, was in ((found.merged, merged), (found.by_lane, by_lane)):
+        assert np.array_equal(kept.counts, was.counts)
+        assert np.array_equal(kept.visits, was.visits)
+    assert found.by_lane.counts.shape == (3, *merged.counts.shape)
+    assert not found.by_lane.counts[1].any()
+    assert again.counts_by_lane().counts[1].any()
+    again.close_round(1, 20.0, "all", 2, 6, 0.5)
+    assert again.database.rows("SELECT counts, visits FROM rounds") == [(None, None)]
+    again.open_round(some_round(2, federation))  # without lanes, as most are
+    found = again.current_round()
+    assert found is not None
+    assert found.by_lane is None
+    again.close()
+
+
+def test_rewards_are_the_last_ones_in_order(opened, federation):
+    for number in range(1, 6):
+        opened.open_round(some_round(number, federation))
+        opened.close_round(number, 20.0 + number, "deadline", 1, 10 * number, None)
+    assert opened.rewards(3) == [(3, 30, None), (4, 40, None), (5, 50, None)]
+    assert opened.current_round() is None
+
+
+def test_closing_and_opening_are_one(opened, federation):
+    opened.open_round(some_round(1, federation))
+
+    def fail_late():
+        with opened.transaction():
+            opened.close_round(1, 20.0, "all", 3, 21, 0.75)
+            opened.open_round(some_round(2, federation))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_late()
+    assert opened.current_round().number == 1
+    assert opened.rounds(5)[0].closed is None
+
+
+def test_plans_of_lanes_last_as_long_as_the_round(opened, federation):
+    opened.open_round(some_round(1, federation))
+    opened.save_plan(1, 0, b"zero")
+    opened.save_plan(1, 3, b"three")
+    opened.save_plan(1, 3, b"another")
+    assert (opened.plan(1, 0), opened.plan(1, 3), opened.plan(1, 1)) == (b"zero", b"three", None)
+    opened.close_round(1, 20.0, "all", 3, 21, 0.75)
+    assert opened.plan(1, 3) is None
+
+
+def test_who_is_awaited(opened, federation):
+    tokens = {name: enrolled(opened, name) for name in ("old", "last", "now", "both", "gone")}
+    lives = {name: Counting(federation.shape, name) for name in tokens}
+    for name, number, slots in (
+        ("old", 5, 3),
+        ("last", 6, 4),
+        ("both", 6, 5),
+        ("gone", 6, 6),
+        ("now", 7, 8),
+        ("both", 7, 7),
+        ("both", 7, 2),
+        ("gone", 7, 9),
+    ):
+        upload = lives[name].upload(number * 10 - slots, round=number, slots=slots)
+        given(opened, tokens[name], upload, round=number)
+    opened.revoke("gone", 9.0)
+    assert opened.awaited(7) == ({"last", "now", "both"}, {"now": 8, "both": 7, "gone": 9})
+    assert opened.awaited(9) == (set(), {})

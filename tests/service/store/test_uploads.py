@@ -1,0 +1,274 @@
+"""Uploads in the store, the same on both databases: what is counted, once, and what is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rmab.errors import ProtocolError
+from rmab.federation.config import KnownArm
+from rmab.federation.messages import Upload
+from rmab.service.server.uploads import receive
+from rmab.service.store.credentials import Sighting
+from rmab.service.store.limits import StoreLimits
+from rmab.service.store.store import open_store
+from tests.service.support.counting import Counting
+from tests.service.support.storing import enrolled, given, refused
+
+
+def test_new_repeat_conflict_backwards(opened, federation):
+    token = enrolled(opened)
+    counting = Counting(federation.shape)
+    first = counting.upload(1)
+    assert given(opened, token, first) == "new"
+    assert opened.totals() == (1, 3)
+    third = counting.upload(3)
+    assert given(opened, token, third) == "new"
+    assert opened.totals() == (2, 6)
+    for known in (first, third):
+        assert given(opened, token, known) == "repeat"
+        assert opened.totals() == (2, 6)
+        assert np.array_equal(opened.merged().visits, third.visits)
+    for known in (first, third):
+        error = refused(opened, token, replace(known, length=known.length - 1))
+        assert (error.status, error.code) == (409, "conflict")
+    error = refused(opened, token, counting.upload(2))
+    assert (error.status, error.code) == (409, "backwards")
+    assert str(error) == "sequence must be above 3, got 2"
+    assert opened.totals() == (2, 6)
+    assert opened.record("alice", counting.incarnation).sequence == 3
+    assert opened.digest("alice", counting.incarnation, 1) == first.digest
+    assert opened.digest("alice", counting.incarnation, 2) is None
+
+
+def test_only_the_open_round_takes_uploads_but_a_repeat_is_always_known(opened, federation):
+    token = enrolled(opened)
+    counting = Counting(federation.shape)
+    kept = counting.upload(1, round=4)
+    given(opened, token, kept, round=4)
+    assert given(opened, token, kept, round=9) == "repeat"
+    for sent in (3, 4, 6):
+        error = refused(opened, token, counting.upload(2, round=sent), round=5)
+        assert (error.status, error.code, error.extra) == (410, "round", {"round": 5})
+        assert str(error) == f"round must be the open one, 5, got {sent}"
+    late = counting.upload(3, round=5)
+    assert given(opened, token, late, round=5) == "new"
+    assert opened.totals() == (2, late.slots)
+
+
+def test_counts_never_fall(opened, federation):
+    token = enrolled(opened)
+    counting = Counting(federation.shape)
+    given(opened, token, counting.upload(1, slots=9))
+    fewer = Counting(federation.shape).upload(2, slots=5)
+    error = refused(opened, token, fewer)
+    assert (error.status, error.code) == (409, "backwards")
+    more = counting.upload(2)
+    error = refused(opened, token, replace(more, slots=9, length=1))
+    assert (error.status, error.code) == (422, "malformed")
+    assert given(opened, token, more) == "new"
+
+
+def test_agents_do_not_share_incarnations(opened, federation):
+    alice, bob = enrolled(opened, "alice"), enrolled(opened, "bob")
+    upload = Counting(federation.shape).upload(1)
+    assert given(opened, alice, upload) == "new"
+    assert given(opened, bob, upload) == "new"
+    for name in ("alice", "bob"):
+        assert opened.record(name, upload.incarnation).slots == upload.slots
+    assert opened.merged().agents == 2
+    assert np.array_equal(opened.merged().counts, 2 * upload.counts)
+
+
+def test_a_new_incarnation_adds_to_the_old(opened, federation):
+    token = enrolled(opened)
+    old, new = (Counting(federation.shape, name) for name in ("old", "new"))
+    parts = [old.upload(1), old.upload(2)]
+    for upload in parts:
+        given(opened, token, upload)
+    parts.append(new.upload(1))
+    given(opened, token, parts[-1])
+    merged = opened.merged()
+    assert np.array_equal(merged.counts, parts[1].counts + parts[2].counts)
+    assert np.array_equal(merged.visits, parts[1].visits + parts[2].visits)
+    assert merged.agents == 1
+    opened.revoke("alice", 9.0)
+    assert np.array_equal(opened.merged().counts, merged.counts)
+
+
+def test_a_transaction_sees_what_it_has_accepted(opened, federation):
+    token = enrolled(opened)
+    counting = Counting(federation.shape)
+    uploads = [counting.upload(sequence) for sequence in (1, 2, 3)]
+    with opened.transaction():
+        for upload in uploads:
+            assert receive(opened, *token, upload, 1, 2, 2.0) == "new"
+            assert receive(opened, *token, upload, 1, 2, 2.0) == "repeat"
+            assert opened.record("alice", counting.incarnation).sequence == upload.sequence
+            assert opened.digest("alice", counting.incarnation, upload.sequence) == upload.digest
+        with pytest.raises(ProtocolError, match="another upload was accepted as sequence 2"):
+            receive(opened, *token, replace(uploads[1], slots=99), 1, 2, 2.0)
+        assert np.array_equal(opened.merged().counts, uploads[-1].counts)
+        assert opened.totals() == (3, uploads[-1].slots)
+        assert opened.awaited(1) == ({"alice"}, {"alice": 3})
+    assert opened.totals() == (3, uploads[-1].slots)
+
+
+def test_a_rollback_takes_everything_back(opened, federation):
+    token = enrolled(opened)
+    counting = Counting(federation.shape)
+    first = counting.upload(1)
+    given(opened, token, first)
+    second = counting.upload(2)
+
+    def fail_late():
+        with opened.transaction():
+            assert opened.totals() == (1, 3)
+            receive(opened, *token, second, 1, 2, 2.0)
+            assert opened.totals() == (2, 6)
+            opened.revoke("alice", 3.0)
+            assert opened.credential(token[0]).revoked
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_late()
+    assert opened.totals() == (1, 3)
+    with opened.transaction():
+        assert not opened.credential(token[0]).revoked
+        assert opened.record("alice", counting.incarnation).sequence == 1
+        assert opened.digest("alice", counting.incarnation, 2) is None
+    assert given(opened, token, second) == "new"
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_the_running_sum_is_the_sum_of_all_incarnations(database_url, federation, claimed):
+    """Many agents and incarnations, few of which are remembered, rows written in many pieces."""
+    limits = StoreLimits(remembered_bytes=5 * 8 * (33 * 2 + 1) * 2 * 4)
+    opened = open_store(database_url, federation, limits=limits)
+    if claimed:
+        opened.claim()
+    rng = np.random.default_rng(1)
+    tokens = {number: enrolled(opened, f"agent{number}") for number in range(3)}
+    lives = [
+        (agent, Counting(federation.shape, f"{agent} {life}"))
+        for agent in range(3)
+        for life in range(4)
+    ]
+    sequences = np.zeros(len(lives), int)
+    latest: dict[int, Upload] = {}
+    total = 0
+    for _ in range(6):
+        with opened.transaction():
+            for which in rng.integers(len(lives), size=rng.integers(1, 80)).tolist():
+                agent, counting = lives[which]
+                sequences[which] += 1
+                upload = counting.upload(int(sequences[which]), slots=1)
+                assert receive(opened, *tokens[agent], upload, 1, 2, 2.0) == "new"
+                latest[which] = upload
+                total += 1
+        merged = opened.merged()
+        assert np.array_equal(merged.counts, sum(u.counts for u in latest.values()))
+        assert np.array_equal(merged.visits, sum(u.visits for u in latest.values()))
+        assert opened.totals() == (total, total)
+    opened.close()
+    again = open_store(database_url, federation)
+    assert np.array_equal(again.merged().counts, merged.counts)
+    assert again.totals() == (total, total)
+    rows = again.database.rows(
+        "SELECT agent, incarnation, COUNT(*), MAX(sequence) FROM uploads "
+        "GROUP BY agent, incarnation"
+    )
+    assert {(agent, life): (n, last) for agent, life, n, last in rows} == {
+        (f"agent{agent}", counting.incarnation): (sequences[which], sequences[which])
+        for which, (agent, counting) in enumerate(lives)
+        if sequences[which]
+    }
+    again.close()
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_the_counts_of_each_agent_are_the_sum_over_its_incarnations(
+    database_url, federation, claimed
+):
+    opened = open_store(database_url, federation)
+    if claimed:
+        opened.claim()
+    shape = federation.shape
+    empty = opened.counts_by_lane()  # before anybody is enrolled
+    assert empty.counts.shape == (1, *opened.merged().counts.shape)
+    assert empty.visits.shape == (1, *opened.merged().visits.shape)
+    assert not empty.counts.any()
+    enrolled(opened, "root", "admin")
+    tokens = [enrolled(opened, f"agent{lane}") for lane in range(4)]
+    lives = {(lane, life): Counting(shape, f"{lane} {life}") for lane in (0, 2) for life in "ab"}
+    latest: dict[tuple[int, str], Upload] = {}
+    for sequence in (1, 2, 3):
+        with opened.transaction():
+            for (lane, life), counting in lives.items():
+                upload = counting.upload(sequence)
+                receive(opened, *tokens[lane], upload, 1, 2, 2.0)
+                latest[lane, life] = upload
+            # What is not written yet counts too, and as of the same moment as the sum.
+            found, merged = opened.counts_by_lane(), opened.merged()
+        assert np.array_equal(found.counts.sum(0), merged.counts)
+        assert np.array_equal(found.visits.sum(0), merged.visits)
+        for lane in range(4):
+            due = [upload for (of, _), upload in latest.items() if of == lane]
+            assert np.array_equal(
+                found.counts[lane], sum(u.counts for u in due) + 0 * merged.counts
+            )
+            assert np.array_equal(
+                found.visits[lane], sum(u.visits for u in due) + 0 * merged.visits
+            )
+    opened.revoke("agent2", 3.0)
+    assert np.array_equal(opened.counts_by_lane().counts, found.counts)
+    found.counts[:] = -1  # a copy
+    assert opened.counts_by_lane().counts.min() == 0
+    opened.close()
+    again = open_store(database_url, federation)
+    assert np.array_equal(again.counts_by_lane().visits, found.visits)
+    again.close()
+
+
+def test_what_agents_have_given(opened, federation):
+    token = enrolled(opened)
+    enrolled(opened, "idle")
+    upload = Counting(federation.shape).upload(1, round=3, slots=50)
+    given(opened, token, upload, round=3, now=20.0)
+    alice, idle = opened.agents()
+    pays = [arm.reward[1] for arm in federation.arms]
+    assert alice[5:10] == (20.0, 3, 1, 0, 50)
+    assert alice.reward == pytest.approx(upload.visits[1] @ pays / 50, rel=1e-12)
+    assert idle[5:] == (None, None, 0, 0, 0, None)
+    opened.sighted([Sighting("alice", 30.0, 4, 2), Sighting("idle", 31.0, None, 1)])
+    opened.sighted([Sighting("alice", 32.0, None, 1)])
+    alice, idle = opened.agents()
+    assert alice[5:10] == (32.0, 4, 1, 3, 50)
+    assert idle[5:] == (31.0, None, 0, 1, 0, None)
+
+
+def test_arms_of_different_sizes(database_url, federation):
+    arms = (KnownArm(3, (0.0, 0.5, 1.0)), KnownArm(2, (0.0, 1.0)), KnownArm(5, (0.0,) * 4 + (2.0,)))
+    federation = replace(federation, arms=arms)
+    opened = open_store(database_url, federation)
+    token = enrolled(opened)
+    upload = Counting(federation.shape).upload(1, slots=40)
+    given(opened, token, upload)
+    record = opened.record("alice", upload.incarnation)
+    assert record is not None
+    assert np.array_equal(record.counts, upload.counts)
+    assert np.array_equal(record.visits, upload.visits)
+    paid = sum(
+        upload.visits[state, n] * pay
+        for n, arm in enumerate(arms)
+        for state, pay in enumerate(arm.reward)
+    )
+    assert opened.agents()[0].reward == pytest.approx(paid / 40, rel=1e-12)
+    opened.close()
+
+
+def test_uploads_need_a_transaction_and_there_is_one_at_a_time(opened, federation):
+    with pytest.raises(RuntimeError, match="inside a transaction"):
+        opened.accept("alice", Counting(federation.shape).upload(1), 1.0)
+    with opened.transaction(), pytest.raises(RuntimeError, match="open already"):
+        opened.transaction().__enter__()
