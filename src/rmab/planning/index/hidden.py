@@ -296,11 +296,14 @@ class _Signs:
         self.returns, self.ill = np.zeros(B, bool), np.zeros(B, bool)
         self._large = large
 
-    def __call__(self, places: IntArray, batch: Batch, seen: Interval) -> None:  # noqa: ARG002 - as _ChangesBack
-        near = np.flatnonzero((seen.after.advantage > -_NEARLY_ACTIVE) & ~seen.before.plays)
-        rises = seen.after.advantage.ravel()[near] - seen.before.advantage.ravel()[near] > _MIN_RISE
+    def __call__(self, places: IntArray, batch: Batch, interval: Interval) -> None:  # noqa: ARG002 - as _ChangesBack
+        near = np.flatnonzero((interval.after.advantage > -_NEARLY_ACTIVE) & ~interval.before.plays)
+        rises = (
+            interval.after.advantage.ravel()[near] - interval.before.advantage.ravel()[near]
+            > _MIN_RISE
+        )
         self.returns[places[near[rises] % places.size]] = True
-        self.ill[places[seen.segment.size > self._large]] = True
+        self.ill[places[interval.segment.size > self._large]] = True
 
 
 class _ChangesBack:
@@ -312,15 +315,15 @@ class _ChangesBack:
         self._margin = np.zeros((J, S, B))  # of the clearest witness
         self._ends = np.zeros((2, J, S, B))
 
-    def __call__(self, places: IntArray, batch: Batch, seen: Interval) -> None:
+    def __call__(self, places: IntArray, batch: Batch, interval: Interval) -> None:
         for share in _PLACES:
-            self._compare(places, batch, seen, share)
+            self._compare(places, batch, interval, share)
 
-    def _compare(self, places: IntArray, batch: Batch, seen: Interval, share: float) -> None:
-        segment = seen.segment
+    def _compare(self, places: IntArray, batch: Batch, interval: Interval, share: float) -> None:
+        segment = interval.segment
         wide = segment.rising * segment.end > _CLEAR  # elsewhere lambda stands
         advantage = later(
-            segment.value + segment.slope * (segment.end * share), seen.beta, 0.0
+            segment.value + segment.slope * (segment.end * share), interval.beta, 0.0
         ).advantage
         subsidy = segment.subsidy + segment.rising * (segment.end * share)
         subsidy = np.broadcast_to(subsidy * batch.scale + batch.shift, advantage.shape)

@@ -253,9 +253,9 @@ def follow(
         """One step, and which paths have come to their end."""
         at, stops = under.at, borders[piece[under.paths] + 1]
         limit = np.minimum(at.limit, np.maximum(stops - at.t, 0))
-        at, seen = _step(under.batch, at._replace(limit=limit), beta)
+        at, interval = _step(under.batch, at._replace(limit=limit), beta)
         if watch is not None:
-            watch(arms[under.paths], under.batch, seen)
+            watch(arms[under.paths], under.batch, interval)
         arrived = at.done | (at.t >= stops - 1e-15)
         return under._replace(at=at, steps=under.steps + 1), arrived
 
@@ -402,7 +402,7 @@ def _step(batch: Batch, at: Iterate, beta: float) -> tuple[Iterate, Interval]:
 
     size = np.maximum(np.maximum(np.abs(H), np.abs(at.held)) / J, np.abs(solved[:, -1])).max(0)
     segment = Segment(at.value, slope, end, at.subsidy, rising, size)
-    value, cut, seen = _leave(segment, at.index, at.later, near, beta)
+    value, cut, interval = _leave(segment, at.index, at.later, near, beta)
     void = cut < end
     moved = np.where(void, 0, end)
     turns = ~(void | halfway | at.done)
@@ -413,7 +413,7 @@ def _step(batch: Batch, at: Iterate, beta: float) -> tuple[Iterate, Interval]:
         done = done | (turns & idle & (waits == J).all(0))
     return Iterate(
         value=value,
-        later=seen.after,
+        later=interval.after,
         index=at.index,
         waits=waits,
         held=at.held + held * moved,
@@ -423,7 +423,7 @@ def _step(batch: Batch, at: Iterate, beta: float) -> tuple[Iterate, Interval]:
         idle=idle | leaves,
         limit=np.where(void, cut, np.inf),
         done=done,
-    ), seen
+    ), interval
 
 
 def _overtaking(
