@@ -23,9 +23,9 @@ from rmab.random import Key, threefry
 
 __all__ = ["Truth", "World", "truth"]
 
-BITS = 24  # transition probabilities are compared as whole numbers of 2^-24
-BEFORE = 0xFFFFFFFF  # the counter of the draw of the state before the first slot
-FEW = 4  # states up to which selecting beats looking up
+_BITS = 24  # transition probabilities are compared as whole numbers of 2^-24
+_BEFORE = 0xFFFFFFFF  # the counter of the draw of the state before the first slot
+_MAX_SELECTED_STATES = 4  # up to which selecting beats looking up
 
 
 class Truth(NamedTuple):
@@ -40,7 +40,7 @@ class Truth(NamedTuple):
 
 
 def truth(arms: Arms) -> Truth:
-    """Arms as the engine takes them; they were left alone for ever before the first slot."""
+    """Arms as the engine takes them; they start in their limiting distribution under passivity."""
     S = arms.passive.shape[1]
     rest = np.zeros((len(arms), S))
     for n, arm in enumerate(arms):
@@ -49,7 +49,7 @@ def truth(arms: Arms) -> Truth:
     def levels(chances: Any) -> Array:
         """(N, ..., S) chances of each next state to (..., S - 1, N)."""
         at_least = chances[..., ::-1].cumsum(-1)[..., ::-1][..., 1:]
-        return jnp.asarray(np.moveaxis(np.round(at_least * 2.0**BITS), 0, -1), jnp.uint32)
+        return jnp.asarray(np.moveaxis(np.round(at_least * 2.0**_BITS), 0, -1), jnp.uint32)
 
     def last(x: Any) -> Array:
         return jnp.asarray(np.moveaxis(x, 0, -1), jnp.float32)
@@ -79,12 +79,12 @@ class World:
 
     @cached_property
     def always(self) -> Array:
-        """Which arms are always seen, (N, 1, 1)."""
+        """Which arms are fully observed, (N, 1, 1)."""
         return jnp.array(self._always)[:, None, None]
 
     @cached_property
     def alike(self) -> Array:
-        """Which arms move alike, played or not, (N, 1, 1)."""
+        """Which arms have uncontrolled transitions, (N, 1, 1)."""
         return jnp.array(self._alike)[:, None, None]
 
     @cached_property
@@ -93,13 +93,14 @@ class World:
         return jnp.arange(self.n_states).astype(self.state_type)[:, None, None, None]
 
     def shown(self, state: Array, last_seen: Array) -> Array:
-        """What is known before a choice: the state now of arms always seen, else the last seen."""
+        """What is known before a choice: the state now of fully observed arms, else the last
+        one."""
         return jnp.where(self.always, state, last_seen) if self.any_always else last_seen
 
     def start(self, key: Key, truth: Truth, n_trials: int) -> Array:
         """The states in the first slot, (N, lanes, R)."""
         arm = jnp.arange(self.n_arms, dtype=jnp.uint32)[:, None, None]
-        words = threefry(key, jnp.uint32(BEFORE), arm)[0] >> (32 - BITS)
+        words = threefry(key, jnp.uint32(_BEFORE), arm)[0] >> (32 - _BITS)
         before = (words < truth.rest[:, :, None, None]).sum(0).astype(self.state_type)
         before = jnp.broadcast_to(before, (*before.shape[:2], n_trials))
         return self.move(key, truth, before, jnp.zeros(before.shape, bool), jnp.uint32(0))
@@ -108,8 +109,8 @@ class World:
         """The true states in slot `slot`, from those before; one Threefry call serves two arms."""
         half = (self.n_arms + 1) // 2
         arm = jnp.arange(half, dtype=jnp.uint32)[:, None, None]
-        words = jnp.concatenate(threefry(key, slot, arm))[: self.n_arms] >> (32 - BITS)
-        if self.n_states > FEW:
+        words = jnp.concatenate(threefry(key, slot, arm))[: self.n_arms] >> (32 - _BITS)
+        if self.n_states > _MAX_SELECTED_STATES:
             return self._bisect(truth, words, state, played)
         ahead: Array = jnp.zeros((), self.state_type)
         for j in range(self.n_states - 1):
@@ -142,7 +143,7 @@ class World:
 
     def _select(self, values: Array, state: Array) -> Array:
         """Values (S, N) of the states (N, M, R)."""
-        if self.n_states > FEW:
+        if self.n_states > _MAX_SELECTED_STATES:
             return values.T.reshape(-1)[
                 jnp.arange(self.n_arms)[:, None, None] * self.n_states + state.astype(jnp.int32)
             ]

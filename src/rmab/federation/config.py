@@ -18,8 +18,8 @@ A TOML file says it:
     states = 3
     reward = [0.0, 0.5, 1.0]
 
-Arms move alike, played or not, and are seen when played. Further keys: `horizon`, the slots that
-fed1-ucb's phases are made for, and `reference`, a reward to compare with on the page.
+Arms have uncontrolled transitions and are observed when played. Further keys: `horizon`, the slots
+that fed1-ucb's phases are made for, and `reference`, a reward to compare with on the page.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Federation:
 
     @property
     def gaps(self) -> int:
-        """G: of policies that learn from every look their own, else 1."""
+        """G: of policies that learn from observations at any gap their own, else 1."""
         by_gap = "gaps" in POLICIES[self.policy].options
         return int(self.options.get("gaps", GAPS)) if by_gap else 1
 

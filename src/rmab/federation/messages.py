@@ -69,8 +69,8 @@ def is_name(text: Any) -> bool:
 class Shape(NamedTuple):
     """What messages are made of: K, the states of each arm, and G.
 
-    Pairs of successive looks at an arm are counted by their gap, 1 to G slots, and those further
-    apart together.
+    Pairs of successive observations of an arm are counted separately by their gap, 1 to G slots,
+    and those further apart together.
     """
 
     plays: int
@@ -79,7 +79,7 @@ class Shape(NamedTuple):
 
     @property
     def kinds(self) -> int:
-        """C, how many kinds of pairs are told apart."""
+        """C, how many kinds of pairs are counted separately."""
         return self.gaps + 1
 
     @property

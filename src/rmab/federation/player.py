@@ -1,8 +1,8 @@
-"""An agent without input or output: it chooses by a plan, looks, and counts.
+"""An agent without input or output: it chooses by a plan, observes, and counts.
 
-Of each arm it keeps the last state seen and the slots since, and counts every pair of successive
-looks by their gap (`rmab.federation.messages`). An episode ends by its round's rule: after so many
-slots, or where the round has a visit factor, when for some arm and state
+Of each arm it keeps the state last observed and the slots since, and counts every pair of
+successive observations by their gap (`rmab.federation.messages`). An episode ends by its round's
+rule: after so many slots, or where the round has a visit factor, when for some arm and state
 
     N_t(s, a = 1) > factor max(1, N_{t_l}(s, a = 1)),                              eq. (22)
 

@@ -116,7 +116,7 @@ def _of_any_arms(table: Mapping[str, Any], shape: Shape) -> tuple[Ints, Ints]:
 
 
 def _check_possible(counts: Ints, visits: Ints, slots: int, shape: Shape) -> None:
-    """Refuse counts that no sequence of looks gives, in so many slots."""
+    """Refuse counts that no sequence of observations gives, in so many slots."""
     # 64-bit sums of numbers up to 2^53 could wrap; no count passes the slots, so that comes first.
     numbers = np.concatenate((counts.reshape(-1, shape.n_arms), visits))  # (C S S + S, N)
     largest = int(numbers.max())
@@ -129,25 +129,25 @@ def _check_possible(counts: Ints, visits: Ints, slots: int, shape: Shape) -> Non
         sums = _sums(shape.kinds, S) @ numbers  # (2 S + 3, N)
     else:
         sums = _add_up(counts, visits)
-    looks, total, span = sums[2 * S :].tolist()
-    if sum(looks) > shape.plays * slots:
+    observed, total, span = sums[2 * S :].tolist()
+    if sum(observed) > shape.plays * slots:
         raise malformed(
-            f"visits must add up to at most {shape.plays} looks in each of {slots} slots, "
-            f"got {sum(looks)}"
+            f"visits must add up to at most {shape.plays} observations in each of {slots} slots, "
+            f"got {sum(observed)}"
         )
     rests = sums[: 2 * S]  # visits less pairs from and less pairs to each state
     in_sequence = int(rests.view(np.uint64).max()) <= 1  # a negative one is large without its sign
     for arm in range(shape.n_arms):
-        seen = looks[arm]
+        seen = observed[arm]
         if seen > slots:
             raise malformed(
-                f"visits[{arm}] must add up to at most one look in each of {slots} slots, "
+                f"visits[{arm}] must add up to at most one observation in each of {slots} slots, "
                 f"got {seen}"
             )
         if total[arm] != max(0, seen - 1):
             raise malformed(
-                f"counts[{arm}] must add up to {max(0, seen - 1)} pairs of successive looks, as "
-                f"there are {seen} looks, got {total[arm]}"
+                f"counts[{arm}] must add up to {max(0, seen - 1)} pairs of successive observations,
+                as " f"there are {seen} observations, got {total[arm]}"
             )
         if seen and span[arm] > slots - 1:
             raise malformed(
@@ -161,15 +161,15 @@ def _check_possible(counts: Ints, visits: Ints, slots: int, shape: Shape) -> Non
                 raise malformed(
                     f"counts[{arm}]: pairs {name} state {state} must be its visits or one less, "
                     f"{int(visits[state, arm])}, got {int(visits[state, arm] - rest[state])}: "
-                    "looks at an arm form one sequence"
+                    "observations of an arm form one sequence"
                 )
 
 
 def _add_up(counts: Ints, visits: Ints) -> Ints:
     """Sums of each arm's numbers, (2 S + 3, N).
 
-    For each state its visits less the pairs from it, then less the pairs to it; looks; pairs; the
-    slots that gaps take.
+    For each state its visits less the pairs from it, then less the pairs to it; observations;
+    pairs; the slots that gaps take.
     """
     pairs = counts.sum(0)  # (S, S, N)
     gaps = np.arange(1, len(counts) + 1)
@@ -208,11 +208,11 @@ def check_growth(before: Record | None, upload: Upload, plays: int) -> None:
     ):
         if (now < then).any():
             raise backwards(f"{name} must not fall from one upload to the next")
-    looks = (upload.visits - before.visits).sum(0)
-    if int(looks.max()) > slots or int(looks.sum()) > plays * slots:
+    observed = (upload.visits - before.visits).sum(0)
+    if int(observed.max()) > slots or int(observed.sum()) > plays * slots:
         raise malformed(
-            f"visits may grow by at most one look at an arm and {plays} in all in each of "
-            f"{slots} slots, got {int(looks.max())} and {int(looks.sum())}"
+            f"visits may grow by at most one observation of an arm and {plays} in all in each of "
+            f"{slots} slots, got {int(observed.max())} and {int(observed.sum())}"
         )
 
 
