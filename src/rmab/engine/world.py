@@ -23,8 +23,8 @@ from rmab.random import Key, threefry
 
 __all__ = ["Truth", "World", "truth"]
 
-_BITS = 24  # transition probabilities are compared as whole numbers of 2^-24
-_BEFORE = 0xFFFFFFFF  # the counter of the draw of the state before the first slot
+BITS = 24  # transition probabilities are compared as whole numbers of 2^-24
+BEFORE = 0xFFFFFFFF  # the counter of the draw of the state before the first slot
 _MAX_SELECTED_STATES = 4  # up to which selecting beats looking up
 
 
@@ -49,7 +49,7 @@ def truth(arms: Arms) -> Truth:
     def levels(chances: Any) -> Array:
         """(N, ..., S) chances of each next state to (..., S - 1, N)."""
         at_least = chances[..., ::-1].cumsum(-1)[..., ::-1][..., 1:]
-        return jnp.asarray(np.moveaxis(np.round(at_least * 2.0**_BITS), 0, -1), jnp.uint32)
+        return jnp.asarray(np.moveaxis(np.round(at_least * 2.0**BITS), 0, -1), jnp.uint32)
 
     def last(x: Any) -> Array:
         return jnp.asarray(np.moveaxis(x, 0, -1), jnp.float32)
@@ -100,7 +100,7 @@ class World:
     def start(self, key: Key, truth: Truth, n_trials: int) -> Array:
         """The states in the first slot, (N, lanes, R)."""
         arm = jnp.arange(self.n_arms, dtype=jnp.uint32)[:, None, None]
-        words = threefry(key, jnp.uint32(_BEFORE), arm)[0] >> (32 - _BITS)
+        words = threefry(key, jnp.uint32(BEFORE), arm)[0] >> (32 - BITS)
         before = (words < truth.rest[:, :, None, None]).sum(0).astype(self.state_type)
         before = jnp.broadcast_to(before, (*before.shape[:2], n_trials))
         return self.move(key, truth, before, jnp.zeros(before.shape, bool), jnp.uint32(0))
@@ -109,7 +109,7 @@ class World:
         """The true states in slot `slot`, from those before; one Threefry call serves two arms."""
         half = (self.n_arms + 1) // 2
         arm = jnp.arange(half, dtype=jnp.uint32)[:, None, None]
-        words = jnp.concatenate(threefry(key, slot, arm))[: self.n_arms] >> (32 - _BITS)
+        words = jnp.concatenate(threefry(key, slot, arm))[: self.n_arms] >> (32 - BITS)
         if self.n_states > _MAX_SELECTED_STATES:
             return self._bisect(truth, words, state, played)
         ahead: Array = jnp.zeros((), self.state_type)

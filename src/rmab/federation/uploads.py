@@ -146,8 +146,8 @@ def _check_possible(counts: Ints, visits: Ints, slots: int, shape: Shape) -> Non
             )
         if total[arm] != max(0, seen - 1):
             raise malformed(
-                f"counts[{arm}] must add up to {max(0, seen - 1)} pairs of successive observations,
-                as " f"there are {seen} observations, got {total[arm]}"
+                f"counts[{arm}] must add up to {max(0, seen - 1)} pairs of successive "
+                f"observations, as there are {seen} observations, got {total[arm]}"
             )
         if seen and span[arm] > slots - 1:
             raise malformed(
