@@ -122,8 +122,11 @@ IMPOSSIBLE = {
         ),
         "observations of an arm form one sequence",
     ),
-    "more observations than plays": (lambda t: t.update(slots=t["slots"] // 4, length=1), "at
-    most"), "a pair without observations": (
+    "more observations than plays": (
+        lambda t: t.update(slots=t["slots"] // 4, length=1),
+        "at most",
+    ),
+    "a pair without observations": (
         lambda t: t["counts"][1][1][0].__setitem__(0, t["counts"][1][1][0][0] + 1),
         r"counts\[1\] must add up to",
     ),
