@@ -335,8 +335,10 @@ def test_the_optimum_is_looked_up_where_its_planner_put_it():
     setting = trials.setting
     agents = agents_of(setting, named("optimal", 10), World(setting.kinds, idle_pay=False), None)
     observed = InformationStates(jnp.asarray(last_seen, bool), jnp.asarray(age, jnp.int32))
-    sight = Sight(observed, observed.last_seen, None, jnp.int32(0), lambda: jnp.zeros(()))
-    got = agents.choose(joint, sight, truth(arms), agents.wraps(joint), jnp.int32(1))
+    noise = partial(jnp.zeros, ())
+    there, wraps, one = truth(arms), agents.wraps(joint), jnp.int32(1)
+    seen = observed.last_seen
+    got = agents.choose(Sight(joint, observed, seen, None, one, noise, there, wraps, one))
     np.testing.assert_array_equal(got, np.moveaxis(played, -1, 0))
 
 
