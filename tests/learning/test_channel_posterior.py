@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rmab.learning.channel_posterior import draw_channels, mean_channels
+from rmab.learning.channel.posterior import draw_channels, mean_channels
 from rmab.learning.randomness import Draws, seed_words, stream
 
 GAPS = 32

@@ -5,29 +5,29 @@ slot. It took one step by P_1 and k steps by P_0, so n_k(s, s') such pairs have 
 
     L = sum over k, s, s' of n_k(s, s') log A_k(s, s'),      A_0 = P_1,  A_k = A_(k-1) P_0.
 
-For an uncontrolled arm the two matrices are one, P, and A_k = P^(k+1). There the last class of counts
-has the pairs that are further apart than all others. They tell little but the stationary
+For an uncontrolled arm the two matrices are one, P, and A_k = P^(k+1). There the last class of
+counts has the pairs that are further apart than all others. They tell little but the stationary
 distribution, and are taken as twice as far apart as the pairs of the class before: A_(K-1)^2.
 
 The posterior, with rows that are Dirichlet before, has no closed form. A draw of it is made in two
 steps, from the counts alone: nothing is kept from one draw to the next.
 
-1. Bootstrap. A Dirichlet draw is a set of Gamma variates, one for each count, divided by their sum:
-   the best estimate for counts that are weighted at random. So every count n becomes Gamma(n), every
-   weight of the prior Gamma(weight), and the best estimate for these is found (the weighted
+1. Bootstrap. A Dirichlet draw is a set of Gamma variates, one for each count, divided by their
+   sum: the best estimate for counts that are weighted at random. So every count n becomes Gamma(n),
+   every weight of the prior Gamma(weight), and the best estimate for these is found (the weighted
    likelihood bootstrap, Newton and Raftery 1994), by expectation maximisation: the expected number
    of steps s -> z by a matrix P is P(s, z) dL/dP(s, z) (Dempster, Laird and Rubin 1977). Every two
    turns are followed by a leap along the way they took (SQUAREM, Varadhan and Roland 2008).
 2. Gibbs sweeps. Given the matrices, the last step z -> s' of all pairs of class k is split off by
-   one multinomial for each (s, s'), with chances A_(k-1)(s, z) P_0(z, s'): what is left are pairs of
-   class k - 1, and so on down to single steps. Given all steps, rows are Dirichlet.
+   one multinomial for each (s, s'), with chances A_(k-1)(s, z) P_0(z, s'): what is left are pairs
+   of class k - 1, and so on down to single steps. Given all steps, rows are Dirichlet.
 
-With pairs of class 0 alone both steps are the posterior itself; without pairs, the prior. The
+Where all pairs are of class 0 the posterior is a Dirichlet for each row, and is drawn directly. The
 bootstrap has the posterior's mean and spread to first order where pairs are many; sweeps alone
 would forget where they began too slowly, as most steps are hidden. Observations at multiples of
-some k > 1 slots alone tell P^k, which may have several roots: draws are then of the nearest ones.
+some k > 1 slots alone tell P^k, which may have several roots: draws may then miss some.
 
-Arrays are (S, S, n, trials): from, to, arm, trial; matrices are stacked in front, (P) or (P_0, P_1).
+Arrays are (S, S, n, trials): from, to, arm, trial; matrices are stacked in front, P or P_0, P_1.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ _Weights = Array | npt.NDArray[np.float32]
 _SWEEPS = 20
 _MAX_LEAPS = 100  # of expectation maximisation, each of two turns
 _MAX_STRIDE = 1000.0  # of a leap, in turns
-_CLOSE = 0.01, 0.001  # a leap that ends it, in standard deviations: for a draw, for an estimate
+_SHORT_LEAP = 0.04  # in standard deviations: one that ends the search for a draw's start
+_SHORT_LEAP_OF_ESTIMATE = 0.001  # the same for a best estimate
+_LEAPS_BY_PAIRS = 30.0  # over the number of pairs: the same with many pairs, if that is less
 _TINY = 1e-30  # keeps shares of impossible paths away from 0 / 0
 
 
@@ -54,8 +56,8 @@ def one_matrix(counts: Array, prior: _Weights, draws: Draws | None) -> Array:
     """P, (S, S, n, trials), of arms whose steps do not depend on the action.
 
     counts: (G + 1, S, S, n, trials), pairs 1, 2, ..., G slots apart, and those further apart;
-    prior: weights of next states that broadcast, as (1, S, 1, 1); draws: None for the best estimate,
-    the mode of the posterior of log odds.
+    prior: weights of next states that broadcast, as (1, S, 1, 1); draws: None for the best
+    estimate, the mode of the posterior of log odds.
     """
     return _learnt(counts[:-1], counts[-1], prior, draws, 1)[0]
 
@@ -74,9 +76,10 @@ def _learnt(near: Array, far: Array, prior: _Weights, draws: Draws | None, numbe
     """The matrices, (number, S, S, n, trials)."""
     before = jnp.broadcast_to(prior, (number, *far.shape))
     if draws is None:
-        return _best_estimate(near, far, before, _CLOSE[1])
+        return _best_estimate(near, far, before, _SHORT_LEAP_OF_ESTIMATE)
+    direct = draws.dirichlet(before.at[-1].add(near[0]), axis=2)
     weighted = _gammas(near, draws), _gammas(far, draws), draws.gamma(before)
-    start = _best_estimate(*weighted, _CLOSE[0])
+    start = _best_estimate(*weighted, _SHORT_LEAP)
 
     def sweep(turn: Array, matrices: Array) -> Array:
         fresh = draws.again(turn)
@@ -85,7 +88,7 @@ def _learnt(near: Array, far: Array, prior: _Weights, draws: Draws | None, numbe
 
     hidden = (near[1:].max((0, 1, 2)) > 0) | (far.max((0, 1)) > 0)
     found = lax.fori_loop(0, jnp.where(hidden.any(), _SWEEPS, 0), sweep, start)
-    return jnp.where(hidden, found, start)  # the start is a draw where nothing is hidden
+    return jnp.where(hidden, found, direct)
 
 
 def _gammas(counts: Array, draws: Draws) -> Array:
@@ -94,6 +97,10 @@ def _gammas(counts: Array, draws: Draws) -> Array:
 
 def _rows(weights: Array) -> Array:
     return weights / jnp.maximum(weights.sum(2, keepdims=True), _TINY)
+
+
+def _ratio(pairs: Array, law: Array) -> Array:
+    return jnp.minimum(pairs / jnp.maximum(law, _TINY), 1 / _TINY)
 
 
 def _transposed(matrix: Array) -> Array:
@@ -119,8 +126,13 @@ def _laws(matrices: Array, classes: int) -> Array:
     return jnp.concatenate([matrices[-1:], others])
 
 
-def _best_estimate(near: Array, far: Array, before: Array, close: float) -> Array:
-    """The largest posterior density of log odds, by expectation maximisation."""
+def _best_estimate(near: Array, far: Array, before: Array, short_leap: float) -> Array:
+    """The largest posterior density of log odds, by expectation maximisation.
+
+    It ends with a leap that is short beside a standard deviation. That may be far from the top
+    where most steps are hidden. With few pairs sweeps repair it; with many their steps are too
+    small for that, and the leap has to be shorter.
+    """
 
     def turn(matrices: Array) -> Array:
         """Rows by the prior and the expected steps.
@@ -129,7 +141,7 @@ def _best_estimate(near: Array, far: Array, before: Array, close: float) -> Arra
         P_1 and the sum of A_(k-1)^T B_k by P_0.
         """
         laws = _laws(matrices, near.shape[0])
-        ratio = far / jnp.maximum(_product(laws[-1], laws[-1]), _TINY)
+        ratio = _ratio(far, _product(laws[-1], laws[-1]))
         back = _product(ratio, _transposed(laws[-1])) + _product(_transposed(laws[-1]), ratio)
 
         def shorter(
@@ -137,13 +149,13 @@ def _best_estimate(near: Array, far: Array, before: Array, close: float) -> Arra
         ) -> tuple[tuple[Array, Array], None]:
             back, slope = state
             pairs, law, shorter_law = at
-            back = back + pairs / jnp.maximum(law, _TINY)
+            back = back + _ratio(pairs, law)
             slope = slope + _product(_transposed(shorter_law), back)
             return (_product(back, _transposed(matrices[0])), slope), None
 
         classes = near[1:], laws[1:], laws[:-1]
         (back, slope), _ = lax.scan(shorter, (back, jnp.zeros_like(back)), classes, reverse=True)
-        back = back + near[0] / jnp.maximum(laws[0], _TINY)
+        back = back + _ratio(near[0], laws[0])
         return _rows(before + matrices * _by_matrix(slope, back, len(matrices)))
 
     def leap(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -156,11 +168,11 @@ def _best_estimate(near: Array, far: Array, before: Array, close: float) -> Arra
         stride = jnp.clip(jnp.sqrt(sizes[0] / jnp.maximum(sizes[1], _TINY)), 1, _MAX_STRIDE)
         ahead = matrices + 2 * stride * step + stride**2 * bend
         found = jnp.where(moving, _rows(jnp.maximum(ahead, twice / 2)), matrices)
-        far_off = jnp.abs(found - matrices).max((0, 1, 2)) > close * spread
+        far_off = jnp.abs(found - matrices).max((0, 1, 2)) > short
         return leaps + 1, found, moving & far_off
 
     known = near.sum((0, 1, 2)) + far.sum((0, 1)) + before.sum((0, 1, 2))
-    spread = lax.rsqrt(known)  # the scale of a probability's standard deviation
+    short = jnp.minimum(short_leap, _LEAPS_BY_PAIRS / known) * lax.rsqrt(known)
     start = _rows(before.at[-1].add(near[0]) + near.sum(0) / near.shape[0])
     state = jnp.int32(0), start, jnp.ones(known.shape, bool)
     state = lax.while_loop(lambda s: s[2].any() & (s[0] < _MAX_LEAPS), leap, state)

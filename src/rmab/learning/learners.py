@@ -46,7 +46,7 @@ import numpy.typing as npt
 from jax import Array
 
 from rmab.arms import Kind, Moves
-from rmab.learning.channel_posterior import draw_channels, mean_channels
+from rmab.learning.channel.posterior import draw_channels, mean_channels
 from rmab.learning.hidden_steps import both_matrices, one_matrix
 from rmab.learning.randomness import Draws, Mask
 
@@ -63,9 +63,9 @@ class Evidence(NamedTuple):
     """What the server knows at the start of an episode, merged over agents.
 
     counts: (C, S, S, N, trials), pairs of observations, see the module; visits: (S, N, trials),
-    plays by state observed; episode: (trials,), counted from 1; rewards, idle_rewards: (S, N, 1) what a play
-    pays and what no play does; plays: how many arms an agent plays in a slot; agents: how many
-    there are, each counted by its weight; kinds: (N,) what is known of each arm.
+    plays by state observed; episode: (trials,), counted from 1; rewards, idle_rewards: (S, N, 1),
+    what a play pays and what no play does; plays: how many arms an agent plays in a slot; agents:
+    how many there are, each counted by its weight; kinds: (N,) what is known of each arm.
     """
 
     counts: Array

@@ -194,7 +194,7 @@ class Draws:
     def _words(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
         return threefry(self._key, self._episode, self._counters(shape))
 
-    def again(self, times: Array) -> Draws:
+    def again(self, times: Array | int) -> Draws:
         """Draws that share no numbers with these or with those of another count of times."""
         key = Key(*threefry(self._key, jnp.uint32(AGAIN), jnp.asarray(times, jnp.uint32)))
         return Draws(key, self._episode, self._wanted)

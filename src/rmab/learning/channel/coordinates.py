@@ -1,18 +1,17 @@
 """Coordinates of channels in which posteriors are nearly normal.
 
-The square of (p01, p11) is cut at m = 0, m = p11 - p01 the memory. With p10 = 1 - p11, p00 = 1 -
-p01, the stationary belief b0 = p01 / (p01 + p10) and S(x) = 1 / (1 + e^-x), four charts have
-coordinates (x, y):
+A channel is known by p01 and p11, m = p11 - p01 the memory. With p10 = 1 - p11, p00 = 1 - p01, the
+stationary belief b0 = p01 / (p01 + p10) and S(x) = 1 / (1 + e^-x), there are four systems (x, y):
 
     RISING   m > 0:   b0 = S(x),             m = S(y)
     STEEP    m < 0:   p11 / (1 + m) = S(x),  1 + m = S(y)
     FALLING  m < 0:   b0 = S(x),             m = -e^-|x| S(y)
     ROWS              p01 = S(x),            p11 = S(y)
 
-All real numbers are allowed. Looks at long gaps tell b0 alone: they leave y open and not x in the
-first and the third. Where m is near -1, b0 is near 1/2 whatever is known: there the third has a
-kink, |x|, and STEEP serves. Looks one slot apart tell the rows by themselves. Every probability is
-a sum of positive terms, so that it is accurate however small it is.
+All real numbers are allowed. Observations at long gaps tell b0 alone: they leave y open and not x
+in RISING and FALLING. Where m is near -1, b0 is near 1/2 whatever is known: there FALLING has a
+kink, |x|, and STEEP serves. Observations one slot apart tell the rows by themselves. Every
+probability is a sum of positive terms, so that it is accurate however small it is.
 """
 
 from __future__ import annotations
@@ -32,15 +31,13 @@ __all__ = [
     "ROWS",
     "STEEP",
     "Channel",
-    "Coordinates",
+    "Place",
     "channel_at",
     "places",
     "slopes",
 ]
 
 RISING, STEEP, FALLING, ROWS = 0, 1, 2, 3
-
-Coordinates = tuple[Array, Array]  # x, y
 
 
 class Channel(NamedTuple):
@@ -53,9 +50,18 @@ class Channel(NamedTuple):
     memory: Array
 
 
-def channel_at(kind: Numbers, *at: Coordinates) -> Channel:
-    """The channels of each kind of chart at its coordinates; at: for RISING, STEEP, ..."""
-    return Channel(*_chosen(kind, [chart(*xy) for chart, xy in zip(_CHARTS, at, strict=False)]))
+class Place(NamedTuple):
+    """Coordinates in one system, and log |d(p01, p11) / d(x, y)|."""
+
+    x: Array
+    y: Array
+    log_jacobian: Array
+
+
+def channel_at(system: Numbers, *at: tuple[Array, Array]) -> Channel:
+    """The channels at coordinates; at: (x, y) for RISING, STEEP, ..., of which `system` chooses."""
+    makers = _rising, _steep, _falling, _rows
+    return Channel(*_chosen(system, [make(*xy) for make, xy in zip(makers, at, strict=False)]))
 
 
 def _rising(x: Array, y: Array) -> Channel:
@@ -91,30 +97,25 @@ def _rows(x: Array, y: Array) -> Channel:
     return Channel(p01, p00, p11, p10, p11 - p01)
 
 
-_CHARTS = _rising, _steep, _falling, _rows
-
-
-def places(channel: Channel) -> tuple[tuple[Array, Array, Array], ...]:
-    """Of all charts: x, y and log |d(p01, p11) / d(x, y)| of channels.
-
-    RISING is for m > 0, STEEP and FALLING are for m < 0; elsewhere they say nothing.
-    """
+def places(channel: Channel) -> tuple[Place, Place, Place, Place]:
+    """Where channels are in all systems; RISING says nothing for m < 0, STEEP and FALLING nothing
+    for m > 0."""
     p01, p00, p11, p10, memory = channel
     up, down, stay0, stay1 = (jnp.log(p) for p in (p01, p10, p00, p11))
-    moves, depth = jnp.log(p01 + p10), jnp.log(jnp.abs(memory))
+    leaves, depth = jnp.log(p01 + p10), jnp.log(jnp.abs(memory))
     odds = up - down
-    rising = odds, depth - moves, depth + up + down
-    steep = stay1 - stay0, jnp.log(p11 + p00) - depth, stay0 + stay1 + depth
     # 1 - S(y) = p00 (p01 + p10) / p10 where p01 > p10, or the states exchanged
-    high = p01 > p10
-    other = jnp.where(high, stay0 - down, stay1 - up)
-    falling = odds, depth + jnp.abs(odds) - other - moves, depth + up + down + other
-    rows = up - stay0, stay1 - down, up + stay0 + down + stay1
-    return rising, steep, falling, rows
+    other = jnp.where(p01 > p10, stay0 - down, stay1 - up)
+    return (
+        Place(odds, depth - leaves, depth + up + down),
+        Place(stay1 - stay0, jnp.log(p11 + p00) - depth, stay0 + stay1 + depth),
+        Place(odds, depth + jnp.abs(odds) - other - leaves, depth + up + down + other),
+        Place(up - stay0, stay1 - down, up + stay0 + down + stay1),
+    )
 
 
-def slopes(kind: Numbers, *at: Coordinates) -> tuple[Array, ...]:
-    """d b0 / dx, d b0 / dy, dm / dx, dm / dy, and the gradient of log |d(p01, p11) / d(x, y)|."""
+def slopes(system: Numbers, *at: tuple[Array, Array]) -> tuple[Array, ...]:
+    """d b0 / dx, d b0 / dy, dm / dx, dm / dy, and the gradient of the log Jacobian; not of ROWS."""
 
     def rising(x: Array, y: Array) -> tuple[Array, ...]:
         share, one = sigmoid(x), sigmoid(y)
@@ -124,40 +125,27 @@ def slopes(kind: Numbers, *at: Coordinates) -> tuple[Array, ...]:
     def steep(x: Array, y: Array) -> tuple[Array, ...]:
         share, one, other = sigmoid(x), sigmoid(y), sigmoid(-y)
         wide, tilt, sums = share * (1 - share), 1 - 2 * share, 1 + other  # p01 + p10
-        level = one * other
-        return (
-            wide * one / sums,
-            -tilt * level / sums**2,
-            jnp.zeros_like(x),
-            level,
-            tilt,
-            2 - 3 * one,
-        )
+        level, none = one * other, jnp.zeros_like(x)
+        return wide * one / sums, -tilt * level / sums**2, none, level, tilt, 2 - 3 * one
 
     def falling(x: Array, y: Array) -> tuple[Array, ...]:
         share, one, other = sigmoid(x), sigmoid(y), sigmoid(-y)
-        side, memory = jnp.sign(x), -jnp.exp(-jnp.abs(x)) * one
+        side, memory, none = jnp.sign(x), -jnp.exp(-jnp.abs(x)) * one, jnp.zeros_like(x)
         bend = memory / (1 - memory)
-        return (
-            share * (1 - share),
-            jnp.zeros_like(x),
-            -side * memory,
-            memory * other,
-            1 - 2 * share - side * (1 - bend),
-            other - one - bend * other,
-        )
+        tilts = 1 - 2 * share - side * (1 - bend), other - one - bend * other
+        return share * (1 - share), none, -side * memory, memory * other, *tilts
 
-    charts = rising, steep, falling
-    return _chosen(kind, [chart(*xy) for chart, xy in zip(charts, at, strict=True)])
+    makers = rising, steep, falling
+    return _chosen(system, [make(*xy) for make, xy in zip(makers, at, strict=True)])
 
 
-def _chosen(kind: Numbers, charts: Sequence[Iterable[Array]]) -> tuple[Array, ...]:
-    """Of what the charts give, that of the one that is asked for."""
+def _chosen(system: Numbers, found: Sequence[Iterable[Array]]) -> tuple[Array, ...]:
+    """Of what the systems give, that of the one that is asked for."""
 
     def chosen(values: tuple[Array, ...]) -> Array:
-        found = values[-1]
+        best = values[-1]
         for number in range(len(values) - 2, -1, -1):
-            found = jnp.where(kind == number, values[number], found)
-        return found
+            best = jnp.where(system == number, values[number], best)
+        return best
 
-    return tuple(chosen(values) for values in zip(*charts, strict=True))
+    return tuple(chosen(values) for values in zip(*found, strict=True))
