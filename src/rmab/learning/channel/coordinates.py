@@ -1,17 +1,16 @@
 """Coordinates of channels in which posteriors are nearly normal.
 
 A channel is known by p01 and p11, m = p11 - p01 the memory. With p10 = 1 - p11, p00 = 1 - p01, the
-stationary belief b0 = p01 / (p01 + p10) and S(x) = 1 / (1 + e^-x), there are four systems (x, y):
+stationary belief b0 = p01 / (p01 + p10) and S(x) = 1 / (1 + e^-x), there are three systems (x, y):
 
     RISING   m > 0:   b0 = S(x),             m = S(y)
     STEEP    m < 0:   p11 / (1 + m) = S(x),  1 + m = S(y)
     FALLING  m < 0:   b0 = S(x),             m = -e^-|x| S(y)
-    ROWS              p01 = S(x),            p11 = S(y)
 
 All real numbers are allowed. Observations at long gaps tell b0 alone: they leave y open and not x
 in RISING and FALLING. Where m is near -1, b0 is near 1/2 whatever is known: there FALLING has a
-kink, |x|, and STEEP serves. Observations one slot apart tell the rows by themselves. Every
-probability is a sum of positive terms, so that it is accurate however small it is.
+kink, |x|, and STEEP serves. Every probability is a sum of positive terms, so that it is accurate
+however small it is.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from rmab.learning.randomness import Numbers
 __all__ = [
     "FALLING",
     "RISING",
-    "ROWS",
     "STEEP",
     "Channel",
     "Place",
@@ -37,7 +35,7 @@ __all__ = [
     "slopes",
 ]
 
-RISING, STEEP, FALLING, ROWS = 0, 1, 2, 3
+RISING, STEEP, FALLING = 0, 1, 2
 
 
 class Channel(NamedTuple):
@@ -59,9 +57,9 @@ class Place(NamedTuple):
 
 
 def channel_at(system: Numbers, *at: tuple[Array, Array]) -> Channel:
-    """The channels at coordinates; at: (x, y) for RISING, STEEP, ..., of which `system` chooses."""
-    makers = _rising, _steep, _falling, _rows
-    return Channel(*_chosen(system, [make(*xy) for make, xy in zip(makers, at, strict=False)]))
+    """The channels at coordinates; at: (x, y) for each system, of which `system` chooses."""
+    makers = _rising, _steep, _falling
+    return Channel(*_chosen(system, [make(*xy) for make, xy in zip(makers, at, strict=True)]))
 
 
 def _rising(x: Array, y: Array) -> Channel:
@@ -92,12 +90,7 @@ def _falling(x: Array, y: Array) -> Channel:
     )
 
 
-def _rows(x: Array, y: Array) -> Channel:
-    p01, p00, p11, p10 = sigmoid(x), sigmoid(-x), sigmoid(y), sigmoid(-y)
-    return Channel(p01, p00, p11, p10, p11 - p01)
-
-
-def places(channel: Channel) -> tuple[Place, Place, Place, Place]:
+def places(channel: Channel) -> tuple[Place, Place, Place]:
     """Where channels are in all systems; RISING says nothing for m < 0, STEEP and FALLING nothing
     for m > 0."""
     p01, p00, p11, p10, memory = channel
@@ -110,12 +103,11 @@ def places(channel: Channel) -> tuple[Place, Place, Place, Place]:
         Place(odds, depth - leaves, depth + up + down),
         Place(stay1 - stay0, jnp.log(p11 + p00) - depth, stay0 + stay1 + depth),
         Place(odds, depth + jnp.abs(odds) - other - leaves, depth + up + down + other),
-        Place(up - stay0, stay1 - down, up + stay0 + down + stay1),
     )
 
 
 def slopes(system: Numbers, *at: tuple[Array, Array]) -> tuple[Array, ...]:
-    """d b0 / dx, d b0 / dy, dm / dx, dm / dy, and the gradient of the log Jacobian; not of ROWS."""
+    """d b0 / dx, d b0 / dy, dm / dx, dm / dy, and the gradient of the log Jacobian."""
 
     def rising(x: Array, y: Array) -> tuple[Array, ...]:
         share, one = sigmoid(x), sigmoid(y)

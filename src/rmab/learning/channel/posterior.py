@@ -8,16 +8,15 @@ systems of `coordinates` it is nearly normal around a mode.
 
 In each of RISING, STEEP and FALLING a mode is found by Fisher scoring, from the best of a fixed set
 of points; where there may be two modes of m < 0, from where `moments` says that they would be. A
-place is proposed from one of three laws:
+place is proposed from one of two laws:
 
     near    a bivariate t around one of the modes, each about as often as its share of the posterior
             is by Laplace's method;
     along   m from the law of the cells of `moments`, x along the ridge: roughly the posterior
-            itself where that is a thin curve, a plateau, or cut off by an edge;
-    rows    a bivariate t of the log odds of p01 and p11, as pairs one slot apart alone tell them.
+            itself where that is a thin curve, a plateau, or cut off by an edge.
 
 A Metropolis chain goes from place to place with probability min(1, w(new) / w(now)), w = posterior
-/ density of all laws together: the same channel may come from several. Places do not depend on the
+/ density of both laws together: the same channel may come from either. Places do not depend on the
 chain, so all are evaluated at once, and nothing is remembered from one draw to the next.
 
 Reference: L. Tierney, "Markov chains for exploring posterior distributions", Ann. Stat. 22, 1994;
@@ -39,7 +38,6 @@ from jax.nn import sigmoid, softmax
 from rmab.learning.channel.coordinates import (
     FALLING,
     RISING,
-    ROWS,
     STEEP,
     Channel,
     channel_at,
@@ -52,7 +50,7 @@ from rmab.learning.randomness import Draws, Numbers
 
 __all__ = ["draw_channels", "mean_channels"]
 
-_ALONG = 4  # the law beside those named after systems
+_ALONG = 3  # the law beside those around the modes of three systems
 _SYSTEMS = np.array([RISING, STEEP, FALLING])[:, None, None]
 _MAX_COORDINATE = 30.0  # e^-60 and its inverse are numbers of single precision
 _NEVER = -1e30  # the log of a weight that is never taken
@@ -62,43 +60,22 @@ _NEVER = -1e30  # the log of a weight that is never taken
 class _Tuning:
     """What was chosen by trial, for calibrated draws at little cost."""
 
-    # The chain has so many places, the one where it begins among them.
-    places: int = 11
-    # With a prior under 1 there are 1 / prior times as many, the prior taken as this or more.
-    min_prior: float = 0.1
-    # This share of places comes from the laws `along` and `rows` together.
-    wide: float = 0.25
-    # So much does where modes may mislead: little is known of the rows, there may be two modes of
-    # m < 0, or the prior is under 1.
-    wider: float = 0.5
-    # The law `rows` has this share of the two.
-    rows: float = 0.5
-    # It has this one where little is known of the rows.
-    few_rows: float = 0.1
-    # Little is known of the rows where there are more pairs than this,
-    several_pairs: float = 100.0
-    # and a smaller share than this of them is one slot apart.
-    direct_share: float = 0.05
-    # There may be two modes of m < 0 where pairs at even gaps are more than this.
-    even_pairs: float = 20.0
-    # Modes do not mislead where the squares of the shares of cells sum up to this.
-    concentration: float = 0.5
-    # Around each mode there is this share of the other places, or more.
-    mode: float = 0.08
-    # The t laws have so many degrees of freedom.
-    freedom: int = 4
-    # They have so many with a prior under 1.
-    low_prior_freedom: int = 1
-    # A mean is taken over so many places for each mode.
-    nodes: int = 48
-    # Fisher scoring takes so many turns.
-    turns: int = 5
-    # It takes so many more
-    more_turns: int = 8
-    # where there are more pairs than this.
-    many_pairs: float = 5000.0
-    # A turn goes no further than this in a coordinate.
-    max_step: float = 3.0
+    places: int = 11  # The chain has so many, the one where it begins among them.
+    min_prior: float = 0.1  # 1 / prior times as many with a prior under 1, which counts as this.
+    wide: float = 0.25  # This share of places comes from the law `along`,
+    wider: float = 0.5  # and this one where modes may mislead.
+    several_pairs: float = 100.0  # Rows are little known where there are more pairs than this
+    direct_share: float = 0.05  # and a smaller share than this of them is one slot apart.
+    even_pairs: float = 20.0  # Two modes of m < 0 need so many pairs at even gaps.
+    concentration: float = 0.5  # No mode misleads where squared shares of cells sum up to this.
+    mode: float = 0.08  # The law `near` gives each mode this share or more.
+    freedom: int = 4  # The t laws have so many degrees of freedom,
+    low_prior_freedom: int = 1  # and so many with a prior under 1.
+    nodes: int = 48  # A mean is taken over so many places for each mode.
+    turns: int = 5  # Fisher scoring takes so many turns,
+    more_turns: int = 8  # and so many more
+    many_pairs: float = 5000.0  # where there are more pairs than this.
+    max_step: float = 3.0  # A turn goes no further than this in a coordinate.
 
 
 _TUNING = _Tuning()
@@ -121,20 +98,11 @@ class _Tails(NamedTuple):
     memory: Array | None  # (n, trials); None for no longer
 
 
-class _Rows(NamedTuple):
-    """The log odds of p01 and p11 by pairs one slot apart alone, (2, n, trials) each."""
-
-    mean: Array
-    spread: Array
-
-
 class _Laws(NamedTuple):
-    """Shares of the laws, (n, trials): wide, of `along` and `rows` together; rows, in these; modes,
-    (3, n, trials), of each among `near`; and the degrees of freedom of t laws."""
+    """Shares of the laws, and the degrees of freedom of t distributions."""
 
-    wide: Array
-    rows: Array
-    modes: Array
+    along: Array  # (n, trials)
+    modes: Array  # (3, n, trials), of each mode in `near`
     freedom: int
 
 
@@ -145,7 +113,6 @@ class _Posterior(NamedTuple):
     fit: _Fit
     cells: Array
     tails: _Tails
-    rows: _Rows
     laws: _Laws
 
 
@@ -165,14 +132,13 @@ def draw_channels(counts: Array, prior: tuple[float, float], draws: Draws) -> tu
     """
     size = math.ceil(_TUNING.places / max(_TUNING.min_prior, min(1.0, *prior)))
     posterior = _approximated(counts, prior)
-    wide, rows, modes, _ = posterior.laws
+    share, modes, _ = posterior.laws
     lead = (size, *counts.shape[3:-1])
     which, radius, angle, depth, luck = (draws.uniform(*lead) for _ in range(5))
-    is_wide = which < wide
-    which = jnp.where(is_wide, which / wide, (which - wide) / (1 - wide))
+    along = which < share
+    which = jnp.where(along, which / share, (which - share) / (1 - share))
     near = jnp.where(which < modes[0], RISING, jnp.where(which < 1 - modes[2], STEEP, FALLING))
-    law = jnp.where(is_wide, jnp.where(which < rows, ROWS, _ALONG), near)
-    which = (which - rows) / (1 - rows)
+    law = jnp.where(along, _ALONG, near)
     drawn = law, which, radius, angle, depth, jnp.log(luck)
     law, *uniforms, luck = _computed_once(posterior.observed, *drawn)
     found = _proposed(posterior, law, _Uniforms(*uniforms))
@@ -194,9 +160,9 @@ def mean_channels(counts: Array, prior: tuple[float, float]) -> tuple[Array, Arr
     even = [node / node.size, *(node * step % 1 for step in steps)]
     radius, angle, depth, which = (jnp.asarray(x[:, None, None], jnp.float32) for x in even)
     turn = np.arange(node.size)[:, None, None]
-    law = np.where(turn % 4 == 0, np.where(turn // 4 % 2 == 0, ROWS, _ALONG), turn % 3)
+    law = np.where(turn % 4 == 0, _ALONG, turn % 3)
     posterior = _approximated(counts, prior)
-    shares = jnp.float32(0.25), jnp.float32(0.5), jnp.full((3, 1, 1), 1 / 3)  # those of `law`
+    shares = jnp.float32(1 / 4), jnp.full((3, 1, 1), 1 / 3)  # those of `law`
     posterior = posterior._replace(laws=_Laws(*shares, posterior.laws.freedom))
     p01, p11, weight = _proposed(posterior, law, _Uniforms(which, radius, angle, depth))
     weight = jnp.exp(weight - weight.max(0))
@@ -215,7 +181,6 @@ def _approximated(counts: Array, prior: tuple[float, float]) -> _Posterior:
     # The posterior has tails like those of p01^rises and p10^falls, p00^stays0 and p11^stays1.
     fewest = jnp.minimum(by.rises, by.falls), jnp.minimum(by.stays0, by.stays1)
     tails = jnp.maximum(1, 1 / (1 + jnp.stack(fewest)))
-    direct = counts[0] + np.array(prior[::-1], np.float32)[:, None, None]  # by next state
     few = totals.direct0 + totals.direct1 < _TUNING.direct_share * totals.pairs
     few = ((totals.pairs > _TUNING.several_pairs) & few) | two_modes
     misled = low_prior | (few & (along.concentration < _TUNING.concentration))
@@ -224,10 +189,8 @@ def _approximated(counts: Array, prior: tuple[float, float]) -> _Posterior:
         fit=fit,
         cells=along.shares,
         tails=_Tails(tails, jnp.maximum(1, tails.max(0) / 2) if min(prior) < 0.5 else None),
-        rows=_Rows(jnp.log(direct[:, 1] / direct[:, 0]), jnp.sqrt((1 / direct).sum(1))),
         laws=_Laws(
-            wide=jnp.where(misled, _TUNING.wider, _TUNING.wide),
-            rows=jnp.where(few, _TUNING.few_rows, _TUNING.rows),
+            along=jnp.where(misled, _TUNING.wider, _TUNING.wide),
             modes=_mode_shares(observed, fit),
             freedom=_TUNING.low_prior_freedom if low_prior else _TUNING.freedom,
         ),
@@ -247,7 +210,7 @@ def _starts(along: Cells, two_modes: Array, x: Array, y: Array) -> tuple[Array, 
     """
     b0, memory, found = along.agreement
     p01, p10 = b0 * (1 - memory), (1 - b0) * (1 - memory)
-    _, steep, falling, _ = places(Channel(p01, 1 - p01, 1 - p10, p10, memory))
+    _, steep, falling = places(Channel(p01, 1 - p01, 1 - p10, p10, memory))
     far, near = two_modes & found
     x = jnp.stack([x[0], jnp.where(far, steep.x[0], x[1]), jnp.where(near, falling.x[1], x[2])])
     y = jnp.stack([y[0], jnp.where(far, steep.y[0], y[1]), jnp.where(near, falling.y[1], y[2])])
@@ -297,7 +260,7 @@ def _fit(observed: Observations, prior: tuple[float, float], x: Array, y: Array)
 def _mode_shares(observed: Observations, fit: _Fit) -> Array:
     """The shares of the modes in the posterior, (3, n, trials), by Laplace's method."""
     channel = channel_at(_SYSTEMS, *_by_system(fit.x, fit.y))
-    spreads = [place.log_jacobian[system] for system, place in enumerate(places(channel)[:3])]
+    spreads = [place.log_jacobian[system] for system, place in enumerate(places(channel))]
     height = log_likelihood(observed, channel) + jnp.stack(spreads)
     height = height - jnp.log(fit.xx) - jnp.log(fit.yy)
     height = jnp.where(height > _NEVER, height, _NEVER)
@@ -309,9 +272,9 @@ def _proposed(
 ) -> tuple[Array, Array, Array]:
     """p01, p11 and the log of posterior / density, each (places, n, trials).
 
-    law: that of each place, a system's number for the mode in it, ROWS or _ALONG.
+    law: that of each place, a system's number for the mode in it, or _ALONG.
     """
-    observed, rows = posterior.observed, posterior.rows
+    observed = posterior.observed
 
     def of_mode(value: Array) -> Array:
         return jnp.where(law == RISING, value[0], jnp.where(law == STEEP, value[1], value[2]))
@@ -321,23 +284,21 @@ def _proposed(
     along, across = _direction(uniforms.angle)
     y = mode.y + far * across / mode.yy
     x = mode.x + (far * along - mode.xy * (y - mode.y)) / mode.xx
-    by_rows, by_ridge = law == ROWS, law == _ALONG
-    x = jnp.where(by_rows, rows.mean[0] + rows.spread[0] * far * along, x)
-    y = jnp.where(by_rows, rows.mean[1] + rows.spread[1] * far * across, y)
+    by_ridge = law == _ALONG
     place = pick_memory(posterior.cells, posterior.tails.memory, uniforms.cell, uniforms.depth)
     (place,) = _computed_once(observed, place)
     level = 2 * jnp.log(jnp.abs(place) / (1 - jnp.abs(place)))  # the log odds of |m|
     y = jnp.where(by_ridge, jnp.where(place > 0, level, -level), y)
     system = jnp.where(by_ridge, jnp.where(place > 0, RISING, STEEP), law)
     x, y = (jnp.clip(v, -_MAX_COORDINATE, _MAX_COORDINATE) for v in (x, y))
-    memory = channel_at(system, *[(x, y)] * 4).memory
+    memory = channel_at(system, *[(x, y)] * 3).memory
     system, memory, x, y = _computed_once(observed, system, memory, x, y)
     tails = jnp.where(memory > 0, posterior.tails.x[0], posterior.tails.x[1])
     middle, spread = ridge(observed, memory, tails)
     on_ridge = jnp.clip(middle + spread * far * along, -_MAX_COORDINATE, _MAX_COORDINATE)
     x = jnp.where(by_ridge, on_ridge, x)
     x, middle, spread = _computed_once(observed, x, middle, spread)
-    channel = channel_at(system, *[(x, y)] * 4)
+    channel = channel_at(system, *[(x, y)] * 3)
     weight = log_likelihood(observed, channel) - _log_density(posterior, channel, middle, spread)
     p01, p11 = jnp.minimum(channel.p01, 1), jnp.minimum(channel.p11, 1)  # sums are rounded
     # Where rounding took off more than is allowed for, far from the modes, there is no number.
@@ -347,20 +308,13 @@ def _proposed(
 def _log_density(posterior: _Posterior, channel: Channel, middle: Array, spread: Array) -> Array:
     """Of proposals at channels, with respect to p01 and p11; middle, spread: x on the ridge."""
     fit, laws = posterior.fit, posterior.laws
-    *systems, rows = places(channel)
+    systems = places(channel)
     near = []
     for system, (x, y, _) in enumerate(systems):
         dx, dy = x - fit.x[system], y - fit.y[system]
         z, h = fit.xx[system] * dx + fit.xy[system] * dy, fit.yy[system] * dy
         height = laws.modes[system] * fit.xx[system] * fit.yy[system]
-        near.append((1 - laws.wide) * height * _t2(z, h, laws.freedom))
-    mean, wide = posterior.rows
-    z, h = (rows.x - mean[0]) / wide[0], (rows.y - mean[1]) / wide[1]
-    by_rows = laws.wide * laws.rows * _t2(z, h, laws.freedom) / (wide[0] * wide[1])
-
-    def beside(system: int, log_jacobian: Array) -> Array:
-        return jnp.exp(jnp.clip(systems[system].log_jacobian - log_jacobian, -80, 80))
-
+        near.append((1 - laws.along) * height * _t2(z, h, laws.freedom))
     up = channel.memory > 0
     x = jnp.where(up, systems[RISING].x, systems[STEEP].x)
     level = jnp.where(up, systems[RISING].y, -systems[STEEP].y) / 2
@@ -368,12 +322,12 @@ def _log_density(posterior: _Posterior, channel: Channel, middle: Array, spread:
     level = memory_density(posterior.cells, posterior.tails.memory, size, rest, up)
     (level,) = _computed_once(posterior.observed, level)
     level = level * size * rest / 2  # with respect to y
-    by_ridge = laws.wide * (1 - laws.rows) * _t(x - middle, spread, laws.freedom) * level
-    rising = near[RISING] + by_ridge + by_rows * beside(RISING, rows.log_jacobian)
-    falling = near[FALLING] + by_rows * beside(FALLING, rows.log_jacobian)
-    falling = falling + (near[STEEP] + by_ridge) * beside(FALLING, systems[STEEP].log_jacobian)
-    log_jacobian = jnp.where(up, systems[RISING].log_jacobian, systems[FALLING].log_jacobian)
-    return jnp.log(jnp.where(up, rising, falling)) - log_jacobian
+    along = laws.along * _t(x - middle, spread, laws.freedom) * level
+    jacobian = [place.log_jacobian for place in systems]
+    relative = jnp.exp(jnp.clip(jacobian[FALLING] - jacobian[STEEP], -80, 80))
+    falling = near[FALLING] + (near[STEEP] + along) * relative
+    density = jnp.log(jnp.where(up, near[RISING] + along, falling))
+    return density - jnp.where(up, jacobian[RISING], jacobian[FALLING])
 
 
 def _computed_once(observed: Observations, *values: Array) -> tuple[Array, ...]:
