@@ -84,7 +84,7 @@ def allowed(n_states: int, matrices: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("gaps", ["1 to 12", "mostly long", "played often"])
-@pytest.mark.parametrize(("pairs", "prior"), [(30, 1.0), (300, 5.0), (10_000, 0.5)])
+@pytest.mark.parametrize(("pairs", "prior"), [(30, 1.0), (10_000, 0.5)])
 def test_draws_are_calibrated(gaps, pairs, prior):
     """The truth is exchangeable with the draws: simulation-based calibration."""
     assert (abs(deviation(3, prior, pairs, gaps, 256)) < allowed(3, 256)).all()

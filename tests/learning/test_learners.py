@@ -52,14 +52,14 @@ def test_posterior_is_calibrated(prior):
     """Truth from the prior, counts from the truth: the truth's rank among posterior draws is
     uniform (Talts et al. 2018, simulation-based calibration)."""
     replicates, per_rank = 3000, 9
-    looks = np.array([0, 1, 7, 60, 2000])  # one sample size for each arm
+    observations = np.array([0, 1, 7, 60, 2000])  # one sample size for each arm
     rng = np.random.default_rng(5)
-    truth = rng.beta(prior[0], prior[1], (2, looks.size, replicates))
-    good = rng.binomial(looks[:, None], truth)
-    seen = np.stack([looks[:, None] - good, good], axis=1)  # (2, 2, N, replicates)
+    truth = rng.beta(prior[0], prior[1], (2, observations.size, replicates))
+    good = rng.binomial(observations[:, None], truth)
+    seen = np.stack([observations[:, None] - good, good], axis=1)  # (2, 2, N, replicates)
     columns = np.repeat(seen, per_rank, axis=-1)
     got = thompson(evidence(columns), draws(columns.shape[-1]), prior=prior)
-    posterior = np.asarray(got.passive[:, 1]).reshape(2, looks.size, replicates, per_rank)
+    posterior = np.asarray(got.passive[:, 1]).reshape(2, observations.size, replicates, per_rank)
     rank = (posterior < truth[..., None]).sum(-1)  # 0..per_rank
     for of_state in rank:
         for of_arm in of_state:
