@@ -8,6 +8,10 @@ Thirteen rounds are the fewest that its authors found to pass TestU01's BigCrush
 Gammas come by Marsaglia and Tsang's rejection, vectorised: every attempt has its own counter,
 so the accepted value does not depend on the rest of the batch.
 
+Binomials come from one uniform each: by the sum of their probabilities where the mean is small, and
+else by the Cornish-Fisher quantile with one term, rounded. Rounding adds 1/12 to the variance,
+which is taken off before (Sheppard). The law is then wrong by less than half a percent in all.
+
 Reference: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011;
 G. Marsaglia and W. Tsang, "A simple method for generating gamma variables", ACM TOMS 26, 2000.
 """
@@ -15,6 +19,8 @@ G. Marsaglia and W. Tsang, "A simple method for generating gamma variables", ACM
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -43,6 +49,9 @@ __all__ = [
 ROUNDS = 13
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 AGAIN = 0xFFFFFFFE  # the counter of the keys of `Draws.again`: no episode has this number
+TINY = 1e-30  # keeps 0 / 0 away from chances of what cannot be
+SMALL_MEAN = 6.0  # of a binomial, up to which its probabilities are summed
+TERMS = 18  # of that sum: a chance of 1e-4 at most is left
 ATTEMPTS = 64  # counters kept for one gamma's rejections; a first try fails 1 time in 20
 
 # What a stream of numbers is for.
@@ -165,10 +174,49 @@ class Draws:
         """Beta(a, b) for each entry of a and b (..., trials): a Dirichlet of two states."""
         return self.dirichlet(jnp.stack(jnp.broadcast_arrays(a, b)), least)[0]
 
-    def again(self, times: Array) -> Draws:
+    def multinomial(self, counts: Array, weights: Sequence[Array]) -> list[Array]:
+        """Counts (..., trials) split by weights, each (..., trials).
+
+        A count n that is not whole, as weighted agents give, is split as ceil(n) parts of equal
+        size: the mean is right, and the variance is at most that of n whole parts.
+        """
+        left = jnp.ceil(counts)
+        size = jnp.where(left > 0, counts / jnp.maximum(left, 1), 0)
+        rests = list(accumulate(reversed(weights)))[::-1]
+        split: list[Array] = []
+        words: list[Array] = []
+        for weight, rest in zip(weights[:-1], rests, strict=False):
+            words = words or [unit(word) for word in self._words(counts.shape)]
+            split.append(_binomial(left, weight / jnp.maximum(rest, TINY), words.pop()))
+            left = left - split[-1]
+        return [part * size for part in (*split, left)]
+
+    def _words(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
+        return threefry(self._key, self._episode, self._counters(shape))
+
+    def again(self, times: Array | int) -> Draws:
         """Draws that share no numbers with these or with those of another count of times."""
         key = Key(*threefry(self._key, jnp.uint32(AGAIN), jnp.asarray(times, jnp.uint32)))
         return Draws(key, self._episode, self._wanted)
+
+
+def _binomial(count: Array, chance: Array, uniform: Array) -> Array:
+    """Binomial(count, chance) for whole counts, from one uniform number each."""
+    often = chance > 0.5
+    p = jnp.minimum(chance, 1 - chance)
+    mean, odds = count * p, p / (1 - p)
+    term = summed = jnp.exp(count * jnp.log1p(-p))
+    passed = jnp.where(uniform > summed, 1.0, 0.0)
+    for k in range(1, TERMS):
+        term = term * (count * odds * (1 / k) - odds * ((k - 1) / k))  # odds (count - k + 1) / k
+        summed = summed + term
+        passed = passed + jnp.where(uniform > summed, 1.0, 0.0)
+    normal = jnp.float32(math.sqrt(2)) * lax.erf_inv(2 * uniform - 1)
+    spread = jnp.sqrt(jnp.maximum(mean * (1 - p) - 1 / 12, 0))
+    skewed = (1 - 2 * p) * (normal * normal - 1) / 6
+    quantile = jnp.floor(mean + spread * normal + skewed + 0.5)
+    some = jnp.clip(jnp.where(mean < SMALL_MEAN, passed, quantile), 0, count)
+    return jnp.where(often, count - some, some)
 
 
 def seed_words(seed: int) -> Array:

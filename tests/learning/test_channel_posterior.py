@@ -1,4 +1,4 @@
-"""Draws given looks at any gaps: against numeric integration, Betas, and by calibration."""
+"""Draws given observations at any gaps: against numeric integration, Betas, and by calibration."""
 
 from functools import cache
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rmab.learning.channel_posterior import draw_channels, mean_channels
+from rmab.learning.channel.posterior import draw_channels, mean_channels
 from rmab.random import Draws, seed_words, stream
 
 GAPS = 32
@@ -84,7 +84,7 @@ def some_counts(*entries):
 
 LATE = GAPS + 1
 CASES = {
-    "no looks": some_counts(),
+    "no observations": some_counts(),
     "one crossing after two slots": some_counts((2, 0, 1, 1)),
     "two modes": some_counts((2, 0, 0, 40), (2, 0, 1, 8), (2, 1, 0, 6), (2, 1, 1, 46)),
     "a curve": some_counts((LATE, 0, 0, 700), (LATE, 1, 1, 300)),
@@ -134,12 +134,12 @@ def test_moments_are_those_of_numeric_integration(name, prior):
         assert abs(float(mean[0, 0]) - exact) < 0.15 * wide
 
 
-@pytest.mark.parametrize("looks", [0, 4, 60, 4000])
+@pytest.mark.parametrize("observations", [0, 4, 60, 4000])
 @pytest.mark.parametrize("prior", [(1.0, 1.0), SKEWED])
-def test_looks_in_consecutive_slots_alone_give_betas(looks, prior):
+def test_observations_in_consecutive_slots_alone_give_betas(observations, prior):
     chances = np.array([[0.7, 0.3], [0.05, 0.95]])
     counts = np.zeros((GAPS + 1, 2, 2))
-    counts[0] = np.round(looks * chances)
+    counts[0] = np.round(observations * chances)
     drawn = sampler(prior)(np.repeat(counts[..., None], WIDTH, -1), seed=5)
     for state in (0, 1):
         law = stats.beta(prior[0] + counts[0, state, 1], prior[1] + counts[0, state, 0])
@@ -171,13 +171,13 @@ def chosen_gaps(pattern, rng):
     return weights / weights.sum(0)
 
 
-def simulated(p01, p11, looks, pattern, rng):
+def simulated(p01, p11, observations, pattern, rng):
     """Counts (G + 1, 2, 2, WIDTH) of that many pairs; a share of them, drawn, begins in 0."""
     chances = g_step(p01, p11)
     weights = chosen_gaps(pattern, rng)
-    from_zero = rng.binomial(looks, rng.uniform(0.1, 0.9, WIDTH))
+    from_zero = rng.binomial(observations, rng.uniform(0.1, 0.9, WIDTH))
     counts = np.zeros(chances.shape)
-    for start, number in enumerate((from_zero, looks - from_zero)):
+    for start, number in enumerate((from_zero, observations - from_zero)):
         for trial in range(WIDTH):
             seen = rng.multinomial(number[trial], weights[:, trial])
             up = rng.binomial(seen, np.clip(chances[:, start, 1, trial], 0, 1))
@@ -202,33 +202,35 @@ def ranks_fit(drawn, p01, p11):
     return values
 
 
-@pytest.mark.parametrize("looks", [0, 1, 3, 10, 30, 100, 1000, 10_000, 100_000, 1_000_000])
-def test_draws_are_calibrated_at_every_number_of_looks(looks):
-    rng = np.random.default_rng(looks + 11)
+@pytest.mark.parametrize("observations", [0, 1, 3, 10, 30, 100, 1000, 10_000, 100_000, 1_000_000])
+def test_draws_are_calibrated_at_every_number_of_observations(observations):
+    rng = np.random.default_rng(observations + 11)
     for pattern in PATTERNS:
         p01, p11 = rng.uniform(size=(2, WIDTH))
-        drawn = sampler((1.0, 1.0))(simulated(p01, p11, looks, pattern, rng), seed=looks)
+        drawn = sampler((1.0, 1.0))(
+            simulated(p01, p11, observations, pattern, rng), seed=observations
+        )
         assert min(ranks_fit(drawn, p01, p11)) > 1e-4, pattern
 
 
 @pytest.mark.parametrize(
     "prior", [(0.5, 0.5), (100.0, 100.0), (0.5, 3.0)], ids=["sure", "independent", "low"]
 )
-@pytest.mark.parametrize("looks", [3, 100, 3000, 1_000_000])
-def test_near_deterministic_and_near_independent_channels_are_calibrated(prior, looks):
-    rng = np.random.default_rng(looks + 107)
+@pytest.mark.parametrize("observations", [3, 100, 3000, 1_000_000])
+def test_near_deterministic_and_near_independent_channels_are_calibrated(prior, observations):
+    rng = np.random.default_rng(observations + 107)
     for pattern in ("consecutive", "random plays", "pairs", "up to twelve", "seldom"):
         p01, p11 = rng.beta(prior[0], prior[1], size=(2, WIDTH))
-        drawn = sampler(prior)(simulated(p01, p11, looks, pattern, rng), seed=looks)
+        drawn = sampler(prior)(simulated(p01, p11, observations, pattern, rng), seed=observations)
         assert min(ranks_fit(drawn, p01, p11)) > 1e-4, pattern
 
 
-def waiting_by_state(p01, p11, looks, waits, rng):
+def waiting_by_state(p01, p11, observations, waits, rng):
     """Counts (G + 1, 2, 2, WIDTH) of one path each, with gaps drawn by the state last seen."""
     chances, trial = g_step(p01, p11), np.arange(WIDTH)
     counts = np.zeros(chances.shape)
     state = rng.integers(0, 2, WIDTH)
-    for _ in range(looks):
+    for _ in range(observations):
         gap = np.where(state == 0, *(rng.choice(wait, WIDTH) for wait in waits)) - 1
         after = (rng.uniform(size=WIDTH) < chances[gap, state, 1, trial]).astype(int)
         np.add.at(counts, (gap, state, after, trial), 1)
@@ -244,15 +246,17 @@ def waiting_by_state(p01, p11, looks, waits, rng):
 def test_gaps_that_depend_on_the_state_last_seen_leave_draws_calibrated(waits):
     """P^2(1, 1) is the same for p11 and p01 - p11: posteriors then have two modes where m < 0."""
     rng = np.random.default_rng(3)
-    for looks in (10, 40, 300, 3000):
+    for observations in (10, 40, 300, 3000):
         p01, p11 = rng.uniform(size=(2, WIDTH))
-        drawn = sampler((1.0, 1.0))(waiting_by_state(p01, p11, looks, waits, rng), seed=looks)
-        assert min(ranks_fit(drawn, p01, p11)) > 1e-4, looks
+        drawn = sampler((1.0, 1.0))(
+            waiting_by_state(p01, p11, observations, waits, rng), seed=observations
+        )
+        assert min(ranks_fit(drawn, p01, p11)) > 1e-4, observations
 
 
 @pytest.mark.parametrize("slots", [20, 300])
-def test_one_agents_looks_over_time_are_calibrated(slots):
-    """Looks of one path each, played at random; the first look's law does not depend on it."""
+def test_one_agents_observations_over_time_are_calibrated(slots):
+    """Observations of one path each, played at random; the law of the first is not the chain's."""
     rng = np.random.default_rng(slots)
     p01, p11 = rng.uniform(size=(2, WIDTH))
     chance = rng.uniform(0.15, 1, WIDTH)

@@ -1,6 +1,7 @@
 """Learners: a calibrated posterior, and upper bounds and elimination against plain formulas."""
 
 import math
+from itertools import combinations
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rmab.learning.learners import Evidence, survivors, thompson, ucb
+from rmab.learning.learners import WAITS, Evidence, count_kinds, survivors, thompson, ucb
 from rmab.model.arms import ArmKind
 from rmab.random import DRAWS, Draws, seed_words, stream
 
@@ -52,14 +53,14 @@ def test_posterior_is_calibrated(prior):
     """Truth from the prior, counts from the truth: the truth's rank among posterior draws is
     uniform (Talts et al. 2018, simulation-based calibration)."""
     replicates, per_rank = 3000, 9
-    looks = np.array([0, 1, 7, 60, 2000])  # one sample size for each arm
+    observations = np.array([0, 1, 7, 60, 2000])  # one sample size for each arm
     rng = np.random.default_rng(5)
-    truth = rng.beta(prior[0], prior[1], (2, looks.size, replicates))
-    good = rng.binomial(looks[:, None], truth)
-    seen = np.stack([looks[:, None] - good, good], axis=1)  # (2, 2, N, replicates)
+    truth = rng.beta(prior[0], prior[1], (2, observations.size, replicates))
+    good = rng.binomial(observations[:, None], truth)
+    seen = np.stack([observations[:, None] - good, good], axis=1)  # (2, 2, N, replicates)
     columns = np.repeat(seen, per_rank, axis=-1)
     got = thompson(evidence(columns), draws(columns.shape[-1]), prior=prior)
-    posterior = np.asarray(got.passive[:, 1]).reshape(2, looks.size, replicates, per_rank)
+    posterior = np.asarray(got.passive[:, 1]).reshape(2, observations.size, replicates, per_rank)
     rank = (posterior < truth[..., None]).sum(-1)  # 0..per_rank
     for of_state in rank:
         for of_arm in of_state:
@@ -76,6 +77,103 @@ def test_a_prior_far_below_one_gives_probabilities():
     for good in thompson(evidence(nothing), draws(27_000), prior=(0.01, 0.01)).passive[:, 1]:
         assert ((good >= 0) & (good <= 1)).all()
         assert abs(good.mean() - 0.5) < 4 * 0.5 / math.sqrt(good.size)
+
+
+def of_kinds(kinds: tuple[ArmKind, ...], counts: np.ndarray) -> Evidence:
+    """counts: (C, S, S, N, trials); all states pay alike."""
+    n_states, n_arms, n_trials = counts.shape[1], len(kinds), counts.shape[-1]
+    return Evidence(
+        counts=jnp.asarray(counts, jnp.float32),
+        visits=jnp.asarray(counts.sum((0, 2)), jnp.float32),
+        episode=jnp.ones(n_trials, jnp.int32),
+        rewards=jnp.ones((n_states, n_arms, 1)),
+        idle_rewards=jnp.zeros((n_states, n_arms, 1)),
+        plays=jnp.int32(1),
+        agents=1,
+        kinds=kinds,
+    )
+
+
+@pytest.mark.parametrize("prior", [1.0, 0.4])
+def test_rows_of_three_states_are_calibrated(prior):
+    """As for two states; an arm of two states beside it never goes to a third."""
+    replicates, per_rank, pairs = 2000, 9, np.array([0, 3, 400])
+    rng = np.random.default_rng(8)
+    truth = rng.dirichlet(np.full(3, prior), (3, 3, replicates))  # state, size, replicate, next
+    counts = rng.multinomial(pairs[:, None], truth)
+    counts = np.repeat(np.moveaxis(counts, -1, 1), per_rank, -1)  # (S, S, 3, trials)
+    counts = np.concatenate([counts, np.zeros_like(counts[:, :, :1])], axis=2)
+    kinds = (ArmKind(3, fully_observed=False, action_dependent=False),) * 3 + (CHANNEL,)
+    given = of_kinds(kinds, counts[None])
+    found = np.asarray(thompson(given, draws(counts.shape[-1]), prior=prior).passive)
+    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-5)
+    assert not found[:, 2, 3].any()
+    for size in range(3):
+        true = np.moveaxis(truth[:, size], -1, 1)
+        drawn = found[:, :, size].reshape(*true.shape, per_rank)
+        rank = (drawn < true[..., None]).sum(-1)
+        for s, to in np.ndindex(3, 3):
+            tally = np.bincount(rank[s, to], minlength=per_rank + 1)
+            assert stats.chisquare(tally).pvalue > RARE
+
+
+def test_a_fully_observed_arm_is_learnt_apart_for_both_actions():
+    counts = np.zeros((2, 2, 2, 2, 500), np.float32)
+    counts[0, :, :, 0] = [[[300], [100]], [[20], [380]]]  # after a play
+    counts[1, :, :, 0] = [[[40], [360]], [[200], [200]]]  # not played
+    counts[0, :, :, 1] = [[[500], [500]], [[100], [900]]]  # uncontrolled: all pairs stand here
+    kinds = tuple(ArmKind(2, fully_observed=True, action_dependent=x) for x in (True, False))
+    assert count_kinds(kinds) == 2
+    given = of_kinds(kinds, counts)
+    found = thompson(given, draws(500))
+    for got, pairs in (
+        (found.active[:, :, 0], counts[0, :, :, 0, 0]),
+        (found.passive[:, :, 0], counts[1, :, :, 0, 0]),
+        (found.active[:, :, 1], counts[0, :, :, 1, 0]),
+    ):
+        weights = pairs + 1
+        for s in (0, 1):
+            posterior = stats.beta(weights[s, 1], weights[s, 0])
+            assert stats.kstest(np.asarray(got)[s, 1], posterior.cdf).pvalue > RARE
+    np.testing.assert_array_equal(found.active[:, :, 1], found.passive[:, :, 1])
+    upper = ucb(given, draws(500))
+    mean = (counts[1, 1, 1, 0, 0] + 1) / (counts[1, 1, :, 0, 0].sum() + 2)
+    width = np.sqrt(np.log(4.0) / counts[1, :, :, 0, 0].sum())
+    assert upper.passive[1, 1, 0, 0] == pytest.approx(mean + width, rel=1e-5)
+
+
+def test_arms_of_all_kinds_and_sizes_stand_side_by_side():
+    """Each is learnt from its own counts, by its own numbers, and goes to no state it has not."""
+    kinds = (
+        CHANNEL,
+        ArmKind(3, fully_observed=False, action_dependent=False),
+        ArmKind(4, fully_observed=False, action_dependent=False),
+        ArmKind(3, fully_observed=False, action_dependent=True),
+        ArmKind(4, fully_observed=False, action_dependent=True),
+        ArmKind(3, fully_observed=True, action_dependent=True),
+    )
+    gaps, n_trials = WAITS, 400
+    counts = np.zeros((count_kinds(kinds, gaps), 4, 4, len(kinds), n_trials))
+    for arm, kind in enumerate(kinds):
+        counts[:3, : kind.states, : kind.states, arm] = 2.0
+    given = of_kinds(kinds, counts)
+    found = thompson(given, draws(n_trials), gaps=gaps)
+    mean = ucb(given, draws(n_trials), gaps=gaps)
+    for arm, kind in enumerate(kinds):
+        size = kind.states
+        for moves in (*found, *mean):
+            matrix = np.asarray(moves)[:size, :, arm]
+            np.testing.assert_allclose(matrix.sum(1), 1, rtol=1e-4)
+            assert not matrix[:, size:].any()
+        same = np.array_equal(found.passive[:, :, arm], found.active[:, :, arm])
+        assert same != kind.action_dependent
+    # Twelve draws of a diagonal entry beside each other: of different numbers, so not correlated.
+    entries = np.concatenate([np.asarray(moves)[1, 1] for moves in found])[[0, 1, 2, 3, 4, 9, 10]]
+    off_diagonal = np.corrcoef(entries)[np.triu_indices(len(entries), 1)]
+    own = {(3, 5), (4, 6)}  # P_0 and P_1 of one arm may be
+    pairs = combinations(range(len(entries)), 2)
+    alien = [abs(c) for c, pair in zip(off_diagonal, pairs, strict=True) if pair not in own]
+    assert max(alien) < 4.5 / math.sqrt(n_trials)
 
 
 # ------------------------------------------------------------------------------ UCB

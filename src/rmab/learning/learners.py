@@ -12,33 +12,32 @@ episodes: the counts are the whole state.
     ucb        posterior mean, with a confidence width moved to the best state (FedUCB-WI, -myopic)
     survivors  Fed1-UCB's elimination: 1 for arms still in play, 0 for those dropped
 
-What is counted, and what it tells. counts[c, s, s', n] are pairs of successive looks at arm n, at
-state s and then at s':
+What is counted, and what it tells. counts[c, s, s', n] are pairs of successive observations of arm
+n, in state s and then in s':
 
-- c = 0: the looks are one slot apart and the arm was played at the first. They move by P_1, whose
-  rows have Dirichlet posteriors: Beta where there are two states. For an arm known to move alike,
-  played or not, that is all there is to learn. If it is always seen, every slot gives such a pair.
-- an arm always seen, c = 1: one slot apart, left alone at the first. They move by P_0, learnt in
-  the same way.
-- an arm seen only when played, c > 0: played, then left alone for c slots, seen in the next. They
-  move by P_1 P_0^c. What happened in between was not seen; `rmab.learning.paths` fills it in.
+- c = 0: one slot apart, and the arm was played at the first. The step is by P_1, whose rows have
+  Dirichlet posteriors: Beta where there are two states. For an uncontrolled arm (P_0 = P_1) that is
+  all there is to learn. If it is fully observed, every slot gives such a pair.
+- a fully observed, action-dependent arm, c = 1: one slot apart, not played at the first. The step
+  is by P_0, learnt in the same way.
+- an action-dependent arm observed when played, c > 0: played, then not played for c slots, observed
+  in the next. The steps are P_1 P_0^c; `hidden_steps` fills in what was not observed.
 
-With gaps = G the learners use all pairs of looks at arms that move alike and are seen only when
-played: counts[c] are the pairs c + 1 slots apart up to G, and counts[G] those further apart, which
-tell the stationary law of the arm. The likelihood of a gap g is P^g, and the posterior is no longer
-a product of Dirichlets: `channel_posterior` draws from it for two states, `matrix_posterior` for
-more. An agent's first look at an arm is taken as given: it completes no pair.
+With gaps = G the learners use all pairs of observations of uncontrolled arms observed when played:
+counts[c] are the pairs c + 1 slots apart up to G, and counts[G] those further apart, which tell the
+stationary distribution. The likelihood of a gap g is P^g, and the posterior is no longer a product
+of Dirichlets: `channel` draws from it for two states, `hidden_steps` for more. An agent's first
+observation of an arm is taken as given: it completes no pair.
 
-Arms that do not move alike and are seen only when played are learnt from what follows waits alone.
-Waits of one slot tell P_1 P_0: where P_1 can be inverted that determines P_0. Where it cannot (a
-restart: P_1 has equal rows) all waits tell the laws of one path, P_1 P_0, P_1 P_0^2, ..., and rows
-of P_0 that this path does not tell apart stay as the prior has them; so do all rows while nobody
+Action-dependent arms observed when played are learnt from what follows waits alone. Waits of one
+slot tell P_1 P_0: where P_1 can be inverted that determines P_0. Where it cannot (a restart: P_1
+has equal rows) all waits tell the distributions along one path, P_1 P_0, P_1 P_0^2, ..., and rows
+of P_0 that this path does not distinguish stay as the prior has them; so do all rows while nobody
 waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -46,25 +45,27 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array
 
-from rmab.learning.channel_posterior import draw_channels, mean_channels
-from rmab.learning.matrix_posterior import draw_matrices, mean_matrices
-from rmab.learning.paths import fill_in
+from rmab.learning.channel.posterior import draw_channels, mean_channels
+from rmab.learning.hidden_steps import both_matrices, one_matrix
 from rmab.model.arms import ArmKind, Moves
-from rmab.random import Draws
+from rmab.random import Draws, Mask
 
 __all__ = ["WAITS", "Evidence", "Prior", "count_kinds", "survivors", "thompson", "ucb"]
 
 Prior = float | tuple[float, float]  # Dirichlet(a, ..., a), or for two states Beta(a, b)
-WAITS = 8  # c is counted below this for arms seen only when played that do not move alike
+WAITS = 8  # c is counted below this for action-dependent arms observed when played
+
+_WAIT_STREAMS = 1 << 16  # of random numbers: that of arms of S states is this plus S
+_Weights = npt.NDArray[np.float32]  # of next states before anything is observed, (1, S, 1, 1)
 
 
 class Evidence(NamedTuple):
     """What the server knows at the start of an episode, merged over agents.
 
-    counts: (C, S, S, N, trials), pairs of looks, see the module; visits: (S, N, trials), plays by
-    state seen; episode: (trials,), counted from 1; rewards, idle_rewards: (S, N, 1) what a play
-    pays and what no play does; plays: how many arms an agent plays in a slot; agents: how many
-    there are, each counted by its weight; kinds: (N,) what is known of each arm.
+    counts: (C, S, S, N, trials), pairs of observations, see the module; visits: (S, N, trials),
+    plays by state observed; episode: (trials,), counted from 1; rewards, idle_rewards: (S, N, 1),
+    what a play pays and what no play does; plays: how many arms an agent plays in a slot; agents:
+    how many there are, each counted by its weight; kinds: (N,) what is known of each arm.
     """
 
     counts: Array
@@ -78,7 +79,7 @@ class Evidence(NamedTuple):
 
     @property
     def transitions(self) -> Array:
-        """(S, S, N, trials): looks at an arm in two consecutive slots, by state and next state."""
+        """(S, S, N, trials): observations in two consecutive slots, by state and next state."""
         return self.counts[0]
 
     @property
@@ -88,10 +89,10 @@ class Evidence(NamedTuple):
 
 
 def count_kinds(kinds: tuple[ArmKind, ...], gaps: int = 0) -> int:
-    """C, how many kinds of pairs of looks tell something about these arms.
+    """C, how many kinds of pairs of observations tell something about these arms.
 
-    With gaps = G > 0 all pairs of looks at arms seen only when played do: those 1 to G slots apart
-    by their gap, and those further apart.
+    With gaps = G > 0 all pairs of observations of arms observed when played do: those 1 to G slots
+    apart by their gap, and those further apart.
     """
     least = gaps + 1 if gaps else 1
     if not any(kind.action_dependent for kind in kinds):
@@ -104,22 +105,9 @@ def thompson(evidence: Evidence, draws: Draws, *, prior: Prior = 1.0, gaps: int 
     """A draw of every row from its posterior, eq. (38): the prior once, and all counts.
 
     prior = (a, b) is for two states: Beta(a, b) on the probability of state 1 next. gaps: see the
-    module; 0 for the paper's, looks in two consecutive slots alone.
+    module; 0 for the paper's, observations in two consecutive slots alone.
     """
-    n_states = evidence.visits.shape[0]
-    before = _prior(prior, n_states)
-    least = float(before.min())
-    valid = _valid(evidence.kinds, n_states)
-
-    def drawn(counts: Array) -> Array:
-        return draws.dirichlet(jnp.asarray(before + counts), least, axis=1, valid=valid)
-
-    def from_gaps(counts: Array) -> Array:
-        if counts.shape[1] == 2:
-            return _matrix(*draw_channels(counts, _pair(before), draws))
-        return draw_matrices(counts, before[:, : counts.shape[1]], draws)
-
-    return _both_actions(evidence, drawn, before, draws, (gaps, from_gaps))
+    return _dynamics(evidence, _prior(prior, evidence.visits.shape[0]), gaps, draws)
 
 
 def ucb(
@@ -133,19 +121,19 @@ def ucb(
     """The mean, with sqrt(log(|A| |S| l) / plays of the arm) more for the best state, Section VI.
 
     The best state is the one that may pay most; the others share what is left as before. With two
-    states that is the paper's bound on p01 and p11; clip = False leaves it above 1. Where an arm
-    does not move alike, its passive rows are as uncertain as looks after passivity are few.
+    states that is the paper's bound on p01 and p11; clip = False leaves it above 1. The passive
+    rows of an action-dependent arm are as uncertain as observations after passivity are few.
     """
     n_states = evidence.visits.shape[0]
-    before = _prior(prior, n_states)
     valid = _valid(evidence.kinds, n_states)
     sizes = np.array([kind.states for kind in evidence.kinds])[:, None]
     plays = evidence.visits.sum(0)
-    looks = evidence.counts[1:WAITS].sum((0, 1, 2))  # after passivity
-    alike = np.array([not kind.action_dependent for kind in evidence.kinds])[:, None]
+    after_passivity = evidence.counts[1:WAITS].sum((0, 1, 2))
+    uncontrolled = np.array([not kind.action_dependent for kind in evidence.kinds])[:, None]
     unsure = jnp.log(2.0 * sizes * evidence.episode)  # (N, trials)
-    after_play, after_drift = (
-        jnp.sqrt(unsure / jnp.maximum(seen, 1)) for seen in (plays, jnp.where(alike, plays, looks))
+    active_width, passive_width = (
+        jnp.sqrt(unsure / jnp.maximum(observed, 1))
+        for observed in (plays, jnp.where(uncontrolled, plays, after_passivity))
     )
     rewards = jnp.maximum(evidence.rewards, evidence.idle_rewards)
     rewards = rewards if valid is None else jnp.where(valid[0], rewards, -jnp.inf)
@@ -159,70 +147,61 @@ def ucb(
         share = jnp.where(now < 1, (1 - raised) / jnp.where(now < 1, 1 - now, 1), 0)
         return jnp.where(best, raised, mean * share)
 
-    def mean(counts: Array) -> Array:
-        weights = jnp.asarray(before + counts)
-        weights = weights if valid is None else jnp.where(valid, weights, 0)
-        return jnp.asarray(weights / weights.sum(1, keepdims=True))
-
-    def from_gaps(counts: Array) -> Array:
-        if counts.shape[1] == 2:
-            return _matrix(*mean_channels(counts, _pair(before)))
-        return mean_matrices(counts, before[:, : counts.shape[1]])
-
-    passive, active = _both_actions(evidence, mean, before, None, (gaps, from_gaps))
-    return Moves(upper(passive, after_drift), upper(active, after_play))
+    passive, active = _dynamics(evidence, _prior(prior, n_states), gaps, None)
+    return Moves(upper(passive, passive_width), upper(active, active_width))
 
 
-def _both_actions(
-    evidence: Evidence,
-    rows: Callable[[Array], Array],
-    before: npt.NDArray[np.float32],
-    draws: Draws | None,
-    gapped: tuple[int, Callable[[Array], Array]],
-) -> Moves:
-    """The matrices of every arm by its kind; rows: from counts (S, S, N, trials) to a matrix.
-
-    gapped: G, and what makes matrices (S, S, n, trials) of counts (G + 1, S, S, n, trials) of arms
-    of exactly S states.
-    """
-    kinds, n_states = evidence.kinds, evidence.visits.shape[0]
-    apart = np.array([kind.action_dependent for kind in kinds])
-    always = np.array([kind.fully_observed for kind in kinds])
-    gaps, from_gaps = gapped
+def _dynamics(evidence: Evidence, before: _Weights, gaps: int, draws: Draws | None) -> Moves:
+    """The matrices of every arm by its kind: drawn, or without draws the best estimates."""
+    kinds, counts, n_states = evidence.kinds, evidence.counts, evidence.visits.shape[0]
     sizes = np.array([kind.states for kind in kinds])
-    by_gap = ~apart & ~always if gaps else np.zeros(len(kinds), bool)
+    controlled = np.array([kind.action_dependent for kind in kinds])
+    always = np.array([kind.fully_observed for kind in kinds])
+    by_gap = ~controlled & ~always & (gaps > 0)
     if by_gap.all() and (sizes == n_states).all():
-        whole = from_gaps(evidence.counts[: gaps + 1])
+        whole = _from_gaps(counts[: gaps + 1], before, draws)
         return Moves(whole, whole)
-    active = rows(evidence.counts[0])
+    valid = _valid(kinds, n_states)
+    active = _rows(counts[0], before, valid, draws)
     for size in np.unique(sizes[by_gap]).tolist():
         these = np.flatnonzero(by_gap & (sizes == size))
-        found = from_gaps(evidence.counts[: gaps + 1, :size, :size, these])
+        found = _from_gaps(counts[: gaps + 1, :size, :size, these], before[:, :size], draws)
         active = active.at[:size, :size, these].set(found)
     passive = active
-    if (apart & always).any():
-        passive = jnp.where((apart & always)[:, None], rows(evidence.counts[1]), passive)
-    hidden = np.flatnonzero(apart & ~always)
-    if hidden.size:
-        valid = _valid(tuple(kinds[n] for n in hidden), n_states)
-        filled = fill_in(evidence.counts[:WAITS, :, :, hidden], before, draws, valid)
-        passive = passive.at[:, :, hidden].set(filled[0])
-        active = active.at[:, :, hidden].set(filled[1])
+    if (controlled & always).any():
+        apart = _rows(counts[1], before, valid, draws)
+        passive = jnp.where((controlled & always)[:, None], apart, passive)
+    hidden = controlled & ~always
+    for size in np.unique(sizes[hidden]).tolist():
+        these = np.flatnonzero(hidden & (sizes == size))
+        waits = counts[:WAITS, :size, :size, these]
+        own_draws = draws and draws.again(_WAIT_STREAMS + size)
+        both = both_matrices(waits, before[:, :size], own_draws)
+        passive = passive.at[:size, :size, these].set(both[0])
+        active = active.at[:size, :size, these].set(both[1])
     return Moves(passive, active)
 
 
-def _matrix(p01: Array, p11: Array) -> Array:
-    """(2, 2, n, trials), from what a channel is known by, each (n, trials)."""
+def _rows(counts: Array, before: _Weights, valid: Mask | None, draws: Draws | None) -> Array:
+    """Rows (S, S, N, trials) from steps that were observed: Dirichlet draws, or their means."""
+    weights = jnp.asarray(before + counts)
+    if draws is not None:
+        return draws.dirichlet(weights, float(before.min()), axis=1, valid=valid)
+    weights = weights if valid is None else jnp.where(valid, weights, 0)
+    return jnp.asarray(weights / weights.sum(1, keepdims=True))
+
+
+def _from_gaps(counts: Array, before: _Weights, draws: Draws | None) -> Array:
+    """P, (S, S, n, trials), of arms of exactly S states from counts (G + 1, S, S, n, trials)."""
+    n_states = counts.shape[1]
+    if n_states > 2:
+        return one_matrix(counts, before, draws and draws.again(n_states))
+    beta = float(before[0, 1, 0, 0]), float(before[0, 0, 0, 0])
+    p01, p11 = draw_channels(counts, beta, draws) if draws else mean_channels(counts, beta)
     return jnp.stack([jnp.stack([1 - p01, p01]), jnp.stack([1 - p11, p11])])
 
 
-def _pair(before: npt.NDArray[np.float32]) -> tuple[float, float]:
-    """The Beta prior of the probability of state 1 next, from the weights of next states."""
-    return float(before[0, 1, 0, 0]), float(before[0, 0, 0, 0])
-
-
-def _prior(prior: Prior, n_states: int) -> npt.NDArray[np.float32]:
-    """The weights of next states, (1, S, 1, 1)."""
+def _prior(prior: Prior, n_states: int) -> _Weights:
     weights = [prior[1], prior[0]] if isinstance(prior, tuple) else [prior] * n_states
     return np.array(weights, np.float32)[None, :, None, None]
 

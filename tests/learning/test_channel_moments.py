@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.learning import channel_ridge as ridges
-from rmab.learning.channel_likelihood import survey
+from rmab.learning.channel import moments
+from rmab.learning.channel.likelihood import summed
 
 GAPS = 8
+HALF = moments.CELLS // 2
 UNIFORM = 1.0, 1.0
 
 
@@ -22,8 +23,8 @@ def expected_counts(p01, p11, pairs):
     return jnp.asarray(counts[..., None, None], jnp.float32)
 
 
-def looks_of(*args):
-    return survey(expected_counts(*args), UNIFORM)[0]
+def observations_of(*args):
+    return summed(expected_counts(*args), UNIFORM)[0]
 
 
 @pytest.mark.parametrize(("p01", "p11"), [(0.2, 0.7), (0.6, 0.1), (0.9, 0.3), (0.01, 0.02)])
@@ -33,49 +34,51 @@ def looks_of(*args):
 def test_both_estimates_are_right_at_the_true_memory(p01, p11, gaps):
     pairs = [(gap, state, 1e7) for state in (0, 1) for gap in gaps[state]]
     memory, b0 = p11 - p01, p01 / (1 - p11 + p01)
-    looks = looks_of(p01, p11, pairs)
-    at = ridges.balance(looks, jnp.full((1, 1), memory))
+    observed = observations_of(p01, p11, pairs)
+    at = moments.balance(observed, jnp.full((1, 1), memory))
     assert np.allclose([at.b0[0, 0], at.q0[0, 0]], [b0, 1 - b0], rtol=1e-4)
     # the variance of a count of crossings, by the slope of what is expected of it
-    stayed, crossed = (float(number) for number in looks.counts[:, 0].sum(0)[:, 0, 0])
-    told = (crossed / b0) ** 2 * (crossed + stayed) / (crossed * stayed)
-    assert float(at.told0[0, 0]) == pytest.approx(told, rel=1e-3)
+    stayed, crossed = (float(number) for number in observed.counts[:, 0].sum(0)[:, 0, 0])
+    known = (crossed / b0) ** 2 * (crossed + stayed) / (crossed * stayed)
+    assert float(at.known0[0, 0]) == pytest.approx(known, rel=1e-3)
 
 
 @pytest.mark.parametrize("p11", [0.15, 0.3, 0.55])
-def test_p01_less_p11_does_as_well_where_looks_come_one_slot_after_0_and_two_after_1(p11):
+def test_p01_less_p11_does_as_well_where_observations_come_one_slot_after_0_and_two_after_1(p11):
     p01 = 0.8
-    found = ridges.cells(looks_of(p01, p11, [(1, 0, 1e6), (2, 1, 1e6)]))
+    found = moments.cells(observations_of(p01, p11, [(1, 0, 1e6), (2, 1, 1e6)]))
     memories = sorted([p11 - p01, -p11])
-    assert bool(found.agree.all())
-    assert np.allclose(found.memory[:, 0, 0], memories, atol=0.02)
-    assert np.allclose(found.b0[:, 0, 0], [p01 / (1 - m) for m in memories], atol=0.02)
+    assert bool(found.agreement.found.all())
+    assert np.allclose(found.agreement.memory[:, 0, 0], memories, atol=0.02)
+    assert np.allclose(found.agreement.b0[:, 0, 0], [p01 / (1 - m) for m in memories], atol=0.02)
 
 
 def test_cells_are_where_the_memory_is():
     for p01, p11 in ((0.2, 0.8), (0.7, 0.25), (0.5, 0.35)):
-        shares = ridges.cells(looks_of(p01, p11, [(1, 0, 1e4), (1, 1, 1e4)])).shares[:, 0, 0]
+        shares = moments.cells(observations_of(p01, p11, [(1, 0, 1e4), (1, 1, 1e4)])).shares[
+            :, 0, 0
+        ]
         assert float(shares.sum()) == pytest.approx(1, abs=1e-5)
         size = np.sqrt(abs(p11 - p01)) / (np.sqrt(abs(p11 - p01)) + np.sqrt(1 - abs(p11 - p01)))
-        cell = int((np.sign(p11 - p01) * size + 1) * ridges.HALF)
+        cell = int((np.sign(p11 - p01) * size + 1) * HALF)
         assert float(shares[cell - 1 : cell + 2].sum()) > 0.75
 
 
 @pytest.mark.parametrize("tails", [None, 1.0, 2.5])
 def test_places_are_picked_by_the_density(tails):
     rng = np.random.default_rng(4)
-    shares = rng.dirichlet(np.ones(2 * ridges.HALF))
+    shares = rng.dirichlet(np.ones(2 * HALF))
     shape = jnp.asarray(shares, jnp.float32)[:, None, None]
     longer = None if tails is None else jnp.full((1, 1), tails)
     which, depth = (jnp.asarray(rng.random((200_000, 1, 1)), jnp.float32) for _ in range(2))
-    places = np.asarray(ridges.pick(shape, longer, which, depth), np.float64).ravel()
+    places = np.asarray(moments.pick_memory(shape, longer, which, depth), np.float64).ravel()
     assert (abs(places) <= 1).all()
     # what the density says of unequal bins, by the midpoints of many small steps
-    edges = np.linspace(-1, 1, 6 * ridges.HALF + 1)
-    nodes = np.linspace(-1, 1, 240 * ridges.HALF, endpoint=False) + 1 / (240 * ridges.HALF)
+    edges = np.linspace(-1, 1, 6 * HALF + 1)
+    nodes = np.linspace(-1, 1, 240 * HALF, endpoint=False) + 1 / (240 * HALF)
     size = jnp.asarray(abs(nodes)[:, None, None], jnp.float32)
     level = np.asarray(
-        ridges.density(shape, longer, size, 1 - size, jnp.asarray(nodes > 0)[:, None, None])
+        moments.memory_density(shape, longer, size, 1 - size, jnp.asarray(nodes > 0)[:, None, None])
     ).ravel()
     due = level.reshape(len(edges) - 1, -1).mean(1) * np.diff(edges)
     coarse = 0 if tails in (None, 1.0) else 0.1 * due  # a density without bounds at the ends
@@ -85,5 +88,5 @@ def test_places_are_picked_by_the_density(tails):
 
 def test_sums_of_counts_are_not_rounded_on_a_gpu():
     counts = jnp.zeros((GAPS + 1, 2, 2, 1, 1))
-    text = jax.jit(lambda counts: survey(counts, UNIFORM)).lower(counts).as_text()
+    text = jax.jit(lambda counts: summed(counts, UNIFORM)).lower(counts).as_text()
     assert "precision = [HIGHEST, HIGHEST]" in text

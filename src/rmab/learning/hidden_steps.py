@@ -1,0 +1,207 @@
+"""Transition matrices from observations with unobserved steps in between.
+
+An arm was in s when it was played, and in s' when it was next observed, k slots later than the next
+slot. It took one step by P_1 and k steps by P_0, so n_k(s, s') such pairs have the log-likelihood
+
+    L = sum over k, s, s' of n_k(s, s') log A_k(s, s'),      A_0 = P_1,  A_k = A_(k-1) P_0.
+
+For an uncontrolled arm the two matrices are one, P, and A_k = P^(k+1). There the last class of
+counts has the pairs that are further apart than all others. They tell little but the stationary
+distribution, and are taken as twice as far apart as the pairs of the class before: A_(K-1)^2.
+
+The posterior, with rows that are Dirichlet before, has no closed form. A draw of it is made in two
+steps, from the counts alone: nothing is kept from one draw to the next.
+
+1. Bootstrap. A Dirichlet draw is a set of Gamma variates, one for each count, divided by their
+   sum: the best estimate for counts that are weighted at random. So every count n becomes Gamma(n),
+   every weight of the prior Gamma(weight), and the best estimate for these is found (the weighted
+   likelihood bootstrap, Newton and Raftery 1994), by expectation maximisation: the expected number
+   of steps s -> z by a matrix P is P(s, z) dL/dP(s, z) (Dempster, Laird and Rubin 1977). Every two
+   turns are followed by a leap along the way they took (SQUAREM, Varadhan and Roland 2008).
+2. Gibbs sweeps. Given the matrices, the last step z -> s' of all pairs of class k is split off by
+   one multinomial for each (s, s'), with chances A_(k-1)(s, z) P_0(z, s'): what is left are pairs
+   of class k - 1, and so on down to single steps. Given all steps, rows are Dirichlet.
+
+Where all pairs are of class 0 the posterior is a Dirichlet for each row, and is drawn directly. The
+bootstrap has the posterior's mean and spread to first order where pairs are many; sweeps alone
+would forget where they began too slowly, as most steps are hidden. Observations at multiples of
+some k > 1 slots alone tell P^k, which may have several roots: draws may then miss some.
+
+Arrays are (S, S, n, trials): from, to, arm, trial; matrices are stacked in front, P or P_0, P_1.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax import Array, lax
+
+from rmab.random import Draws
+
+__all__ = ["both_matrices", "one_matrix"]
+
+_Weights = Array | npt.NDArray[np.float32]
+
+_SWEEPS = 20
+_MAX_LEAPS = 100  # of expectation maximisation, each of two turns
+_MAX_STRIDE = 1000.0  # of a leap, in turns
+_SHORT_LEAP = 0.04  # in standard deviations: one that ends the search for a draw's start
+_SHORT_LEAP_OF_ESTIMATE = 0.001  # the same for a best estimate
+_LEAPS_BY_PAIRS = 30.0  # over the number of pairs: the same with many pairs, if that is less
+_TINY = 1e-30  # keeps shares of impossible paths away from 0 / 0
+
+
+def one_matrix(counts: Array, prior: _Weights, draws: Draws | None) -> Array:
+    """P, (S, S, n, trials), of arms whose steps do not depend on the action.
+
+    counts: (G + 1, S, S, n, trials), pairs 1, 2, ..., G slots apart, and those further apart;
+    prior: weights of next states that broadcast, as (1, S, 1, 1); draws: None for the best
+    estimate, the mode of the posterior of log odds.
+    """
+    return _learnt(counts[:-1], counts[-1], prior, draws, 1)[0]
+
+
+def both_matrices(counts: Array, prior: _Weights, draws: Draws | None) -> tuple[Array, Array]:
+    """(P_0, P_1), (S, S, n, trials) each, of action-dependent arms.
+
+    counts: (C, S, S, n, trials), pairs with a play and then 0, 1, ... slots of no play between
+    them; prior, draws: as for one_matrix.
+    """
+    passive, active = _learnt(counts, jnp.zeros_like(counts[0]), prior, draws, 2)
+    return passive, active
+
+
+def _learnt(near: Array, far: Array, prior: _Weights, draws: Draws | None, number: int) -> Array:
+    """The matrices, (number, S, S, n, trials)."""
+    before = jnp.broadcast_to(prior, (number, *far.shape))
+    if draws is None:
+        return _best_estimate(near, far, before, _SHORT_LEAP_OF_ESTIMATE)
+    direct = draws.dirichlet(before.at[-1].add(near[0]), axis=2)
+    weighted = _gammas(near, draws), _gammas(far, draws), draws.gamma(before)
+    start = _best_estimate(*weighted, _SHORT_LEAP)
+
+    def sweep(turn: Array, matrices: Array) -> Array:
+        fresh = draws.again(turn)
+        steps = _sampled_steps(matrices, near, far, fresh)
+        return fresh.dirichlet(before + steps, axis=2)
+
+    hidden = (near[1:].max((0, 1, 2)) > 0) | (far.max((0, 1)) > 0)
+    found = lax.fori_loop(0, jnp.where(hidden.any(), _SWEEPS, 0), sweep, start)
+    return jnp.where(hidden, found, direct)
+
+
+def _gammas(counts: Array, draws: Draws) -> Array:
+    return jnp.where(counts > 0, draws.gamma(jnp.where(counts > 0, counts, 1)), 0)
+
+
+def _rows(weights: Array) -> Array:
+    return weights / jnp.maximum(weights.sum(2, keepdims=True), _TINY)
+
+
+def _ratio(pairs: Array, law: Array) -> Array:
+    return jnp.minimum(pairs / jnp.maximum(law, _TINY), 1 / _TINY)
+
+
+def _transposed(matrix: Array) -> Array:
+    return jnp.swapaxes(matrix, 0, 1)
+
+
+def _product(one: Array, other: Array) -> Array:
+    """Products of matrices (S, S, ...) on the first two axes, fused over the others."""
+    whole = one[:, 0, None] * other[0]
+    for k in range(1, one.shape[1]):
+        whole = whole + one[:, k, None] * other[k]
+    return whole
+
+
+def _laws(matrices: Array, classes: int) -> Array:
+    """A_0, A_1, ...: (classes, S, S, n, trials)."""
+
+    def longer(law: Array, _: None) -> tuple[Array, Array]:
+        law = _product(law, matrices[0])
+        return law, law
+
+    others = lax.scan(longer, matrices[-1], None, length=classes - 1)[1]
+    return jnp.concatenate([matrices[-1:], others])
+
+
+def _best_estimate(near: Array, far: Array, before: Array, short_leap: float) -> Array:
+    """The largest posterior density of log odds, by expectation maximisation.
+
+    It ends with a leap that is short beside a standard deviation. That may be far from the top
+    where most steps are hidden. With few pairs sweeps repair it; with many their steps are too
+    small for that, and the leap has to be shorter.
+    """
+
+    def turn(matrices: Array) -> Array:
+        """Rows by the prior and the expected steps.
+
+        With B_k the sum over j >= k of (n_j / A_j) (P_0^T)^(j-k), the derivatives of L are B_0 by
+        P_1 and the sum of A_(k-1)^T B_k by P_0.
+        """
+        laws = _laws(matrices, near.shape[0])
+        ratio = _ratio(far, _product(laws[-1], laws[-1]))
+        back = _product(ratio, _transposed(laws[-1])) + _product(_transposed(laws[-1]), ratio)
+
+        def shorter(
+            state: tuple[Array, Array], at: tuple[Array, Array, Array]
+        ) -> tuple[tuple[Array, Array], None]:
+            back, slope = state
+            pairs, law, shorter_law = at
+            back = back + _ratio(pairs, law)
+            slope = slope + _product(_transposed(shorter_law), back)
+            return (_product(back, _transposed(matrices[0])), slope), None
+
+        classes = near[1:], laws[1:], laws[:-1]
+        (back, slope), _ = lax.scan(shorter, (back, jnp.zeros_like(back)), classes, reverse=True)
+        back = back + _ratio(near[0], laws[0])
+        return _rows(before + matrices * _by_matrix(slope, back, len(matrices)))
+
+    def leap(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        """Two turns, and a step as far as they suggest; arms that have arrived stay."""
+        leaps, matrices, moving = state
+        once = turn(matrices)
+        twice = turn(once)
+        step, bend = once - matrices, twice - 2 * once + matrices
+        sizes = [(x**2).sum((0, 1, 2)) for x in (step, bend)]
+        stride = jnp.clip(jnp.sqrt(sizes[0] / jnp.maximum(sizes[1], _TINY)), 1, _MAX_STRIDE)
+        ahead = matrices + 2 * stride * step + stride**2 * bend
+        found = jnp.where(moving, _rows(jnp.maximum(ahead, twice / 2)), matrices)
+        far_off = jnp.abs(found - matrices).max((0, 1, 2)) > short
+        return leaps + 1, found, moving & far_off
+
+    known = near.sum((0, 1, 2)) + far.sum((0, 1)) + before.sum((0, 1, 2))
+    short = jnp.minimum(short_leap, _LEAPS_BY_PAIRS / known) * lax.rsqrt(known)
+    start = _rows(before.at[-1].add(near[0]) + near.sum(0) / near.shape[0])
+    state = jnp.int32(0), start, jnp.ones(known.shape, bool)
+    state = lax.while_loop(lambda s: s[2].any() & (s[0] < _MAX_LEAPS), leap, state)
+    return turn(state[1])
+
+
+def _sampled_steps(matrices: Array, near: Array, far: Array, draws: Draws) -> Array:
+    """Steps by each matrix, (number, S, S, n, trials), drawn given the matrices and the pairs."""
+    laws = _laws(matrices, near.shape[0])
+
+    def split(pairs: Array, first: Array, second: Array, draws: Draws) -> tuple[Array, Array]:
+        """Pairs s -> s' as pairs s -> z and pairs z -> s'."""
+        chances = [first[:, z, None] * second[z] for z in range(len(second))]
+        parts = draws.multinomial(pairs, chances)
+        return jnp.stack([x.sum(1) for x in parts], 1), jnp.stack([x.sum(0) for x in parts])
+
+    def shorter(turn: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        k = longest - turn
+        pairs, steps = state
+        left, last = split(pairs + near[k], laws[k - 1], matrices[0], draws.again(k))
+        return left, steps + last
+
+    classes = np.arange(len(near))
+    longest = jnp.where(far.max() > 0, classes[-1], (classes * (near.max((1, 2, 3, 4)) > 0)).max())
+    pairs = sum(split(far, laws[-1], laws[-1], draws))
+    pairs, steps = lax.fori_loop(0, longest, shorter, (pairs, jnp.zeros_like(far)))
+    return _by_matrix(steps, pairs + near[0], len(matrices))
+
+
+def _by_matrix(later: Array, first: Array, number: int) -> Array:
+    """What belongs to P_0 and to P_1, or both together for the one P."""
+    return jnp.stack([later, first]) if number == 2 else (later + first)[None]
