@@ -234,7 +234,7 @@ class Secured(SSLProtocol):  # type: ignore[misc]  # Any, for want of a stub
 
 
 class Watch:
-    """Checks all connections of a server, every so many seconds, and drops those that are overdue."""
+    """Checks all connections of a server, now and then, and drops those that are overdue."""
 
     def __init__(self, state: ServerState, metrics: Metrics, every: float) -> None:
         self.state = state
