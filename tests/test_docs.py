@@ -14,7 +14,8 @@ import pytest
 from rmab.cli.main import _parser
 from rmab.errors import ProtocolError
 from rmab.federation.config import Federation, load_federation
-from rmab.federation.messages import Shape, parse_upload
+from rmab.federation.messages import Shape
+from rmab.federation.uploads import parse_upload
 from rmab.policies.registry import GROUPS, OPTIONS, POLICIES
 from rmab.service.server.openapi import document
 from rmab.service.server.telemetry import Metrics

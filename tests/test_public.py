@@ -103,7 +103,7 @@ HEAVY = ("jax", "jaxlib", "scipy", "matplotlib", "pandas")
         ("rmab.model.arms", HEAVY),
         ("rmab.planning.channel.index", HEAVY),
         ("rmab.planning.tables", HEAVY),
-        ("rmab.federation.rounds", HEAVY),
+        ("rmab.federation.schedule", HEAVY),
         ("rmab.studies.study", HEAVY),
         (
             "rmab.service.agent.agent",

@@ -18,14 +18,14 @@ _HOMES = {
     "Arm": "rmab.model.arms",
     "Arms": "rmab.model.arms",
     "Dynamics": "rmab.model.arms",
-    "InformationStates": "rmab.model.arms",
+    "InformationStates": "rmab.model.beliefs",
     "Moves": "rmab.model.arms",
-    "belief_after": "rmab.model.arms",
+    "belief_after": "rmab.model.beliefs",
     "channels": "rmab.model.arms",
-    "information_states": "rmab.model.arms",
-    "slots_to_cross": "rmab.model.arms",
-    "stationary_belief": "rmab.model.arms",
-    "update_belief": "rmab.model.arms",
+    "information_states": "rmab.model.beliefs",
+    "slots_to_cross": "rmab.model.beliefs",
+    "stationary_belief": "rmab.model.beliefs",
+    "update_belief": "rmab.model.beliefs",
     "catalogue": "rmab.model.catalogue",
     "ConvergenceError": "rmab.errors",
     "FederationError": "rmab.errors",
@@ -115,14 +115,10 @@ if TYPE_CHECKING:
     from rmab.learning.bounds import episode_bound, regret_bound
     from rmab.learning.learners import Evidence
     from rmab.model import catalogue
-    from rmab.model.arms import (
-        Arm,
-        Arms,
-        Dynamics,
+    from rmab.model.arms import Arm, Arms, Dynamics, Moves, channels
+    from rmab.model.beliefs import (
         InformationStates,
-        Moves,
         belief_after,
-        channels,
         information_states,
         slots_to_cross,
         stationary_belief,

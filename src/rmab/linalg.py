@@ -1,10 +1,7 @@
-"""Small linear systems of many arms at once, elementwise over the arms, on NumPy and JAX alike.
+"""Small matrices of many arms at once, elementwise over the arms, on NumPy and JAX alike.
 
 Matrices are (S, S, *B) and vectors (S, *B): S is small, the arms come last, and every operation
 runs along them. Compiled, nothing calls LAPACK, which would take the arms one by one.
-
-Reference: W. K. Grassmann, M. I. Taksar, D. P. Heyman, "Regenerative analysis and steady state
-distributions for Markov chains", Oper. Res. 33(5), 1985.
 """
 
 from __future__ import annotations
@@ -14,8 +11,16 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Array", "array_namespace", "computed", "repeat", "resting", "rounding", "solve"]
-
+__all__ = [
+    "Array",
+    "array_namespace",
+    "compute_in_branch",
+    "compute_once",
+    "propagate",
+    "repeat",
+    "rounding",
+    "solve",
+]
 
 Array = Any  # a NumPy or JAX array: both follow the array API, no common static type exists
 
@@ -33,13 +38,33 @@ def rounding(array: Array) -> float:
     return float(np.finfo(array.dtype).eps)
 
 
-def computed(array: Array) -> Array:
-    """The array itself: XLA is to compute it once, not again inside each of its uses."""
+def compute_once(array: Array) -> Array:
+    """The array itself: XLA is to compute it once, not again inside each of its uses.
+
+    A barrier costs nothing, but a compiler may drop it before it fuses; `compute_in_branch` is for
+    what it fuses all the same.
+    """
     if array_namespace(array) is np:
         return array
     from jax import lax
 
     return lax.optimization_barrier(array)  # type: ignore[no-untyped-call]  # jax does not say
+
+
+def compute_in_branch(holds: Array, compute: Callable[..., Any], *operands: Any) -> Any:
+    """compute(*operands), behind a branch that is always taken, on JAX.
+
+    XLA stores what goes into a branch and what comes out of it, so neither is computed anew for all
+    that follows. holds: a scalar that is always true, but not in a way that XLA can prove.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    def nothing(*operands: Any) -> Any:
+        shapes = jax.eval_shape(compute, *operands)
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+    return jax.lax.cond(holds, compute, nothing, *operands)
 
 
 def solve(matrix: Array, right: Array) -> Array:
@@ -91,25 +116,26 @@ def repeat(times: int, body: Callable[[Any, Any], Any], state: Any) -> Any:
     return state
 
 
-def resting(passive: Array) -> Array:
-    """The law of chains that were left alone for ever: (S, S, *B) gives (S, *B).
+def propagate(rows: Array, matrix: Array, times: int) -> Array:
+    """Rows r(s), r(s) P, r(s) P^2, ... of many arms: r and P (S, S, B) give (times, S, S, B).
 
-    A slot restarts at any state alike with a vanishing chance, which makes the law unique, and the
-    mean over all starts where a chain has several recurrent classes. States are eliminated without
-    subtractions, so that small chances stay accurate.
+    rows: r(s)[q] at [s, q]; the result has r(s) P^k at [k, :, s]. Numbers below 1e-30 become 0:
+    denormal ones are slow.
     """
-    xp = array_namespace(passive)
-    S = passive.shape[0]
-    restart = 1e-9 if rounding(passive) > 1e-9 else 1e-30
-    chance = [[passive[s, r] + restart for r in range(S)] for s in range(S)]
-    for last in reversed(range(1, S)):
-        away = sum(chance[last][:last])
-        for s in range(last):
-            chance[s][last] = chance[s][last] / away
-            for r in range(last):
-                chance[s][r] = chance[s][r] + chance[s][last] * chance[last][r]
-    weight = [xp.ones_like(passive[0, 0])]
-    for s in range(1, S):
-        weight.append(sum(weight[r] * chance[r][s] for r in range(s)))
-    law = xp.stack(weight)
-    return law / law.sum(0)
+    xp = array_namespace(rows)
+    start = xp.swapaxes(rows, 0, 1)
+    if xp is np:  # what is known is doubled by a power of P that is squared
+        known, power = start[None], matrix
+        while len(known) < times:
+            more = np.einsum("krsb,rqb->kqsb", known[: times - len(known)], power)
+            known = np.concatenate([known, more])
+            power = np.einsum("rqb,qpb->rpb", power, power)
+    else:
+        from jax import lax
+
+        def once_more(now: Array, _: None) -> tuple[Array, Array]:
+            after = sum(matrix[r] * now[r][:, None] for r in range(len(matrix)))  # [s, q]
+            return xp.swapaxes(after, 0, 1), now
+
+        known = lax.scan(once_more, start, None, times)[1]
+    return xp.where(xp.abs(known) > 1e-30, known, 0)

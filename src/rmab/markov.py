@@ -1,4 +1,4 @@
-"""Finite Markov chains in the long run: recurrent classes, limits, periods.
+"""Finite Markov chains in the long run: recurrent classes, periods, limiting distributions.
 
 P is a transition matrix (S, S). Its states fall into recurrent classes, which are never left, and
 transient states. The Cesaro limit of P,
@@ -7,7 +7,13 @@ transient states. The Cesaro limit of P,
 
 says where each start ends up; rows of one recurrent class are equal, and with one class all are. A
 chain *forgets* if it has one recurrent class and no period: then P^t itself tends to P*, whatever
-the start. The *resting law* is where a chain that was left alone for ever is: uniform P*.
+the start. The *limiting distribution* is that of a chain that was left alone for ever, every state
+as likely a start: u P* with u uniform. Of an irreducible chain it is the stationary distribution.
+
+One chain has the shape (S, S). Many chains, (S, S, *B), have them last, on NumPy and JAX alike.
+
+Reference: W. K. Grassmann, M. I. Taksar, D. P. Heyman, "Regenerative analysis and steady state
+distributions for Markov chains", Oper. Res. 33(5), 1985.
 """
 
 from __future__ import annotations
@@ -17,9 +23,20 @@ from math import gcd, lcm
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["forgets", "limit", "period", "recurrent", "resting_law", "stationary"]
+from rmab.linalg import Array, array_namespace, rounding
+
+__all__ = [
+    "forgets",
+    "limit",
+    "limiting_distribution",
+    "limiting_distributions",
+    "period",
+    "recurrent",
+    "stationary",
+]
 
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 
 
@@ -57,8 +74,11 @@ def limit(P: FloatArray) -> FloatArray:
 
 
 def stationary(P: FloatArray) -> FloatArray:
-    """The stationary distribution of an irreducible chain, shape (S,): elimination of states
-    without subtractions (Grassmann, Taksar, Heyman), so that small chances stay accurate."""
+    """The stationary distribution of one irreducible chain, (S,), of any size.
+
+    States are eliminated without subtractions (Grassmann, Taksar, Heyman), so that small chances
+    stay accurate.
+    """
     P = P.copy()
     for k in range(len(P) - 1, 0, -1):
         P[:k, k] /= P[k, :k].sum()
@@ -92,11 +112,39 @@ def period(P: FloatArray) -> int:
     return whole
 
 
-def forgets(P: FloatArray) -> bool:
-    """Whether the law of the chain tends to one limit, whatever the start."""
-    return bool(recurrent(P).max() == 0) and period(P) == 1
+def forgets(P: FloatArray) -> BoolArray:
+    """Whether the distributions of chains tend to one limit, whatever the start: (S, S, *B) gives
+    (*B,). They do just if after enough slots, S^2 suffice, some state is reached from all."""
+    reached = np.moveaxis(P, (0, 1), (-2, -1)) > 0
+    for _ in range(2 * len(P).bit_length()):
+        reached = reached @ reached
+    return np.asarray(reached.all(-2).any(-1))
 
 
-def resting_law(P: FloatArray) -> FloatArray:
-    """The law of a chain left alone for ever, every state as likely a start, shape (S,)."""
+def limiting_distribution(P: FloatArray) -> FloatArray:
+    """The limiting distribution of one chain, (S,), exactly 0 in transient states."""
     return np.asarray(limit(P).mean(0))
+
+
+def limiting_distributions(P: Array) -> Array:
+    """The limiting distributions of many small chains: (S, S, *B) gives (S, *B).
+
+    A slot restarts at any state alike with a vanishing chance, which makes them unique, and the
+    mean over all starts where a chain has several recurrent classes. States are eliminated as in
+    `stationary`, all chains at once.
+    """
+    xp = array_namespace(P)
+    S = P.shape[0]
+    restart = 1e-9 if rounding(P) > 1e-9 else 1e-30
+    chance = [[P[s, r] + restart for r in range(S)] for s in range(S)]
+    for last in reversed(range(1, S)):
+        away = sum(chance[last][:last])
+        for s in range(last):
+            chance[s][last] = chance[s][last] / away
+            for r in range(last):
+                chance[s][r] = chance[s][r] + chance[s][last] * chance[last][r]
+    weight = [xp.ones_like(P[0, 0])]
+    for s in range(1, S):
+        weight.append(sum(weight[r] * chance[r][s] for r in range(s)))
+    share = xp.stack(weight)
+    return share / share.sum(0)

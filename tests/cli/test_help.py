@@ -10,9 +10,9 @@ import pytest
 
 import rmab
 from rmab.cli import main
-from rmab.federation.rounds import DRAWS, SCHEDULES
+from rmab.federation.schedule import DRAWS, SCHEDULES
 from rmab.policies.registry import KNOWN, LEARNERS, OPTIONS
-from rmab.studies.study import REALISATIONS
+from rmab.studies.study import KEYS
 
 
 @pytest.mark.parametrize("command", ["", "run", "value", "index", "reproduce"])
@@ -34,7 +34,7 @@ def test_help_has_every_policy_option_and_key_of_a_study(call):
     words = set(re.findall(r"[a-z0-9][a-z0-9_-]*", text))
     options = set(OPTIONS)
     keys = [field.name for field in fields(rmab.Study) if field.name != "arms"]
-    for known in (LEARNERS, KNOWN, options, keys, REALISATIONS, SCHEDULES, DRAWS):
+    for known in (LEARNERS, KNOWN, options, keys, KEYS["realisations"].choices, SCHEDULES, DRAWS):
         assert set(known) <= words
 
 

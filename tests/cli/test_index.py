@@ -26,7 +26,7 @@ def test_index_gives_the_closed_form_times_the_reward(call, study, p01, p11, exp
     assert [len(ages) for ages in second["index"]] == [3, 3]
     for (state, age), value in expected.items():
         assert second["index"][state][age - 1] == pytest.approx(reward * value, abs=5e-7)
-    # One slot after a look the index is the belief.
+    # One slot after an observation the index is the belief.
     assert second["index"][0][0] == pytest.approx(reward * p01)
     assert second["index"][1][0] == pytest.approx(reward * p11)
     assert first["index"][1][1] == pytest.approx(0.9 * 0.792944, abs=5e-7)
@@ -69,7 +69,7 @@ TWO = {  # whose indices are known: 1.5 and 1, with discount .9 1.5 and .909091
 }
 
 
-def test_index_of_an_arm_that_is_always_seen(call, study):
+def test_index_of_a_fully_observed_arm(call, study):
     path = study(toml(general=TWO))
     channel, arm = call("index", path, "--max-age", "2", "--json").json["arms"]
     assert [len(ages) for ages in channel["index"]] == [2, 2]
@@ -87,13 +87,13 @@ def test_index_with_a_discount(call, study):
     channel, arm = call("index", path, "--discount", "0.9", "--max-age", "3", "--json").json["arms"]
     assert arm["index"] == pytest.approx([1.5, 0.909091], abs=5e-7)
     assert (channel["indexable"], arm["indexable"]) == (True, True)
-    # One slot after a look a channel's index is its belief, whatever the discount (Liu and Zhao).
+    # One slot after an observation a channel's index is its belief at any discount (Liu and Zhao).
     assert channel["index"][0][0] == pytest.approx(0.9 * 0.89)
     assert channel["index"][1][0] == pytest.approx(0.9 * 0.17)
     assert call("index", path, "--discount", "0.9").out.startswith("Whittle index, discount 0.9, ")
 
 
-def test_index_of_an_arm_that_moves_otherwise_when_played(call, study):
+def test_index_of_an_arm_with_action_dependent_transitions(call, study):
     """Played on and on it pays .75 a slot, so that is what idling must be worth, seen or not."""
     general = {"passive": "[[0.5, 0.5], [0.5, 0.5]]", "active": "[[0.25, 0.75], [0.25, 0.75]]"}
     arm = call("index", study(toml(general=general)), "--max-age", "3", "--json").json["arms"][1]

@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rmab.studies import reproduce
 from rmab.studies.results import Results
 from tests.cli.commands import PROGRAM, Ran, toml
 
@@ -67,7 +66,7 @@ def test_an_interrupted_reproduction_reports_what_was_done(call, tmp_path, monke
     def interrupt(*_: object) -> Results:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reproduce, "run", interrupt)
+    monkeypatch.setattr("rmab.studies.figures.run", interrupt)
     out = tmp_path / "part"
     ran = call("reproduce", "fig13", "theory", "--out", out, "--json")
     assert ran.code == 130

@@ -70,7 +70,9 @@ def test_discount_must_lie_between_0_and_1(call, study, value):
 
 
 @pytest.mark.parametrize("command", ["run", "value", "index"])
-@pytest.mark.parametrize("name", ["", "none", "fading.toml", "../figures/fig06", "two\nlines"])
+@pytest.mark.parametrize(
+    "name", ["", "none", "fading.toml", "../paper_figures/fig06", "two\nlines"]
+)
 def test_an_unknown_study_of_the_catalogue_is_refused(call, command, name):
     known = "adherence, age-of-information, fading, gilbert-elliott, machine"
     call(command, f"catalogue:{name}").assert_refused("catalogue: unknown", f"known are {known}")

@@ -26,7 +26,7 @@ from rmab.engine.program import simulator
 from rmab.engine.setting import Setting
 from rmab.engine.world import BEFORE, BITS, truth
 from rmab.learning.learners import Evidence, thompson
-from rmab.model.arms import Kind, channels
+from rmab.model.arms import ArmKind, channels
 from rmab.planning.tables import whittle_at
 from rmab.policies.policy import Policy
 from rmab.policies.registry import named
@@ -118,7 +118,7 @@ def posterior_draw(
     agent: whose stream is drawn from; 0 where one draw serves all.
     """
     unread, n_arms = jnp.zeros(0), counts.shape[-1]
-    kinds = (Kind(2, always=False, alike=True),) * n_arms
+    kinds = (ArmKind(2, fully_observed=False, action_dependent=False),) * n_arms
     visits = counts.sum(1)[..., None]
     pairs = counts[None, ..., None]
     evidence = Evidence(pairs, visits, episode[None], unread, unread, unread, 1, kinds)

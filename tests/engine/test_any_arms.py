@@ -20,7 +20,7 @@ from rmab.engine.program import simulator
 from rmab.engine.setting import Lookup, Setting
 from rmab.engine.world import BEFORE, BITS, truth
 from rmab.learning.learners import Evidence, count_kinds
-from rmab.markov import resting_law
+from rmab.markov import limiting_distribution
 from rmab.model.arms import Arm, Arms, Moves
 from rmab.planning.tables import Model
 from rmab.policies.filling import table_ages
@@ -133,7 +133,7 @@ def algorithm_1(
     kinds = count_kinds(arms.kinds)
     agents = []
     for m in range(AGENTS):
-        rest = [reached(before[m, n], resting_law(a.passive)) for n, a in enumerate(arms)]
+        rest = [reached(before[m, n], limiting_distribution(a.passive)) for n, a in enumerate(arms)]
         state = [reached(moves[m, 0, n], a.passive[rest[n]]) for n, a in enumerate(arms)]
         agents.append(Agent(state, [None] * n_arms, [None] * n_arms))
     record, slot, previous = Record(), 0, 1
@@ -184,7 +184,7 @@ def algorithm_1(
                     paid += (arm.reward_active if plays_it else arm.reward_passive)[now]
                     if plays_it or arm.observed == "always":
                         if arm.observed == "always":
-                            kind = 0 if arm.moves_alike or when == slot - 1 else 1
+                            kind = 0 if not arm.action_dependent or when == slot - 1 else 1
                         else:
                             kind = slot - when - 1 if when is not None else kinds
                         if was is not None and kind < kinds:

@@ -12,7 +12,8 @@ from rmab.engine.setting import Setting
 from rmab.engine.world import World, truth
 from rmab.errors import ModelError, StudyError
 from rmab.learning.learners import thompson
-from rmab.model.arms import Arm, Arms, InformationStates, channels
+from rmab.model.arms import Arm, Arms, channels
+from rmab.model.beliefs import InformationStates
 from rmab.planning.exact.policies import lookahead_value
 from rmab.planning.lookahead.tables import known_lookahead
 from rmab.policies.lookahead import choose
@@ -48,8 +49,10 @@ def decisions(arms: Arms, plays: int, depth: int, states: InformationStates) -> 
     plan = agents.first(truth(arms), cases, guide, 1)
     seen = jnp.asarray(states.last_seen[:, None]).astype(world.state_type)
     observed = InformationStates(seen, jnp.asarray(states.age[:, None], jnp.int32))
-    sight = Sight(observed, seen, None, jnp.int32(0), lambda: jnp.zeros(()))
-    played = agents.choose(plan, sight, truth(arms), agents.wraps(guide), jnp.int32(plays))
+    noise = partial(jnp.zeros, ())
+    there, wraps = truth(arms), agents.wraps(guide)
+    sight = Sight(plan, observed, seen, None, jnp.int32(0), noise, there, wraps, jnp.int32(plays))
+    played = agents.choose(sight)
     return np.asarray(played)[:, 0]
 
 

@@ -20,23 +20,23 @@ from rmab.engine.setting import Setting
 from rmab.engine.world import World, truth
 from rmab.errors import ModelError
 from rmab.learning.learners import count_kinds, thompson
-from rmab.model.arms import Arm, Arms, Kind
+from rmab.model.arms import Arm, ArmKind, Arms
 from rmab.planning.tables import myopic
 from rmab.policies.own_index import Observations
 from rmab.policies.policy import Policy
 
-CHANNEL = Kind(2, always=False, alike=True)
-PERSON = Kind(2, always=False, alike=False)
-WATCHED = Kind(2, always=True, alike=True)
-TENDED = Kind(2, always=True, alike=False)
-LEVELS = Kind(3, always=False, alike=True)
+CHANNEL = ArmKind(2, fully_observed=False, action_dependent=False)
+PERSON = ArmKind(2, fully_observed=False, action_dependent=True)
+WATCHED = ArmKind(2, fully_observed=True, action_dependent=False)
+TENDED = ArmKind(2, fully_observed=True, action_dependent=True)
+LEVELS = ArmKind(3, fully_observed=False, action_dependent=False)
 
 
 @dataclass(frozen=True)
 class Scene:
     """Random plays of arms in random states; chances: of a play of each arm in a slot."""
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ArmKind, ...]
     chances: tuple[float, ...]
     agents: int
     slots: int
@@ -114,9 +114,9 @@ def replay(scene: Scene) -> np.ndarray:
             for n, kind in enumerate(scene.kinds):
                 seen = states[:, n, 0 if scene.shared else agent, trial]
                 plays = np.flatnonzero(played[:, n, agent, trial]).tolist()
-                if kind.always:
+                if kind.fully_observed:
                     for slot in range(1, scene.slots):
-                        left = not kind.alike and not played[slot - 1, n, agent, trial]
+                        left = kind.action_dependent and not played[slot - 1, n, agent, trial]
                         mine[int(left), seen[slot - 1], seen[slot], n] += 1
                 else:
                     for one, other in pairwise(plays):
@@ -188,7 +188,7 @@ def test_counts_are_whole_numbers_of_32_bits_while_they_can_be():
 
 
 def test_more_counts_than_an_index_can_name_are_refused():
-    kinds = (Kind(64, always=False, alike=True),) * 1000
+    kinds = (ArmKind(64, fully_observed=False, action_dependent=False),) * 1000
     setting = Setting(n_agents=1, kinds=kinds, horizon=10)
     policy = Policy("mine", myopic, thompson, gaps=32)
     world = World(kinds, idle_pay=False)

@@ -18,7 +18,8 @@ from rmab.engine.setting import Joint, Outcome, Setting
 from rmab.engine.tally import BLOCK, final_slots
 from rmab.engine.world import World, truth
 from rmab.learning.learners import thompson
-from rmab.model.arms import InformationStates, Kind, stationary_belief
+from rmab.model.arms import ArmKind
+from rmab.model.beliefs import InformationStates, stationary_belief
 from rmab.planning.exact.optimum import optimal
 from rmab.planning.exact.policies import fixed_value, policy_value, random_value
 from rmab.planning.tables import index_table, myopic, whittle_at
@@ -255,7 +256,9 @@ def test_draws_of_each_agent_in_the_papers_scenario(plays, value):
 
 def test_batches_fit_the_cache_and_long_horizons_are_not_kept_in_bulk():
     def setting(n_agents: int, n_arms: int, horizon: int) -> Setting:
-        return Setting(n_agents, (Kind(2, always=False, alike=True),) * n_arms, horizon)
+        return Setting(
+            n_agents, (ArmKind(2, fully_observed=False, action_dependent=False),) * n_arms, horizon
+        )
 
     paper = batch_size(setting(4, 4, 1000))
     assert paper % BLOCK == 0
@@ -271,7 +274,7 @@ def test_batches_fit_the_cache_and_long_horizons_are_not_kept_in_bulk():
 @pytest.mark.parametrize("n_trials", [1, 33, 1000, 1024, 2048, 10_000])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_threads_have_as_much_to_do(n_trials, threads):
-    paper = Setting(4, (Kind(2, always=False, alike=True),) * 4, 1000)
+    paper = Setting(4, (ArmKind(2, fully_observed=False, action_dependent=False),) * 4, 1000)
     width = even_width(paper, n_trials, threads)
     assert width % BLOCK == 0
     assert width <= 1.5 * batch_size(paper) + BLOCK
@@ -332,8 +335,10 @@ def test_the_optimum_is_looked_up_where_its_planner_put_it():
     setting = trials.setting
     agents = agents_of(setting, named("optimal", 10), World(setting.kinds, idle_pay=False), None)
     observed = InformationStates(jnp.asarray(last_seen, bool), jnp.asarray(age, jnp.int32))
-    sight = Sight(observed, observed.last_seen, None, jnp.int32(0), lambda: jnp.zeros(()))
-    got = agents.choose(joint, sight, truth(arms), agents.wraps(joint), jnp.int32(1))
+    noise = partial(jnp.zeros, ())
+    there, wraps, one = truth(arms), agents.wraps(joint), jnp.int32(1)
+    seen = observed.last_seen
+    got = agents.choose(Sight(joint, observed, seen, None, one, noise, there, wraps, one))
     np.testing.assert_array_equal(got, np.moveaxis(played, -1, 0))
 
 

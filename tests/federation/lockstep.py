@@ -15,10 +15,12 @@ from rmab.engine.program import _Simulator
 from rmab.engine.setting import Setting
 from rmab.engine.world import World, truth
 from rmab.federation.config import Federation
-from rmab.federation.messages import Merged, RoundMessage, Upload, parse_round, parse_upload
+from rmab.federation.messages import RoundMessage, Upload, parse_round
 from rmab.federation.planner import Planner
 from rmab.federation.player import Player
-from rmab.federation.rounds import LONGEST, Coordinator, first_limit, visits_can_end
+from rmab.federation.rounds import Coordinator
+from rmab.federation.schedule import LONGEST, first_limit, visits_can_end
+from rmab.federation.uploads import Merged, parse_upload
 from rmab.model.arms import Arms
 from rmab.policies.policy import LookaheadRule
 from rmab.policies.registry import named

@@ -9,8 +9,8 @@ import pytest
 import rmab
 from rmab.federation.aggregation import AGGREGATIONS, evidence_of
 from rmab.federation.config import Federation, KnownArm
-from rmab.federation.messages import Merged
 from rmab.federation.planner import Planner
+from rmab.federation.uploads import Merged
 from rmab.linalg import Array, array_namespace
 
 ARMS = rmab.channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])

@@ -13,16 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmab.errors import ProtocolError
-from rmab.federation.messages import (
-    Record,
-    RoundMessage,
-    Shape,
-    check_growth,
-    most_bytes,
-    parse_round,
-    parse_upload,
-)
+from rmab.federation.messages import RoundMessage, Shape, parse_round
 from rmab.federation.player import Player
+from rmab.federation.uploads import Record, check_growth, most_bytes, parse_upload
 from rmab.policies.plans import IndexPlan, TurnsPlan
 
 NAME = "test"
@@ -106,7 +99,7 @@ def record_of(upload, **changes) -> Record:
         ({"sequence": 9}, 409, "sequence must be above 9, got 5"),
         ({"round": 3}, 409, "round must be at least 3, got 1"),
         ({"slots": 61}, 409, "slots must be at least 61, got 60"),
-        ({"slots": 58}, 422, "at most one look at an arm and 2 in all in each of 2 slots"),
+        ({"slots": 58}, 422, "at most one observation of an arm and 2 in all in each of 2 slots"),
     ],
 )
 def test_what_cannot_follow_is_refused(changes, status, word):
@@ -127,10 +120,13 @@ IMPOSSIBLE = {
             t["visits"][0].__setitem__(1, t["visits"][0][1] + 1),
             t.update(slots=t["slots"] + 9),
         ),
-        "looks at an arm form one sequence",
+        "observations of an arm form one sequence",
     ),
-    "more looks than plays": (lambda t: t.update(slots=t["slots"] // 4, length=1), "at most"),
-    "a pair without looks": (
+    "more observations than plays": (
+        lambda t: t.update(slots=t["slots"] // 4, length=1),
+        "at most",
+    ),
+    "a pair without observations": (
         lambda t: t["counts"][1][1][0].__setitem__(0, t["counts"][1][1][0][0] + 1),
         r"counts\[1\] must add up to",
     ),

@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from rmab.federation.config import Federation, KnownArm
-from rmab.federation.messages import Merged
 from rmab.federation.planner import Planner
+from rmab.federation.uploads import Merged
 from rmab.model.arms import Arm, Arms, channels
 from rmab.policies.plans import IndexPlan
 from tests.federation.lockstep import engine_decisions, served_decisions, true_states

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from rmab.errors import ModelError
 from rmab.federation.messages import Shape
 from rmab.federation.player import Player
-from rmab.model.arms import InformationStates
-from rmab.model.beliefs import table_rows
+from rmab.model.beliefs import InformationStates, row_of
 from rmab.policies.plans import IndexPlan
 from tests.federation.test_messages import SHAPES, message_of
 
@@ -75,7 +74,7 @@ def test_ages_beyond_the_table_fall_back_or_become_never_seen():
         plan = IndexPlan(4, wrap, index, (2, 2))
         others = [plan.index[0, r] for r in range(9)]
         looks = InformationStates(np.array([1, 0]), np.array([age, 0]))
-        return others[int(table_rows(looks, plan.max_age, np.int64(plan.wrap))[0])]
+        return others[int(row_of(looks, plan.max_age, np.int64(plan.wrap))[0])]
 
     assert [row(2, age) for age in (3, 4, 5, 6, 7)] == [7, 8, 7, 8, 7]
     assert [row(0, age) for age in (3, 4, 5, 6)] == [7, 8, 0, 0]

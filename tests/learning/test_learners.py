@@ -9,10 +9,10 @@ import pytest
 from scipy import stats
 
 from rmab.learning.learners import Evidence, survivors, thompson, ucb
-from rmab.model.arms import Kind
+from rmab.model.arms import ArmKind
 from rmab.random import DRAWS, Draws, seed_words, stream
 
-CHANNEL = Kind(2, always=False, alike=True)
+CHANNEL = ArmKind(2, fully_observed=False, action_dependent=False)
 RARE = 1e-4  # the chance that one comparison would have had to fail for a faultless learner
 
 

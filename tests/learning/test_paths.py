@@ -8,7 +8,7 @@ from scipy import stats
 
 from rmab.learning.learners import WAITS, Evidence, count_kinds, thompson, ucb
 from rmab.learning.paths import fill_in
-from rmab.model.arms import Kind
+from rmab.model.arms import ArmKind
 from rmab.random import DRAWS, Draws, seed_words, stream
 
 RARE = 1e-4
@@ -51,7 +51,9 @@ def test_rows_of_three_states_are_calibrated(prior):
     counts = rng.multinomial(looks_at[:, None], truth)
     counts = np.repeat(np.moveaxis(counts, -1, 1), per_rank, -1)  # (S, S, 3, trials)
     counts = np.concatenate([counts, np.zeros_like(counts[:, :, :1])], axis=2)
-    kinds = (Kind(3, always=False, alike=True),) * 3 + (Kind(2, always=False, alike=True),)
+    kinds = (ArmKind(3, fully_observed=False, action_dependent=False),) * 3 + (
+        ArmKind(2, fully_observed=False, action_dependent=False),
+    )
     n_trials = counts.shape[-1]
     evidence = Evidence(
         jnp.asarray(counts[None], jnp.float32),
@@ -82,7 +84,10 @@ def test_an_arm_always_seen_is_learnt_apart_for_both_actions():
     counts[0, :, :, 0] = [[[300], [100]], [[20], [380]]]  # after a play
     counts[1, :, :, 0] = [[[40], [360]], [[200], [200]]]  # left alone
     counts[0, :, :, 1] = [[[500], [500]], [[100], [900]]]  # moves alike: all pairs stand here
-    kinds = (Kind(2, always=True, alike=False), Kind(2, always=True, alike=True))
+    kinds = (
+        ArmKind(2, fully_observed=True, action_dependent=True),
+        ArmKind(2, fully_observed=True, action_dependent=False),
+    )
     assert count_kinds(kinds) == 2
     evidence = Evidence(
         jnp.asarray(counts),

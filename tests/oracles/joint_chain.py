@@ -10,8 +10,9 @@ import numpy as np
 from scipy.linalg import block_diag
 from scipy.optimize import linprog
 
-from rmab.markov import resting_law
-from rmab.model.arms import Arm, Arms, stationary_belief
+from rmab.markov import limiting_distribution
+from rmab.model.arms import Arm, Arms
+from rmab.model.beliefs import stationary_belief
 
 
 class Plain:
@@ -21,14 +22,14 @@ class Plain:
     def __init__(self, arm: Arm, cap: int, fold: int) -> None:
         self.arm, self.cap, self.fold = arm, cap, fold
         self.seen = arm.observed == "always"
-        law = resting_law(arm.passive)
+        law = limiting_distribution(arm.passive)
         self.start = {s: p for s, p in enumerate(law) if p > 0} if self.seen else {None: 1.0}
 
     def belief(self, row: Any) -> Any:
         if self.seen:
             return np.eye(self.arm.states)[row]
         if row is None:
-            return resting_law(self.arm.passive)
+            return limiting_distribution(self.arm.passive)
         return self.arm.active[row[0]] @ np.linalg.matrix_power(self.arm.passive, row[1] - 1)
 
     def step(self, row: Any, played: bool) -> tuple[float, dict[Any, float]]:

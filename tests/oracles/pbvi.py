@@ -37,7 +37,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError, TooLargeError
-from rmab.model.arms import Arms, stationary_belief
+from rmab.model.arms import Arms
+from rmab.model.beliefs import stationary_belief
 
 __all__ = ["point_based_value"]
 

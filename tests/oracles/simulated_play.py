@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from rmab.markov import resting_law
-from rmab.model.arms import Arms, channels, stationary_belief, update_belief
+from rmab.markov import limiting_distribution
+from rmab.model.arms import Arms, channels
+from rmab.model.beliefs import stationary_belief, update_belief
 
 
 def played(arms: Arms, decide: Any, *, runs: int, slots: int, skip: int) -> tuple[float, float]:
@@ -14,7 +15,9 @@ def played(arms: Arms, decide: Any, *, runs: int, slots: int, skip: int) -> tupl
     rng = np.random.default_rng(12)
     n_arms = len(arms)
     seen = np.array([arm.observed == "always" for arm in arms])[:, None]
-    state = np.stack([rng.choice(arm.states, runs, p=resting_law(arm.passive)) for arm in arms])
+    state = np.stack(
+        [rng.choice(arm.states, runs, p=limiting_distribution(arm.passive)) for arm in arms]
+    )
     last_seen, age, total = np.zeros_like(state), np.zeros_like(state), np.zeros(runs)
     for slot in range(skip + slots):
         last_seen = np.where(seen, state, last_seen)

@@ -7,14 +7,8 @@ import numpy as np
 import pytest
 
 from rmab.errors import ModelError
-from rmab.model.arms import (
-    Arm,
-    Arms,
-    Dynamics,
-    InformationStates,
-    channels,
-    stationary_belief,
-)
+from rmab.model.arms import Arm, Arms, Dynamics, channels
+from rmab.model.beliefs import InformationStates, stationary_belief
 from rmab.planning.tables import (
     Model,
     fill_myopic,

@@ -10,15 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmab.errors import ModelError
-from rmab.model.arms import (
-    NEVER,
-    Arm,
-    Arms,
-    InformationStates,
-    channels,
-    deviation,
-    stationary_belief,
-)
+from rmab.model.arms import Arm, Arms, channels
+from rmab.model.beliefs import NEVER, InformationStates, deviation, stationary_belief
 from rmab.model.information import expansion
 from rmab.planning.exact.policies import lookahead_value
 from rmab.planning.lookahead import tables
@@ -86,7 +79,7 @@ def check_decisions(arms: Arms, plays: int, depth: int, seed: int, cases: int) -
     rng = np.random.default_rng(seed)
     last_seen = rng.integers(0, arms.sizes[:, None], (len(arms), cases))
     age = rng.integers(0, 6, (len(arms), cases))  # with never seen
-    age = np.where(np.array([kind.always for kind in arms.kinds])[:, None], 1, age)
+    age = np.where(np.array([kind.fully_observed for kind in arms.kinds])[:, None], 1, age)
     state = known_lookahead(arms, plays, depth, MAX_AGE)(InformationStates(last_seen, age))
     played = choose(state, plays)
     end = terminal(arms, plays)

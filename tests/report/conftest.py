@@ -8,11 +8,11 @@ import pytest
 
 import rmab
 from rmab.policies.registry import named
-from rmab.studies.figure import Claim, Drawn, Figure, Variant
-from rmab.studies.reproduce import figures, reproduce
+from rmab.studies.figures import Claim, Figure, FigureResult, Variant
+from rmab.studies.reproduce import FIGURES, figures, reproduce
 from rmab.studies.results import Curve, Results
 from rmab.studies.run import Values
-from rmab.studies.scaling import FIGURES, GAP, PLAIN
+from rmab.studies.scaling import GAP, JUDGES, PLAIN
 
 HORIZON = 60
 NAME = "<b>&$x"  # a policy may be called anything
@@ -23,32 +23,40 @@ class Small(NamedTuple):
 
     several: Results
     odd: str
-    drawn: list[Drawn]
+    drawn: list[FigureResult]
 
 
 @pytest.fixture(scope="session")
 def small() -> Small:
-    """All figures, from two runs."""
+    """All figures, from one run: compiling it takes longer than all else."""
     about = {figure.name: figure for figure in figures(trials=64)}
-    arms = about["theory"].variants[0].study.arms
-    own = replace(named("fedtswi", HORIZON), name=NAME)
-    several = rmab.run(
-        rmab.Study(arms, agents=2, plays=2, horizon=HORIZON, trials=64, policies=[own, "whittle"])
+    theory = short(about["theory"])
+    study = replace(theory.variants[0].study, agents=2, policies=["fedtswi", "whittle"])
+    results = rmab.run(study)
+    learnt = replace(
+        results, policies={"fedtswi": results["fedtswi"]}, covariance=results.covariance[:1, :1]
     )
-    theory = reproduce(short(about["theory"]))
-    assert theory is not None
-    results = {"fig06": theory.results[0], "fig07": theory.results[0], "fig08": theory.results[0]}
-    results |= dict.fromkeys(FIGURES, compared(several))
+    own = replace(named("fedtswi", HORIZON), name=NAME)
+    several = replace(
+        results,
+        study=replace(study, policies=[own, "whittle"]),
+        policies={NAME: results["fedtswi"], "whittle": results["whittle"]},
+    )
+    judged = FigureResult(theory, [learnt])
+    judged.claims = FIGURES["theory"](judged)
+    of_one = dict.fromkeys(("fig06", "fig07", "fig08"), learnt)
+    compared_ones = dict.fromkeys(JUDGES, compared(several))
     drawn = []
     for name, figure in about.items():
         if name == "theory":
-            drawn.append(theory)
+            drawn.append(judged)
         elif name == "fig13":
             computed = reproduce(figure)
             assert computed is not None
             drawn.append(computed)
         else:
-            drawn.append(pretended(short(figure), results.get(name, several)))
+            given = {**of_one, **compared_ones}.get(name, several)
+            drawn.append(pretended(short(figure), given))
     return Small(several, NAME, drawn)
 
 
@@ -74,10 +82,10 @@ def compared(results: Results) -> Results:
     )
 
 
-def pretended(figure: Figure, results: Results) -> Drawn:
+def pretended(figure: Figure, results: Results) -> FigureResult:
     """The figure as if every variant had given these results, with a claim of each kind."""
     exact = {"optimum": 1.25, "upper_bound": 1.5, "whittle": 1.0, "fixed": None}
-    return Drawn(
+    return FigureResult(
         figure,
         [results] * len(figure.variants),
         values=[Values(exact, {"fixed": "too <large>"}) for _ in figure.variants],

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.image import imread
 
-from rmab.report import page as writing
 from rmab.report.page import write_paper, write_study
+from rmab.studies.study import KEYS
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
@@ -119,6 +119,7 @@ def test_the_settings_and_arms_of_a_study_are_in_it(small, study):
     assert settings["Trials"] == ["64"]
     assert settings["Draws"] == [small.several.study.draws]
     assert settings["Policies"] == [f"{small.odd}, whittle"]
+    assert {"Arms N", *(key.label for key in KEYS.values())} <= set(settings)
     assert ["2", "0.89", "0.17", "0.9", "0.5174"] in page.rows
 
 
@@ -204,12 +205,27 @@ def test_nothing_done_is_said(tmp_path):
 
 
 def test_the_same_results_give_the_same_bytes(small, paper, tmp_path):
+    """Drawn again, one figure of each kind: its files, its claims and its part of the page."""
     folder, _ = paper
     (tmp_path / "report.html").write_text("old", encoding="utf-8")
-    write_paper(tmp_path, small.drawn)
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(p.name for p in folder.iterdir())
-    for path in tmp_path.iterdir():
-        assert path.read_bytes() == (folder / path.name).read_bytes(), path.name
+    kinds = {(each.figure.x, each.figure.y): each for each in small.drawn}
+    assert len(kinds) == 9
+    write_paper(tmp_path, list(kinds.values()))
+    again, before = (
+        (each / "report.html").read_text(encoding="utf-8") for each in (tmp_path, folder)
+    )
+    claims, all_claims = (
+        json.loads((each / "claims.json").read_text(encoding="utf-8"))
+        for each in (tmp_path, folder)
+    )
+    for name in (each.name for each in kinds.values()):
+        assert claims[name] == all_claims[name]
+        start = again.index(f'<section id="{name}">')
+        assert again[start : again.index("</section>", start)] in before
+    drawn_again = {path.name for path in tmp_path.iterdir()} - {"report.html", "claims.json"}
+    assert {f"{each.name}.svg" for each in kinds.values()} <= drawn_again
+    for name in drawn_again:
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), name
 
 
 def test_chapters_stand_in_their_order(small, paper):
@@ -220,7 +236,7 @@ def test_chapters_stand_in_their_order(small, paper):
         for mark in (
             '<section id="fig06">',
             '<section id="theory">',
-            "<h1>Learning from every look</h1>",
+            "<h1>Learning from observations at any gap</h1>",
             '<section id="regret-horizon">',
             '<section id="regret-arms">',
             "<h1>Beyond the paper: arms of other kinds</h1>",
@@ -234,7 +250,7 @@ def test_chapters_stand_in_their_order(small, paper):
 
 def test_a_chapter_without_figures_is_left_out(small, tmp_path):
     page = Page(write_paper(tmp_path, small.drawn[:1]).read_text(encoding="utf-8"))
-    assert "Learning from every look" not in page.words
+    assert "Learning from observations at any gap" not in page.words
     assert "Beyond the paper" not in page.words
 
 
@@ -253,9 +269,11 @@ def test_copies_of_arms_are_listed_once(paper):
     assert set(beliefs) == {"3"}
 
 
-def test_a_long_table_of_slots_is_left_out(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "MOST_SLOTS", 59)
-    write_paper(tmp_path, small.drawn[:1])
+def test_a_long_table_of_slots_is_left_out(small, tmp_path):
+    write_paper(tmp_path, small.drawn[:1], max_slot_rows=60)
+    assert (tmp_path / "fig06-slots.csv").exists()
+    (tmp_path / "fig06-slots.csv").unlink()
+    write_paper(tmp_path, small.drawn[:1], max_slot_rows=59)
     assert not (tmp_path / "fig06-slots.csv").exists()
     assert (tmp_path / "fig06-episodes.csv").exists()
     assert "fig06-slots.csv" not in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -1,49 +1,13 @@
-"""Drawings: what is averaged, what is left out, and that files are whole and always the same."""
+"""Drawings: of studies and figures, whole or interrupted, with their bands and laws."""
 
 from dataclasses import replace
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 
 from rmab.report import canvas, plots
-from rmab.report import style as looks
-from rmab.studies.results import Curve
+from rmab.report.style import label
 from rmab.studies.scaling import GAP, PLAIN
-from rmab.studies.study import KNOWN, LEARNERS
-
-
-@pytest.mark.parametrize("horizon", [1, 2, 60, 1000])
-@pytest.mark.parametrize("logarithmic", [False, True])
-def test_bins_cover_every_slot_once(horizon, logarithmic):
-    edges = canvas.bin_edges(horizon, logarithmic)
-    assert edges[0] == 0
-    assert edges[-1] == horizon
-    assert (np.diff(edges) > 0).all()
-
-
-def test_a_bin_has_the_mean_and_the_mean_error_of_its_slots():
-    curve = Curve(np.array([1.0, 2.0, 3.0, 7.0]), np.array([0.1, 0.3, 0.5, 0.7]))
-    x, binned = canvas.binned(curve, np.array([0, 1, 4]))
-    np.testing.assert_allclose(x, [1, 3])
-    np.testing.assert_allclose(binned.mean, [1, 4])
-    np.testing.assert_allclose(binned.se, [0.1, 0.5])
-
-
-def test_episodes_that_few_trials_finished_are_left_out():
-    reached = np.array([10.0, 10, 6, 4, 1])
-    assert canvas.kept_episodes(reached, 10).tolist() == [0, 1]
-    assert canvas.kept_episodes(np.array([10.0]), 10).tolist() == [0]  # one episode is all there is
-
-
-def test_every_policy_has_a_look_of_its_own(small):
-    each = list(looks.LOOKS.values())
-    assert set(looks.LOOKS) >= {*LEARNERS, *KNOWN}
-    assert len({look.label for look in each}) == len(each)
-    assert len({look.colour for look in each}) == len(each)
-    assert len({(look.dash, look.marker) for look in each}) == len(each)
-    assert looks.label("fedtswi") == "FedTSWI"
-    assert looks.label(small.odd) == small.odd
 
 
 def test_a_study_is_drawn_with_its_bands(small):
@@ -55,7 +19,7 @@ def test_a_study_is_drawn_with_its_bands(small):
     for (name, result), line, band in zip(
         small.several.items(), reward.get_lines(), reward.collections, strict=True
     ):
-        assert line.get_label() == looks.label(name)
+        assert line.get_label() == label(name)
         _, curve = canvas.binned(result.slots, edges)
         assert np.asarray(line.get_ydata()).tolist() == curve.mean.tolist()
         corners = np.asarray(band.get_paths()[0].vertices)
@@ -122,20 +86,6 @@ def test_one_trial_has_no_bands_but_is_drawn(small, tmp_path):
     canvas.save(plots.study(replace(small.several, policies=one)), tmp_path, "one", "")
 
 
-def test_drawing_changes_no_setting_of_matplotlib(small, tmp_path):
-    before = dict(mpl.rcParams)
-    canvas.save(plots.study(small.several), tmp_path, "figure", "")
-    assert dict(mpl.rcParams) == before
-
-
-def test_text_of_a_drawing_stays_text(small, tmp_path):
-    inline = canvas.save(plots.study(small.several), tmp_path, "figure", 'say "<this>"')
-    assert inline.startswith('<svg role="img" aria-label="say &quot;&lt;this&gt;&quot;" ')
-    assert "&lt;b&gt;&amp;$x</text>" in inline
-    assert small.odd not in inline
-    assert "Verdana" in inline
-
-
 # ---------------------------------------------------------------------------------- regret against
 
 
@@ -165,9 +115,9 @@ def test_regret_is_drawn_with_its_laws_and_shares(small):
     np.testing.assert_allclose(y(theorem), final / np.sqrt(places))
     np.testing.assert_allclose(y(below.get_lines()[0]), 0.5)
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert legend == [looks.label(PLAIN), looks.label(GAP), "As 1/√M (Theorem 1)"]
+    assert legend == [label(PLAIN), label(GAP), "As 1/√M (Theorem 1)"]
     slopes = [text.get_text().replace("\N{MINUS SIGN}", "") for text in first.texts]
-    assert slopes == [f"{looks.label(name)}: M^0.00" for name in (PLAIN, GAP)]
+    assert slopes == [f"{label(name)}: M^0.00" for name in (PLAIN, GAP)]
 
 
 def test_regret_over_the_slots_is_that_of_the_run(small):

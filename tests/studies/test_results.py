@@ -9,27 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmab import Results, Study, channels, run, value
-
-ARMS = channels(p01=[0.89, 0.2], p11=[0.17, 0.8], reward=[0.9, 0.4])
-HORIZON, TRIALS = 40, 30
-STUDY = Study(arms=ARMS, agents=2, horizon=HORIZON, trials=TRIALS, policies=["fedtswi", "whittle"])
-KNOWN = replace(STUDY, policies=["whittle", "random"])
-
-
-@pytest.fixture(scope="session")
-def results() -> Results:
-    return run(STUDY)
-
-
-def same(first: Results, second: Results) -> bool:
-    """Whether the numbers are the same to the last bit."""
-    return first.to_json() == second.to_json() and all(
-        np.array_equal(first[name].slots.mean, second[name].slots.mean)
-        and np.array_equal(first[name].regret.se, second[name].regret.se, equal_nan=True)
-        and np.array_equal(first[name].episode_trials, second[name].episode_trials)
-        for name in first
-    )
+from rmab import Results, run
+from tests.studies.small import HORIZON, KNOWN, STUDY, TRIALS
 
 
 def test_results_are_a_mapping_by_policy(results):
@@ -98,69 +79,6 @@ def test_differences_are_paired(results):
     assert results.difference("fedtswi", "whittle") == pytest.approx((-gap, gap_se))
     assert results.difference("whittle", "whittle") == (0, 0)
     assert np.sqrt(np.diag(results.covariance)) == pytest.approx(list(results.se.values()))
-
-
-def test_the_seed_decides_alone(results):
-    assert same(run(STUDY, threads=1, batch=32), results)
-    alone = run(replace(STUDY, policies=["fedtswi"]))
-    assert alone["fedtswi"].mean == results["fedtswi"].mean
-    assert alone["fedtswi"].behind == results["fedtswi"].behind
-    other = run(replace(STUDY, seed=1))
-    assert other.mean != results.mean
-
-
-def test_progress_counts_every_trial():
-    steps: list[int] = []
-    run(replace(KNOWN, trials=100), steps.append, batch=32)
-    assert steps == [32, 32, 32, 4]
-
-
-def test_values_look_as_far_ahead_as_the_study_says():
-    arms = channels([0.13, 0.26, 0.77, 0.57], [0.13, 0.44, 0.48, 0.19], [0.81, 0.38, 0.57, 0.66])
-    ahead = [
-        value(Study(arms=arms, options={"lookahead": {"depth": d}}))["lookahead"] for d in (1, 2)
-    ]
-    assert ahead == pytest.approx([0.355319, 0.355178], abs=1e-6)
-
-
-def test_exact_values_come_with_reasons():
-    values = value(STUDY)
-    assert values.reasons == {}
-    assert list(values)[:3] == ["optimum", "upper_bound", "whittle"]
-    assert all(type(x) is float for x in values.values())
-
-
-# -------------------------------------------------------------------------------------- interrupted
-
-
-def interrupt(_: int) -> None:
-    raise KeyboardInterrupt
-
-
-def test_an_interrupted_run_keeps_the_trials_done():
-    part = run(replace(KNOWN, trials=10**6), interrupt, batch=32, threads=2)
-    assert part.interrupted
-    assert part.trials == 32
-    whole = run(replace(KNOWN, trials=32))
-    assert part.to_json()["policies"] == whole.to_json()["policies"]
-    assert same(replace(part, interrupted=False), whole)
-
-
-def test_an_interruption_before_the_first_trial_is_passed_on(monkeypatch):
-    def reduce(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("rmab.engine.montecarlo.reduce_batch", reduce)
-    with pytest.raises(KeyboardInterrupt):
-        run(KNOWN)
-
-
-def test_an_error_on_the_way_is_passed_on():
-    def fail(_: int) -> None:
-        raise RuntimeError("no more room")
-
-    with pytest.raises(RuntimeError, match="no more room"):
-        run(replace(KNOWN, trials=100), fail, batch=32)
 
 
 # ------------------------------------------------------------------------------- frames and files

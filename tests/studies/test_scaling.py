@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import rmab
 from rmab.policies.registry import named
 from rmab.studies import scaling
-from rmab.studies.figure import Drawn, Figure
+from rmab.studies.figures import Figure, FigureResult
 from rmab.studies.reproduce import FIGURES, figures
 from rmab.studies.results import Curve, PolicyResult, Results
 from rmab.studies.scaling import GAP, KNOWN, PLAIN, fit, scalings, share
@@ -35,9 +35,9 @@ def has_the_papers_arms(study: Study, copies: int = 1) -> bool:
 
 
 def test_all_have_both_learners_and_the_same_episodes_for_them():
-    assert list(scaling.FIGURES) == NAMES
+    assert list(scaling.JUDGES) == NAMES
     for each in figures(NAMES):
-        assert each.section == "looks"
+        assert each.section == "gaps"
         assert each.y == "regret"
         labels = [variant.label for variant in each.variants]
         assert len(set(labels)) == len(labels)
@@ -167,17 +167,17 @@ def power(study: Study, factor: float, slope: float, error: float = 0.005) -> Cu
     return Curve(mean, error * mean)
 
 
-def horizon(plain: float, gap: float, error: float = 0.005) -> Drawn:
+def horizon(plain: float, gap: float, error: float = 0.005) -> FigureResult:
     """Regrets that grow with these powers, and begin at the same height."""
     chosen = figure("regret-horizon")
     results = [
         made_up(v.study, power(v.study, 2, plain, error), power(v.study, 1, gap, error))
         for v in chosen.variants
     ]
-    return Drawn(chosen, results)
+    return FigureResult(chosen, results)
 
 
-def along(name: str, plain: float, gap: float, error: float = 0.005) -> Drawn:
+def along(name: str, plain: float, gap: float, error: float = 0.005) -> FigureResult:
     """Final regrets that grow with these powers of M or N."""
     chosen = figure(name)
     results = []
@@ -185,14 +185,14 @@ def along(name: str, plain: float, gap: float, error: float = 0.005) -> Drawn:
         size = variant.study.agents if name == "regret-agents" else len(variant.study.arms)
         curves = [power(variant.study, 0.01 * size**slope, 1, error) for slope in (plain, gap)]
         results.append(made_up(variant.study, curves[0], Curve(*_half(curves[1]))))
-    return Drawn(chosen, results)
+    return FigureResult(chosen, results)
 
 
 def _half(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     return curve.mean / 2, curve.se / 2
 
 
-def verdicts(drawn: Drawn) -> list[bool | None]:
+def verdicts(drawn: FigureResult) -> list[bool | None]:
     drawn.claims = FIGURES[drawn.name](drawn)
     return [claim.held for claim in drawn.claims]
 
@@ -264,7 +264,7 @@ def test_short_horizons_are_drawn_but_not_judged():
         made.results[place] = made_up(results.study, plain, equal)
     assert verdicts(made)[0] is True
     assert made.claims[0].text.startswith(
-        "Learning from every look lowers the regret at every T from 100 to 100,000"
+        "Learning from observations at any gap lowers the regret at every T from 100 to 100,000"
     )
     assert "at 4 of the 41 T drawn from 10 on, between 10 and 20." in made.claims[0].measured
 
@@ -363,7 +363,9 @@ def test_few_slots_are_all_drawn():
     made = horizon(0.9, 0.3)
     study = replace(made.figure.variants[0].study, horizon=5)
     short = made_up(study, power(study, 2, 0.9), power(study, 1, 0.3))
-    (drawn,) = scalings(Drawn(replace(made.figure, variants=made.figure.variants[:1]), [short]))
+    (drawn,) = scalings(
+        FigureResult(replace(made.figure, variants=made.figure.variants[:1]), [short])
+    )
     assert drawn.at.tolist() == [1, 2, 3, 4, 5]
 
 

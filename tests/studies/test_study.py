@@ -1,7 +1,7 @@
 """A study is checked when it is made; what the command line refuses is in tests/cli."""
 
 import re
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmab import Arm, Arms, RmabError, Study, StudyError, channels, load
-from rmab.studies.study import KNOWN, LEARNERS, MOST_STATES, from_table, read_table
+from rmab import Arm, Arms, Policy, RmabError, Study, StudyError, channels, load
+from rmab.policies.registry import KNOWN, LEARNERS, named
+from rmab.studies.study import KEYS, from_table, read_table
 
 ARMS = channels(p01=[0.2, 0.89], p11=[0.8, 0.17], reward=[0.4, 0.9])
 THREE = Arm([[0.5, 0.5, 0], [0.25, 0.5, 0.25], [0, 0.5, 0.5]], reward=[0, 1, 2])
@@ -98,7 +99,6 @@ def test_a_list_of_arms_becomes_arms():
 
 
 def test_an_arm_of_a_study_has_at_most_64_states():
-    assert MOST_STATES == 64
     assert len(study(arms=[Arm(np.eye(64), reward=np.ones(64))]).arms) == 1
     with pytest.raises(StudyError, match=r"^arm 2 must have at most 64 states in a study, got 65$"):
         study(arms=[THREE, Arm(np.eye(65), reward=np.ones(65))])
@@ -148,9 +148,9 @@ def test_policies_must_be_a_list(policies):
         ((), "at least one"),
         (["nope"], "unknown 'nope'; known are fedtswi, "),
         (["whittle", "whittle"], "'whittle' twice"),
-        (["whittle", SimpleNamespace(name="whittle", planner=None)], "'whittle' twice"),
-        ([SimpleNamespace(name="", planner=None)], "names"),
-        ([SimpleNamespace(planner=None)], "names"),
+        (["whittle", named("whittle", 10)], "'whittle' twice"),
+        ([Policy("", depth=1)], "names"),
+        ([SimpleNamespace(name="whittle")], "names"),
         ([3], "got 3"),
         ([None], "got None"),
         ([["whittle"]], r"got \['whittle'\]"),
@@ -168,7 +168,23 @@ def test_every_built_in_policy_is_known():
     assert study(policies=[*LEARNERS, *KNOWN]).policy_names == [*LEARNERS, *KNOWN]
 
 
-@pytest.mark.parametrize("key", ["realisations", "schedule", "draws"])
+def test_every_field_but_the_arms_is_a_key_of_a_file():
+    assert sorted(["arms", *KEYS]) == sorted(field.name for field in fields(Study))
+    assert list(KEYS)[-3:] == ["policies", "options", "weights"]  # after the plain values
+    assert all(key.label and key.about for key in KEYS.values())
+    assert len({key.label for key in KEYS.values()}) == len(KEYS)
+
+
+@pytest.mark.parametrize("key", [name for name, key in KEYS.items() if key.choices])
+@pytest.mark.parametrize("word", ["default", "last"])
+def test_words_that_are_known_are_taken(key, word):
+    choices = tuple(KEYS[key].choices)
+    assert getattr(study(), key) in choices
+    given = getattr(study(), key) if word == "default" else choices[-1]
+    assert getattr(study(**{key: given}), key) == given
+
+
+@pytest.mark.parametrize("key", [name for name, key in KEYS.items() if key.choices])
 @pytest.mark.parametrize("value", ["", "Paper", None, 1, ["shared"], {}])
 def test_words_must_be_among_the_known(key, value):
     with pytest.raises(StudyError, match=f"^{key}: unknown .*known are "):
@@ -181,7 +197,7 @@ def test_words_must_be_among_the_known(key, value):
         (3, "^options must be a table"),
         ({"nope": {}}, "^options: unknown 'nope'"),
         ({"fedtswi": 3}, r"^options\.fedtswi must be a table"),
-        ({"fedtswi": {"sigma": 1}}, "unknown key 'sigma'; fedtswi has prior"),
+        ({"fedtswi": {"sigma": 1}}, "unknown key 'sigma'; fedtswi has aggregation, prior"),
         ({"random": {"sigma": 1}}, "unknown key 'sigma'; random takes no options"),
         ({"feducb-wi": {"clip": 1}}, r"feducb-wi\.clip must be true or false, got 1"),
         ({"fedtswi": {"prior": (0, 1)}}, r"fedtswi\.prior must be a number, or two numbers"),
@@ -324,7 +340,7 @@ def test_arms_of_several_kinds_stand_in_one_table():
 
 def test_what_a_general_arm_leaves_out():
     arm = from_table(general(active=None, observed=None)).arms[1]
-    assert arm.moves_alike
+    assert not arm.action_dependent
     assert arm.observed == "when_played"
     assert arm.reward_passive.tolist() == [0, 0, 0]
     arm = from_table(general(reward=None, reward_active=[1, 2, 3], reward_passive=[-1, 0, 0])).arms[

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["add_agent", "run_agent"]
 
-PATIENCE = "60"
-BRIEFLY = 2.0  # seconds for what is unsent, when asked to end
-LOOK = 0.5  # seconds between two looks at whether the server is away
-LONGEST = 1e6  # seconds of an option
+_PATIENCE = "60"  # seconds, as an option's text
+_FLUSH_SECONDS = 2.0  # for what is unsent, when asked to end
+_POLL_SECONDS = 0.5  # between two checks whether the server is away
+_MAX_SECONDS = 1e6  # of an option
 
 Sense = Callable[[list[int]], Sequence[int]]
 
@@ -87,8 +87,8 @@ def add_agent(command: Commands) -> None:
     agent.add_argument(
         "--patience",
         metavar="S",
-        default=PATIENCE,
-        help=f"seconds to wait for the server at the start and the end (default {PATIENCE})",
+        default=_PATIENCE,
+        help=f"seconds to wait for the server at the start and the end (default {_PATIENCE})",
     )
     agent.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
@@ -129,7 +129,7 @@ def run_agent(options: argparse.Namespace) -> int:
         except Exception:  # of the environment: it is the user's, who needs to see where
             traceback.print_exc()
             code = FAILED
-        flushed = agent.flush(patience if code == DONE and agent.slots == slots else BRIEFLY)
+        flushed = agent.flush(patience if code == DONE and agent.slots == slots else _FLUSH_SECONDS)
         _report(agent, as_json=options.json)
         if not flushed:
             say(
@@ -143,8 +143,11 @@ def run_agent(options: argparse.Namespace) -> int:
 def _play(
     agent: Agent, sense: Sense, slots: int | None, pace: float | None, patience: float
 ) -> None:
-    """So many slots, at that pace. patience: seconds without a server for which the next round is
-    waited for when an episode is over, as Algorithm 1 has it; once for each round."""
+    """Play that many slots, at that pace.
+
+    patience: how many seconds without a server to wait for the next round when an episode is over,
+    as Algorithm 1 does; once for each round.
+    """
     due = time.monotonic()
     waited = 0
     while slots is None or agent.slots < slots:
@@ -158,9 +161,9 @@ def _play(
 
 
 def _wait(agent: Agent, patience: float) -> None:
-    """Until the next round is there, or the server has been away for so many seconds."""
+    """Wait for the next round, or until the server has been away for that many seconds."""
     until = time.monotonic() + patience
-    while not agent.wait(LOOK):
+    while not agent.wait(_POLL_SECONDS):
         now = time.monotonic()
         if agent.connected:
             until = now + patience
@@ -190,7 +193,7 @@ def _seconds(option: str, text: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not 0 <= number <= LONGEST:
+    if not 0 <= number <= _MAX_SECONDS:
         raise FederationError(f"{option} must be a number of seconds from 0 to 1e6, got {text!r}")
     return number
 
@@ -206,7 +209,7 @@ def _token(name: str) -> str:
 
 
 def _environment(name: str) -> Sense:
-    """`sense` of an object of MODULE:CLASS; what is wrong with it is told in one line."""
+    """`sense` of an object of MODULE:CLASS; every fault is an error of one line."""
     module, _, class_name = name.partition(":")
     if not module or not class_name:
         raise FederationError(f"--env must be like radio:Radio, got {name!r}")
@@ -232,7 +235,7 @@ def _study(name: str) -> Study:
 
 
 def _simulated(study: Study, agent: Agent, token: str, name: str) -> Sense:
-    """Arms of the study, moved by its seed and the agent's credential: agents' arms differ."""
+    """Arms of the study, seeded by it and by the agent's credential, so agents' arms differ."""
     from rmab.model.simulated import SimulatedArms
 
     states = tuple(arm.states for arm in study.arms)

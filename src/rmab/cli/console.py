@@ -1,4 +1,4 @@
-"""What all commands share: exit codes, lines for people, tables, numbers from options."""
+"""Shared by all commands: exit codes, help, lines for people, tables, numbers from options."""
 
 from __future__ import annotations
 
@@ -32,16 +32,32 @@ DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 class Parser(argparse.ArgumentParser):
+    """A parser whose closing text may be a function, called when help is asked for."""
+
+    closing: Callable[[], str] | None = None
+
+    def format_help(self) -> str:
+        if self.closing is not None:
+            self.epilog = self.closing()
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         """One line, as every other error."""
         self.exit(BAD_INPUT, line(f"{self.prog}: {message}; see {self.prog} --help") + "\n")
 
 
 class Commands(Protocol):
-    """Adds a command: its name, what runs it, what it is about and examples of its use."""
+    """Adds a command: its name, what runs it, what it is about, examples of its use, and further
+    help that is put together only when it is asked for."""
 
     def __call__(
-        self, name: str, action: Callable[[argparse.Namespace], int], about: str, example: str, /
+        self,
+        name: str,
+        action: Callable[[argparse.Namespace], int],
+        about: str,
+        example: str,
+        details: Callable[[], str] = ...,
+        /,
     ) -> Parser: ...
 
 
@@ -55,8 +71,8 @@ def line(text: str) -> str:
 
 
 def drop_output() -> None:
-    """Send what is left for standard output nowhere: the interpreter flushes it as it ends."""
-    with suppress(OSError):  # there may be no such file behind it
+    """Discard what is left for standard output, which the interpreter flushes as it ends."""
+    with suppress(OSError):  # it may have no file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -89,7 +105,7 @@ def columns(rows: list[list[str]]) -> str:
 
 @contextmanager
 def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
-    """A bar with the time left, on standard error, where a person can see it."""
+    """A bar with the time left, on standard error if that is a terminal."""
     from tqdm import tqdm
 
     hide = not sys.stderr.isatty()

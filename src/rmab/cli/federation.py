@@ -35,7 +35,7 @@ a federation file:
   [[arm]]
   states = 3
   reward = [0.0, 0.5, 1.0]
-  (one [[arm]] table for each arm; its dynamics are learnt)
+  (one [[arm]] table for each arm; the dynamics are learnt)
 
 further keys, above the arms: seed, draws ("shared" or "per-agent"), reference (a reward to
   compare with on the page), horizon (fed1-ucb), [options] of the policy
@@ -109,7 +109,7 @@ def add_commands(command: Commands) -> None:
     demo = command(
         "demo",
         _demo,
-        "one server and four simulated agents on this machine, to look at",
+        "run one server and four simulated agents on this machine, with a page to watch",
         "  rmab demo\n  rmab demo --slots 2000 --no-browser",
     )
     demo.add_argument(

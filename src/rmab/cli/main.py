@@ -31,7 +31,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="rmab",
         description="Restless bandits that learn together.",
         epilog="example:\n  rmab reproduce fig10 --trials 1000 --out results\n\n"
-        + studies.EXAMPLE_STUDY,
+        + studies.EXAMPLE_STUDY
+        + "\nrmab run --help lists all keys of a study, the policies and their options\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="store_true", help="print the version and end")
@@ -39,14 +40,20 @@ def _parser() -> argparse.ArgumentParser:
         dest="command", metavar="COMMAND", title="commands", parser_class=Parser
     )
 
-    def command(name: str, action: Callable[..., int], about: str, example: str) -> Parser:
+    def command(
+        name: str,
+        action: Callable[..., int],
+        about: str,
+        example: str,
+        details: Callable[[], str] = str,
+    ) -> Parser:
         made: Parser = commands.add_parser(
             name,
             help=about,
             description=about[0].upper() + about[1:] + ".",
-            epilog="example:\n" + example,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        made.closing = lambda: f"example:\n{example}{details()}"
         made.set_defaults(action=action)
         return made
 

@@ -13,13 +13,15 @@ from rmab.cli.console import DONE, INTERRUPTED, Commands, columns, folder, progr
 from rmab.errors import RmabError, StudyError
 
 if TYPE_CHECKING:
-    from rmab.studies.figure import Drawn
+    from rmab.model.arms import Arm
+    from rmab.studies.figures import FigureResult
     from rmab.studies.results import Results
     from rmab.studies.study import Study
 
 __all__ = ["EXAMPLE_STUDY", "add_commands"]
 
-MAX_AGE = 100_000
+_MAX_AGE = 100_000
+_HELP_WIDTH = 90
 
 EXAMPLE_STUDY = """\
 a study file:
@@ -38,27 +40,17 @@ a study file:
   reward = [0.0, 0.5, 1.0]
   observed = "when_played"
   (one [[arm]] table for each arm: a two-state channel by p01, p11 and reward,
-  any other by its transitions; active is as passive if left out, rewards are
-  reward or reward_active, when played, and reward_passive, observed is
+  any other by its transition matrices; active is as passive if left out, rewards
+  are reward or reward_active, when played, and reward_passive; observed is
   "when_played" or "always")
-
-further keys, above the arms: seed, weights, realisations ("independent" or "shared"),
-  schedule ("paper", "linear", "doubling"), draws ("shared" or "per-agent")
-policies that learn as the paper does:
-  fedtswi, fedts-myopic, feducb-wi, feducb-myopic, fed1-ucb
-that learn from every two successive looks at an arm, whatever the gap between them:
-  fedtswi-gap, fedts-myopic-gap, feducb-wi-gap, fedts-lookahead-gap
-that know the dynamics:
-  whittle, myopic, lookahead, optimal, fixed, fixed-best, random
-options, as in options.fedtswi-gap.gaps = 64: prior (fedts..., feducb...), gaps (...-gap),
-  depth (lookahead), clip (feducb...), sigma (fed1-ucb)
 """
 
-INDEX_JSON = """with --json, {"arms": [...]} has for each arm
+_INDEX_JSON = """
+with --json, {"arms": [...]} has for each arm
   indexable   true, false, or null where that is undecided
-  index       one number for each state of an arm that is always seen; for one seen
-              only when played a list for each last seen state, by age from 1
-  never_seen  of an arm seen only when played: before the first look
+  index       one number for each state of a fully observed arm; for one observed when
+              played a list for each state last seen, by age from 1
+  never_seen  of an arm observed when played: before the first observation
   reason      why indexable is not true
   witness     where it is false: passive is better at the subsidy low, active at high,
               in this state (or last_seen and age; null and 0: never seen)
@@ -74,6 +66,7 @@ def add_commands(command: Commands) -> None:
         "simulate the policies of a study",
         "  rmab run study.toml --trials 1000 --out results\n  rmab run study.toml --json\n\n"
         + EXAMPLE_STUDY,
+        _study_help,
     )
     run.add_argument("--trials", metavar="N", help="trials, instead of the study's")
     run.add_argument("--seed", metavar="S", help="seed, instead of the study's")
@@ -93,11 +86,14 @@ def add_commands(command: Commands) -> None:
         "index",
         _index,
         "the Whittle index of every state of every arm, and whether it is indexable",
-        "  rmab index study.toml --max-age 5\n  rmab index catalogue:machine --discount 0.9\n\n"
-        + INDEX_JSON,
+        "  rmab index study.toml --max-age 5\n  rmab index catalogue:machine --discount 0.9\n"
+        + _INDEX_JSON,
     )
     index.add_argument(
-        "--max-age", metavar="J", default="20", help="highest age of what was seen (default 20)"
+        "--max-age",
+        metavar="J",
+        default="20",
+        help="highest age shown, in slots since the last observation (default 20)",
     )
     index.add_argument(
         "--discount", metavar="D", help="of reward, above 0 and below 1 (default: average reward)"
@@ -119,10 +115,46 @@ def add_commands(command: Commands) -> None:
     )
     for each in (run, value, index):
         each.add_argument(
-            "study", metavar="STUDY.toml", help="a study file, or catalogue:NAME of those included"
+            "study", metavar="STUDY.toml", help="a study file, or catalogue:NAME, a bundled study"
         )
     for each in (run, value, index, reproduce):
         each.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def _study_help() -> str:
+    """The keys of a study, the policies and their options, from where they are defined."""
+    from rmab.studies.study import KEYS
+
+    lines = ["", "keys, above the arms:"]
+    for name, key in KEYS.items():
+        choices = " or ".join(f'"{choice}"' for choice in key.choices)
+        lines += _item(name, f"{key.about}{': ' if choices else ''}{choices}")
+    return "\n".join([*lines, "", *_policies_help(), ""])
+
+
+def _policies_help() -> list[str]:
+    """The policies by group with the names of their options, then the options."""
+    from rmab.policies.registry import GROUPS, OPTIONS, POLICIES
+
+    lines = []
+    for group, title in GROUPS.items():
+        lines.append(f"policies: {title}")
+        for name, entry in POLICIES.items():
+            if entry.group == group:
+                taken = f"; options {', '.join(entry.options)}" if entry.options else ""
+                lines += _item(name, entry.summary + taken)
+    lines += ["", "options of a policy, as in options.fedtswi-gap.gaps = 64:"]
+    for name, option in OPTIONS.items():
+        lines += _item(name, f"{option.meaning}; default: {option.default}")
+    return lines
+
+
+def _item(name: str, about: str) -> list[str]:
+    """A name and what is said of it, below its own start where that takes several lines."""
+    import textwrap
+
+    text = f"  {name:<20}  {about}"
+    return textwrap.wrap(text, _HELP_WIDTH, subsequent_indent=" " * 24, break_on_hyphens=False)
 
 
 def _load(options: argparse.Namespace) -> Study:
@@ -200,15 +232,13 @@ def _value(options: argparse.Namespace) -> int:
 
 def _index(options: argparse.Namespace) -> int:
     study = _load(options)
-    max_age = whole("--max-age", options.max_age, 1, MAX_AGE)
+    max_age = whole("--max-age", options.max_age, 1, _MAX_AGE)
     assert max_age is not None
     discount = _discount(options.discount)
-    from rmab.studies.indexing import arm_indices
-
     arms = []
     for number, arm in enumerate(study.arms, start=1):
         try:
-            arms.append(arm_indices(arm, max_age, discount))
+            arms.append(_arm_indices(arm, max_age, discount))
         except RmabError as error:
             raise StudyError(f"{options.study}: arm {number}: {error}") from None
     if options.json:
@@ -216,6 +246,43 @@ def _index(options: argparse.Namespace) -> int:
     else:
         print(_index_table(arms, discount))
     return DONE
+
+
+def _arm_indices(arm: Arm, max_age: int, discount: float | None = None) -> dict[str, Any]:
+    """indexable, index (and never_seen), and where not indexable the reason and the witness.
+
+    A fully observed arm has one index for each state, one observed when played a list by age for
+    each state last seen. An infinite index is the text "inf" or "-inf".
+
+    >>> from rmab import Arm
+    >>> _arm_indices(Arm([[0.8, 0.2], [0.2, 0.8]], reward=[0, 1]), max_age=1)["index"]
+    [[0.2], [0.8]]
+    """
+    from rmab.planning.index.indices import whittle_indices
+
+    found = whittle_indices(arm, discount, None if arm.observed == "always" else max_age)
+    answer: dict[str, Any] = {"indexable": found.indexable}
+    if found.never_seen is not None:
+        answer["never_seen"] = _plain(found.never_seen)
+    answer["index"] = _plain(found.index.tolist())
+    if found.indexable is not True:
+        answer["reason"] = found.reason
+    if found.witness is not None:
+        state, low, high = found.witness
+        place: dict[str, int | None] = (
+            {"last_seen": state[0], "age": state[1]}
+            if isinstance(state, tuple)
+            else {"state": state}
+        )
+        answer["witness"] = {**place, "low": low, "high": high}
+    return answer
+
+
+def _plain(value: Any) -> Any:
+    """Numbers as JSON has them, at any depth."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value if math.isfinite(value) else str(value)
 
 
 def _discount(text: str | None) -> float | None:
@@ -260,19 +327,19 @@ def _reproduce(options: argparse.Namespace) -> int:
     out = folder(options.out)
     from rmab.report.page import write_paper
 
-    done: list[Drawn] = []
+    done: list[FigureResult] = []
     interrupted = False
     try:
         for figure in chosen:
             with progress(figure.n_trials, figure.name) as advance:
-                drawn = reproduce(figure, advance)
-            if drawn is not None:
-                done.append(drawn)
+                result = reproduce(figure, advance)
+            if result is not None:
+                done.append(result)
                 if not options.json:
                     print(f"{figure.name}  {figure.title}")
-                    for claim in drawn.claims:
+                    for claim in result.claims:
                         print(f"  {claim.verdict}: {claim.text} Measured: {claim.measured}")
-            if drawn is None or drawn.interrupted:
+            if result is None or result.interrupted:
                 raise KeyboardInterrupt
     except KeyboardInterrupt:
         if not done:
@@ -280,7 +347,7 @@ def _reproduce(options: argparse.Namespace) -> int:
         interrupted = True
     report = write_paper(out, done)
     if options.json:
-        print(json.dumps({figure.name: figure.to_json() for figure in done}, allow_nan=False))
+        print(json.dumps({result.name: result.to_json() for result in done}, allow_nan=False))
     say(f"report: {report}")
     if interrupted:
         say("interrupted: the report has what was done")

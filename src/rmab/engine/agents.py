@@ -28,8 +28,9 @@ from jax import Array, lax
 
 from rmab.engine.setting import Guide, Joint, Lookup, Setting
 from rmab.engine.world import Truth, World
+from rmab.linalg import compute_in_branch
 from rmab.model.arms import Dynamics, Moves
-from rmab.model.beliefs import NEVER, InformationStates, table_rows
+from rmab.model.beliefs import NEVER, InformationStates, row_of
 from rmab.planning.exact.chain import joint_code
 from rmab.planning.lookahead.channel import channel_state, channel_values
 from rmab.policies.filling import Found, Learnt, channel_pair, fill
@@ -53,16 +54,21 @@ _MAX_PAIRWISE_ARMS = 8  # up to here pairs are cheaper than bisection, and unrol
 class Sight(NamedTuple):
     """What agents may choose by in a slot.
 
-    observed: information states, (N, M, R) each; state: true states, read where arms are fully
-    observed; own: the state of a learner of their own; slot: its number; noise: gives uniforms
-    (N, M, R) to those who choose at random.
+    plan: see above; observed: information states, (N, M, R) each; state: true states, read where
+    arms are fully observed; own: the state of a learner of their own; slot: its number; noise:
+    gives uniforms (N, M, R) to those who choose at random; truth: for what plays pay; wraps: (N,)
+    how far ages past a table's highest fall back, 0: they become never observed; plays: K.
     """
 
+    plan: Any
     observed: InformationStates
     state: Array
     own: Any
     slot: Array
     noise: Callable[[], Array]
+    truth: Truth
+    wraps: Array
+    plays: Array
 
 
 class Agents(ABC):
@@ -114,8 +120,8 @@ class Agents(ABC):
     # ---------------------------------------------------------------- the agents
 
     @abstractmethod
-    def choose(self, plan: Any, sight: Sight, truth: Truth, wraps: Array, plays: Array) -> Array:
-        """The arms played, a mask (N, M, R); wraps: see `wraps`."""
+    def choose(self, sight: Sight) -> Array:
+        """The arms played, a mask (N, M, R)."""
 
     def wraps(self, guide: Guide) -> Array:
         """(N,) how far ages past a table's highest fall back; 0: they become never observed."""
@@ -132,19 +138,20 @@ class Agents(ABC):
 
 
 class _AtRandom(Agents):
-    def choose(self, plan: Any, sight: Sight, truth: Truth, wraps: Array, plays: Array) -> Array:  # noqa: ARG002 - as Agents
-        return largest(sight.noise(), plays)
+    def choose(self, sight: Sight) -> Array:
+        return largest(sight.noise(), sight.plays)
 
 
 class _ByOwnIndex(Agents):
-    def choose(self, plan: Any, sight: Sight, truth: Truth, wraps: Array, plays: Array) -> Array:  # noqa: ARG002 - as Agents
+    def choose(self, sight: Sight) -> Array:
         index = _computed_once(sight, lambda: self.rule.own.index(sight.own, sight.slot))
-        return largest(index, plays)
+        return largest(index, sight.plays)
 
 
 class _ByOptimum(Agents):
-    def choose(self, plan: Joint, sight: Sight, truth: Truth, wraps: Array, plays: Array) -> Array:  # noqa: ARG002 - as Agents
+    def choose(self, sight: Sight) -> Array:
         """The optimum's decision in the joint information state of each agent."""
+        plan: Joint = sight.plan
         seen = self.world.shown(sight.state, sight.observed.last_seen)
         code = joint_code(seen.astype(jnp.int32), sight.observed.age, plan.layout)  # (M, R)
         return jnp.moveaxis(plan.subsets[plan.actions[code]], -1, 0)
@@ -156,18 +163,19 @@ class _ByFormula(Agents):
     def _filled(self, learnt: Learnt) -> Any:
         return channel_pair(learnt.found)
 
-    def choose(self, plan: Any, sight: Sight, truth: Truth, wraps: Array, plays: Array) -> Array:  # noqa: ARG002 - as Agents
+    def choose(self, sight: Sight) -> Array:
         shape = sight.observed.age.shape
 
         def index() -> Array:
-            found = self._index(plan, sight.observed, truth)
+            found = self._index(sight)
             return jnp.broadcast_to(found, shape).astype(jnp.float32)
 
-        return largest(_computed_once(sight, index), plays)
+        return largest(_computed_once(sight, index), sight.plays)
 
-    def _index(self, plan: Any, observed: InformationStates, truth: Truth) -> Array:
-        rewards = truth.reward_active[1][:, None, None]
-        index: Array = self.rule.planner(Dynamics(plan[0], plan[1], rewards), observed)
+    def _index(self, sight: Sight) -> Array:
+        p01, p11 = sight.plan
+        rewards = sight.truth.reward_active[1][:, None, None]
+        index: Array = self.rule.planner(Dynamics(p01, p11, rewards), sight.observed)
         return index
 
 
@@ -175,8 +183,8 @@ class _ByTurns(_ByFormula):
     def _filled(self, learnt: Learnt) -> Any:
         return channel_pair(learnt.found)[1]
 
-    def _index(self, plan: Any, observed: InformationStates, truth: Truth) -> Array:  # noqa: ARG002 - as _ByFormula
-        index: Array = take_turns(plan > 0, observed)
+    def _index(self, sight: Sight) -> Array:
+        index: Array = take_turns(sight.plan > 0, sight.observed)
         return index
 
 
@@ -197,10 +205,10 @@ class _ByTable(Agents):
             return jnp.ones(self.setting.n_arms, jnp.int32)
         return super().wraps(guide)
 
-    def choose(self, plan: Any, sight: Sight, truth: Truth, wraps: Array, plays: Array) -> Array:  # noqa: ARG002 - as Agents
-        max_age = (plan.shape[1] - 1) // self.setting.n_states
-        rows = table_rows(self._states(sight), max_age, wraps[:, None, None])
-        return largest(table_entries(plan, rows), plays)
+    def choose(self, sight: Sight) -> Array:
+        max_age = (sight.plan.shape[1] - 1) // self.setting.n_states
+        rows = row_of(self._states(sight), max_age, sight.wraps[:, None, None])
+        return largest(table_entries(sight.plan, rows), sight.plays)
 
 
 class _ByLookahead(Agents):
@@ -210,7 +218,7 @@ class _ByLookahead(Agents):
     def __init__(self, setting: Setting, policy: Policy, world: World, plays: int | None) -> None:
         super().__init__(setting, policy, world, plays)
         self.light = setting.channels
-        self.always = np.array([kind.always for kind in setting.kinds])
+        self.always = np.array([kind.fully_observed for kind in setting.kinds])
 
     def _filled(self, learnt: Learnt) -> Any:
         assert self.plays is not None
@@ -219,16 +227,16 @@ class _ByLookahead(Agents):
         rewards = learnt.reward_active[1][:, None]
         return channel_values(Dynamics(*channel_pair(learnt.found), rewards), self.plays)
 
-    def choose(self, plan: Any, sight: Sight, truth: Truth, wraps: Array, plays: Array) -> Array:  # noqa: ARG002 - as Agents
+    def choose(self, sight: Sight) -> Array:
         assert self.plays is not None
         depth, once = self.rule.depth, partial(_computed_once, sight)
         if self.setting.channels:
-            state = once(partial(channel_state, plan, sight.observed, depth))
+            state = once(partial(channel_state, sight.plan, sight.observed, depth))
         else:
             states = self._states(sight)
-            state = state_from_tables(plan, states, depth, wraps, self.always)
+            state = state_from_tables(sight.plan, states, depth, sight.wraps, self.always)
         if depth == 1:
-            return largest(state.now.gains[0], plays)
+            return largest(state.now.gains[0], sight.plays)
         played: Array = choose(state, self.plays, once)
         return played
 
@@ -250,17 +258,8 @@ def agents_of(setting: Setting, policy: Policy, world: World, plays: int | None)
 
 
 def _computed_once(sight: Sight, compute: Callable[[], Any]) -> Any:
-    """What is computed, behind a branch that is always taken.
-
-    XLA would otherwise merge it into the comparisons that follow and compute it anew for every pair
-    of arms; it does not merge across a branch.
-    """
-    shape = jax.eval_shape(compute)
-    return lax.cond(
-        sight.observed.age[0, 0, 0] >= NEVER,
-        compute,
-        lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape),
-    )
+    """What is computed: XLA would otherwise compute it anew for every pair of arms compared."""
+    return compute_in_branch(sight.observed.age[0, 0, 0] >= NEVER, compute)
 
 
 # -------------------------------------------------------------------- the K largest of N

@@ -31,7 +31,7 @@ from rmab.engine.agents import Sight, agents_of
 from rmab.engine.memory import Counting, Counts, first_states, next_states
 from rmab.engine.setting import Guide, Outcome, Setting, Simulate
 from rmab.engine.world import Truth, World
-from rmab.federation.rounds import (
+from rmab.federation.schedule import (
     FIRST_LENGTH,
     most_episodes,
     next_limit,
@@ -317,8 +317,18 @@ class _Simulator:
             def noise() -> Array:
                 return unit(threefry(play_key, slot, arm)[0])
 
-            sight = Sight(run.observed, run.state, run.own, run.slot, noise)
-            played = self.agents.choose(run.episode.plan, sight, truth, wraps, plays)
+            sight = Sight(
+                plan=run.episode.plan,
+                observed=run.observed,
+                state=run.state,
+                own=run.own,
+                slot=run.slot,
+                noise=noise,
+                truth=truth,
+                wraps=wraps,
+                plays=plays,
+            )
+            played = self.agents.choose(sight)
             paid = self.world.paid(truth, run.state, played)
             shows = played | self.world.always if self.world.any_always else played
             seen = Observations(played, shows, run.state, paid, run.slot)

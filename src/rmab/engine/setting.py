@@ -14,7 +14,7 @@ from jax import Array
 
 from rmab.engine.world import Truth
 from rmab.federation.aggregation import AGGREGATIONS, Aggregation
-from rmab.model.arms import Arms, Kind
+from rmab.model.arms import ArmKind, Arms
 from rmab.planning.exact.chain import Layout
 
 __all__ = ["Guide", "Joint", "Lookup", "Outcome", "Setting", "Simulate"]
@@ -25,7 +25,7 @@ class Setting:
     """What a compiled simulator is made for; all else is an argument."""
 
     n_agents: int
-    kinds: tuple[Kind, ...]  # of each arm
+    kinds: tuple[ArmKind, ...]  # of each arm
     horizon: int
     channels: bool = True  # whether p01, p11 and reward describe all arms
     idle_pay: bool = False  # whether an arm left alone may pay

@@ -17,15 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rmab.markov import resting_law
-from rmab.model.arms import Arms, Kind, Moves
+from rmab.markov import limiting_distribution
+from rmab.model.arms import ArmKind, Arms, Moves
 from rmab.random import Key, threefry
 
 __all__ = ["Truth", "World", "truth"]
 
 BITS = 24  # transition probabilities are compared as whole numbers of 2^-24
 BEFORE = 0xFFFFFFFF  # the counter of the draw of the state before the first slot
-FEW = 4  # states up to which selecting beats looking up
+_MAX_SELECTED_STATES = 4  # up to which selecting beats looking up
 
 
 class Truth(NamedTuple):
@@ -40,11 +40,11 @@ class Truth(NamedTuple):
 
 
 def truth(arms: Arms) -> Truth:
-    """Arms as the engine takes them; they were left alone for ever before the first slot."""
+    """Arms as the engine takes them; they start in their limiting distribution under passivity."""
     S = arms.passive.shape[1]
     rest = np.zeros((len(arms), S))
     for n, arm in enumerate(arms):
-        rest[n, : arm.states] = resting_law(arm.passive)
+        rest[n, : arm.states] = limiting_distribution(arm.passive)
 
     def levels(chances: Any) -> Array:
         """(N, ..., S) chances of each next state to (..., S - 1, N)."""
@@ -67,24 +67,24 @@ def truth(arms: Arms) -> Truth:
 class World:
     """How arms of these kinds move, show themselves and pay."""
 
-    def __init__(self, kinds: tuple[Kind, ...], *, idle_pay: bool) -> None:
+    def __init__(self, kinds: tuple[ArmKind, ...], *, idle_pay: bool) -> None:
         self.n_arms = len(kinds)
         self.n_states = max(kind.states for kind in kinds)
         self.idle_pay = idle_pay
-        self.any_always = any(kind.always for kind in kinds)
-        self.all_alike = all(kind.alike for kind in kinds)
-        self._always = [kind.always for kind in kinds]
-        self._alike = [kind.alike for kind in kinds]
+        self.any_always = any(kind.fully_observed for kind in kinds)
+        self.all_alike = not any(kind.action_dependent for kind in kinds)
+        self._always = [kind.fully_observed for kind in kinds]
+        self._alike = [not kind.action_dependent for kind in kinds]
         self.state_type = jnp.bool_ if self.n_states == 2 else jnp.int8
 
     @cached_property
     def always(self) -> Array:
-        """Which arms are always seen, (N, 1, 1)."""
+        """Which arms are fully observed, (N, 1, 1)."""
         return jnp.array(self._always)[:, None, None]
 
     @cached_property
     def alike(self) -> Array:
-        """Which arms move alike, played or not, (N, 1, 1)."""
+        """Which arms have uncontrolled transitions, (N, 1, 1)."""
         return jnp.array(self._alike)[:, None, None]
 
     @cached_property
@@ -93,7 +93,8 @@ class World:
         return jnp.arange(self.n_states).astype(self.state_type)[:, None, None, None]
 
     def shown(self, state: Array, last_seen: Array) -> Array:
-        """What is known before a choice: the state now of arms always seen, else the last seen."""
+        """What is known before a choice: the state now of fully observed arms, else the last
+        one."""
         return jnp.where(self.always, state, last_seen) if self.any_always else last_seen
 
     def start(self, key: Key, truth: Truth, n_trials: int) -> Array:
@@ -109,7 +110,7 @@ class World:
         half = (self.n_arms + 1) // 2
         arm = jnp.arange(half, dtype=jnp.uint32)[:, None, None]
         words = jnp.concatenate(threefry(key, slot, arm))[: self.n_arms] >> (32 - BITS)
-        if self.n_states > FEW:
+        if self.n_states > _MAX_SELECTED_STATES:
             return self._bisect(truth, words, state, played)
         ahead: Array = jnp.zeros((), self.state_type)
         for j in range(self.n_states - 1):
@@ -142,7 +143,7 @@ class World:
 
     def _select(self, values: Array, state: Array) -> Array:
         """Values (S, N) of the states (N, M, R)."""
-        if self.n_states > FEW:
+        if self.n_states > _MAX_SELECTED_STATES:
             return values.T.reshape(-1)[
                 jnp.arange(self.n_arms)[:, None, None] * self.n_states + state.astype(jnp.int32)
             ]

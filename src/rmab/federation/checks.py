@@ -13,9 +13,8 @@ from rmab.errors import ProtocolError
 from rmab.reading import is_number, shown
 
 __all__ = [
-    "all_integers",
+    "MAX_WHOLE",
     "floats",
-    "integers",
     "listed",
     "malformed",
     "read_object",
@@ -23,8 +22,7 @@ __all__ = [
     "whole_number",
 ]
 
-_INT64 = np.dtype(np.int64)
-LARGEST = 2**53  # of a whole number: beyond, JSON numbers of other languages are not exact
+MAX_WHOLE = 2**53  # of a whole number: beyond, JSON numbers of other languages are not exact
 
 
 def malformed(detail: str) -> ProtocolError:
@@ -59,7 +57,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_constant=_constant)
 
 def whole_number(place: str, value: Any, least: int) -> int:
     """A whole number that was sent, from `least` to 2^53."""
-    if type(value) is not int or not least <= value <= LARGEST:
+    if type(value) is not int or not least <= value <= MAX_WHOLE:
         raise malformed(f"{place} must be a whole number from {least} to 2^53, got {shown(value)}")
     return value
 
@@ -69,45 +67,6 @@ def listed(place: str, value: Any, length: int) -> list[Any]:
         got = f"{len(value)}" if isinstance(value, list) else shown(value)
         raise malformed(f"{place} must be a list of {length}, got {got}")
     return value
-
-
-def all_integers(value: Any, shape: tuple[int, ...]) -> npt.NDArray[np.int64] | None:
-    """What `integers` gives, fast; None where it may refuse.
-
-    The value must have no true, no false and no string in it: NumPy takes the first two for
-    numbers, and gives every entry the room of the longest string.
-    """
-    try:
-        found = np.array(value)
-    except (ValueError, OverflowError):
-        return None
-    if found.dtype != _INT64 or found.shape != shape:
-        return None
-    # A negative number is a large one without its sign.
-    return found if int(found.view(np.uint64).max()) <= LARGEST else None
-
-
-def integers(place: str, value: Any, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
-    """Nested lists of whole numbers of exactly this shape."""
-    flat: list[Any] = [value]
-    for depth, length in enumerate(shape):
-        deeper: list[Any] = []
-        for part in flat:
-            if type(part) is not list or len(part) != length:
-                dims = " x ".join(map(str, shape))
-                raise malformed(
-                    f"{place} must be nested lists of {dims}: level {depth + 1} has "
-                    f"{len(part) if isinstance(part, list) else shown(part)}"
-                )
-            deeper += part
-        flat = deeper
-    for number, entry in enumerate(flat):
-        if type(entry) is not int or not 0 <= entry <= LARGEST:
-            where = "".join(f"[{i}]" for i in np.unravel_index(number, shape))
-            raise malformed(
-                f"{place}{where} must be a whole number from 0 to 2^53, got {shown(entry)}"
-            )
-    return np.array(flat, np.int64).reshape(shape)
 
 
 def floats(place: str, value: Any, length: int) -> npt.NDArray[np.float32]:

@@ -18,8 +18,8 @@ A TOML file says it:
     states = 3
     reward = [0.0, 0.5, 1.0]
 
-Arms move alike, played or not, and are seen when played. Further keys: `horizon`, the slots that
-fed1-ucb's phases are made for, and `reference`, a reward to compare with on the page.
+Arms have uncontrolled transitions and are observed when played. Further keys: `horizon`, the slots
+that fed1-ucb's phases are made for, and `reference`, a reward to compare with on the page.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ import numpy.typing as npt
 from rmab.errors import FederationError, ModelError, StudyError
 from rmab.federation.aggregation import AGGREGATIONS, Aggregation
 from rmab.federation.messages import MAX_COUNTS, NAME_RULE, Shape, is_name
-from rmab.federation.rounds import DRAWS, SCHEDULES
-from rmab.model.arms import Kind
+from rmab.federation.schedule import DRAWS, SCHEDULES
+from rmab.model.arms import ArmKind
 from rmab.policies.lookahead import DEPTH, check_depth
 from rmab.policies.registry import GAPS, LEARNERS, POLICIES, check_options
 from rmab.reading import is_number, one_of, read_toml, shown
@@ -124,7 +124,7 @@ class Federation:
 
     @property
     def gaps(self) -> int:
-        """G: of policies that learn from every look their own, else 1."""
+        """G: of policies that learn from observations at any gap their own, else 1."""
         by_gap = "gaps" in POLICIES[self.policy].options
         return int(self.options.get("gaps", GAPS)) if by_gap else 1
 
@@ -152,9 +152,11 @@ class Federation:
         return Shape(self.plays, tuple(arm.states for arm in self.arms), self.gaps)
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[ArmKind, ...]:
         """What a learner knows of each arm."""
-        return tuple(Kind(arm.states, always=False, alike=True) for arm in self.arms)
+        return tuple(
+            ArmKind(arm.states, fully_observed=False, action_dependent=False) for arm in self.arms
+        )
 
     @property
     def channels(self) -> bool:

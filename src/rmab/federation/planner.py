@@ -2,12 +2,12 @@
 
 The learner and the planner are those that the engine runs (`rmab.policies.registry`), on one
 trial, and the draw of round l for lane a is a function of the seed, l, a and the counts alone: so a
-served federation and a simulated one with the same seed and looks play alike, and a server that
-starts again goes on with the same numbers.
+served federation and a simulated one with the same seed and observations play alike, and a server
+that starts again goes on with the same numbers.
 
 Where all arms are channels, tables go up to the age at which indices have settled, at most
 CHANNEL_AGES; older arms fall back by two ages, since beliefs of channels with negative memory
-swing. Tables of other arms go up to ARM_AGES, and older arms count as never seen.
+swing. Tables of other arms go up to ARM_AGES, and older arms count as never observed.
 
 This module loads JAX; the rest of what a server needs to receive uploads does not.
 """
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.federation.config import Federation
-from rmab.federation.messages import Merged
+from rmab.federation.uploads import Merged
 from rmab.learning.learners import Evidence, thompson
 from rmab.policies.filling import Learnt, fill
 from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPlan
@@ -131,8 +131,8 @@ class Planner:
         """What is known of each arm: means and 95 % credible intervals of its probabilities.
 
         {"p01": x, "p11": x} for two states, {"transitions": [[x, ...], ...]} for more, where x is
-        {"mean", "low", "high"}. From neighbouring looks alone they are exact; from looks at all
-        gaps they are of draws from the posterior.
+        {"mean", "low", "high"}. From consecutive observations alone they are exact; from those at
+        all gaps they are of draws from the posterior.
         """
         by_gap = self.policy.gaps > 0
         found = self._of_draws(merged) if by_gap else self._of_counts(merged)

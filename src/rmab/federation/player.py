@@ -1,8 +1,8 @@
-"""An agent without input or output: it chooses by a plan, looks, and counts.
+"""An agent without input or output: it chooses by a plan, observes, and counts.
 
-Of each arm it keeps the last state seen and the slots since, and counts every pair of successive
-looks by their gap (`rmab.federation.messages`). An episode ends by its round's rule: after so many
-slots, or where the round has a visit factor, when for some arm and state
+Of each arm it keeps the state last observed and the slots since, and counts every pair of
+successive observations by their gap (`rmab.federation.messages`). An episode ends by its round's
+rule: after so many slots, or where the round has a visit factor, when for some arm and state
 
     N_t(s, a = 1) > factor max(1, N_{t_l}(s, a = 1)),                              eq. (22)
 
@@ -13,6 +13,7 @@ round is there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from operator import index
 from typing import Any
 
@@ -21,9 +22,8 @@ import numpy.typing as npt
 
 from rmab.errors import ModelError
 from rmab.federation.messages import RoundMessage, Upload
-from rmab.federation.rounds import LONGEST, visit_limit
+from rmab.federation.schedule import LONGEST, visit_limit
 from rmab.model.beliefs import NEVER, InformationStates
-from rmab.policies.own_index import Observations
 from rmab.policies.plans import OwnPlan, largest
 
 __all__ = ["Player"]
@@ -46,7 +46,8 @@ class Player:
         self.visits = np.zeros((S, shape.n_arms), np.int64)
         self.last_seen = np.zeros(shape.n_arms, np.int64)
         self.age = np.full(shape.n_arms, NEVER, np.int64)
-        self.own: tuple[Any, ...] | None = None  # the state of a learner of its own
+        self._own: tuple[Any, ...] | None = None  # the state of a learner of its own
+        self._own_slots = 0  # that it has seen, of earlier incarnations too
         self._start(message)
 
     def begin(self, message: RoundMessage) -> None:
@@ -63,9 +64,9 @@ class Player:
         self.message = message
         self.length = 0
         self.over = False
-        if isinstance(message.plan, OwnPlan) and self.own is None:
+        if isinstance(message.plan, OwnPlan) and self._own is None:
             S = max(message.shape.states)
-            self.own = message.plan.own.init(S, (message.shape.n_arms,))
+            self._own = message.plan.own.init(S, (message.shape.n_arms,))
         factor = message.visit_factor
         self._caps = None if factor is None else visit_limit(self.visits, factor, LONGEST)
         self._chosen: npt.NDArray[np.intp] | None = None
@@ -80,7 +81,7 @@ class Player:
         if self._chosen is None:
             plan, plays = self.message.plan, self.message.shape.plays
             if isinstance(plan, OwnPlan):
-                self._chosen = largest(plan.own.index(self.own, self.slots), plays)
+                self._chosen = largest(plan.own.index(self._own, self._own_slots), plays)
             else:
                 observed = InformationStates(self.last_seen, self.age)
                 self._chosen = plan.choose(observed, plays)
@@ -125,12 +126,41 @@ class Player:
         plan, N = self.message.plan, self.message.shape.n_arms
         if not isinstance(plan, OwnPlan):
             return
+        from rmab.policies.own_index import Observations
+
         played, state, reward = np.zeros(N, bool), np.zeros(N, np.int64), np.zeros(N)
         for arm, shown in seen:
             played[arm], state[arm] = True, shown
             reward[arm] = self.message.rewards[arm][shown]
-        slot = Observations(played, played, state, reward, self.slots)
-        self.own = plan.own.update(self.own, slot)
+        slot = Observations(played, played, state, reward, self._own_slots)
+        self._own = plan.own.update(self._own, slot)
+        self._own_slots += 1
+
+    @property
+    def learner_state(self) -> npt.NDArray[np.float64] | None:
+        """What a learner with a state of its own remembers, (X,); None where there is none."""
+        if self._own is None:
+            return None
+        parts = [np.ravel(np.asarray(x, np.float64)) for x in self._own]
+        return np.concatenate([[float(self._own_slots)], *parts])
+
+    def resume_learner(self, numbers: npt.NDArray[np.float64] | None) -> None:
+        """Go on with what an earlier incarnation's learner remembered, (X,), if it is of this one's
+        shape; a learner that the federation has had no longer is forgotten."""
+        mine = self.learner_state
+        if numbers is None or mine is None or numbers.shape != mine.shape:
+            return
+        if not 0 <= numbers[0] <= LONGEST:
+            return
+        assert self._own is not None
+        ends = np.cumsum([1, *(np.size(x) for x in self._own)])
+        parts = [numbers[a:b] for a, b in pairwise(ends)]
+        leaves = [
+            part.reshape(np.shape(old)).astype(np.asarray(old).dtype)
+            for part, old in zip(parts, self._own, strict=True)
+        ]
+        make = getattr(type(self._own), "_make", tuple)  # named tuples stay what they are
+        self._own, self._own_slots = make(leaves), int(numbers[0])
 
     def upload(self, sequence: int) -> Upload:
         """All that was counted, as an upload of this round."""

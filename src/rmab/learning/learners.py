@@ -49,7 +49,7 @@ from jax import Array
 from rmab.learning.channel_posterior import draw_channels, mean_channels
 from rmab.learning.matrix_posterior import draw_matrices, mean_matrices
 from rmab.learning.paths import fill_in
-from rmab.model.arms import Kind, Moves
+from rmab.model.arms import ArmKind, Moves
 from rmab.random import Draws
 
 __all__ = ["WAITS", "Evidence", "Prior", "count_kinds", "survivors", "thompson", "ucb"]
@@ -74,7 +74,7 @@ class Evidence(NamedTuple):
     idle_rewards: Array
     plays: Array
     agents: float
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ArmKind, ...]
 
     @property
     def transitions(self) -> Array:
@@ -87,16 +87,16 @@ class Evidence(NamedTuple):
         return self.rewards[1]
 
 
-def count_kinds(kinds: tuple[Kind, ...], gaps: int = 0) -> int:
+def count_kinds(kinds: tuple[ArmKind, ...], gaps: int = 0) -> int:
     """C, how many kinds of pairs of looks tell something about these arms.
 
     With gaps = G > 0 all pairs of looks at arms seen only when played do: those 1 to G slots apart
     by their gap, and those further apart.
     """
     least = gaps + 1 if gaps else 1
-    if all(kind.alike for kind in kinds):
+    if not any(kind.action_dependent for kind in kinds):
         return least
-    hidden = any(not (kind.alike or kind.always) for kind in kinds)
+    hidden = any(kind.action_dependent and not kind.fully_observed for kind in kinds)
     return max(least, WAITS if hidden else 2)
 
 
@@ -142,7 +142,7 @@ def ucb(
     sizes = np.array([kind.states for kind in evidence.kinds])[:, None]
     plays = evidence.visits.sum(0)
     looks = evidence.counts[1:WAITS].sum((0, 1, 2))  # after passivity
-    alike = np.array([kind.alike for kind in evidence.kinds])[:, None]
+    alike = np.array([not kind.action_dependent for kind in evidence.kinds])[:, None]
     unsure = jnp.log(2.0 * sizes * evidence.episode)  # (N, trials)
     after_play, after_drift = (
         jnp.sqrt(unsure / jnp.maximum(seen, 1)) for seen in (plays, jnp.where(alike, plays, looks))
@@ -186,8 +186,8 @@ def _both_actions(
     of exactly S states.
     """
     kinds, n_states = evidence.kinds, evidence.visits.shape[0]
-    apart = np.array([not kind.alike for kind in kinds])
-    always = np.array([kind.always for kind in kinds])
+    apart = np.array([kind.action_dependent for kind in kinds])
+    always = np.array([kind.fully_observed for kind in kinds])
     gaps, from_gaps = gapped
     sizes = np.array([kind.states for kind in kinds])
     by_gap = ~apart & ~always if gaps else np.zeros(len(kinds), bool)
@@ -227,7 +227,7 @@ def _prior(prior: Prior, n_states: int) -> npt.NDArray[np.float32]:
     return np.array(weights, np.float32)[None, :, None, None]
 
 
-def _valid(kinds: tuple[Kind, ...], n_states: int) -> npt.NDArray[np.bool_] | None:
+def _valid(kinds: tuple[ArmKind, ...], n_states: int) -> npt.NDArray[np.bool_] | None:
     """Which next states an arm has, (1, S, N, 1); None where all arms have all."""
     sizes = np.array([kind.states for kind in kinds])
     if (sizes == n_states).all():

@@ -1,16 +1,15 @@
-"""What an arm is: its states, how it moves, what it pays and when it is seen.
+"""What an arm is: its states, how it moves, what it pays and when it is observed.
 
 An arm is a Markov chain over states 0..S-1 that moves in every slot, played or not:
-`passive[s, s']` when left alone, `active[s, s']` after a play. It is seen `when_played`
-(the paper) or `always` (classic restless bandits).
+`passive[s, s']` when left alone, `active[s, s']` after a play. It is observed `when_played` (the
+paper) or `always`, which is fully observed (classic restless bandits).
 
 A *channel* is the two-state arm of the paper's case study (Section V): state 1 is good and
 pays `reward` when played, and both matrices are equal, so two numbers describe it,
 
     p01 = Pr(good next | bad now)      p11 = Pr(good next | good now).
 
-What a player believes of an arm that it has not seen for a while is in rmab.model.beliefs, whose
-names are to be had here too; both modules import NumPy alone.
+What a player believes of an arm that it has not observed for a while is in `rmab.model.beliefs`.
 """
 
 from __future__ import annotations
@@ -24,38 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError
-from rmab.model.beliefs import (
-    NEVER,
-    Array,
-    InformationStates,
-    array_namespace,
-    belief_after,
-    deviation,
-    information_states,
-    slots_to_cross,
-    stationary_belief,
-    update_belief,
-)
+from rmab.linalg import Array
 
-__all__ = [
-    "NEVER",
-    "OBSERVED",
-    "Arm",
-    "Arms",
-    "Array",
-    "Dynamics",
-    "InformationStates",
-    "Kind",
-    "Moves",
-    "array_namespace",
-    "belief_after",
-    "channels",
-    "deviation",
-    "information_states",
-    "slots_to_cross",
-    "stationary_belief",
-    "update_belief",
-]
+__all__ = ["OBSERVED", "Arm", "ArmKind", "Arms", "Dynamics", "Moves", "channels"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -117,9 +87,21 @@ class Arm:
         return self.reward_active.size
 
     @property
-    def moves_alike(self) -> bool:
-        """Whether it moves alike, played or not."""
-        return bool(np.array_equal(self.passive, self.active))
+    def action_dependent(self) -> bool:
+        """Whether it moves in another way when played than when left alone."""
+        return not np.array_equal(self.passive, self.active)
+
+    @property
+    def is_channel(self) -> bool:
+        """Whether it is a channel: p01, p11 and reward describe it."""
+        return (
+            self.states == 2
+            and self.observed == "when_played"
+            and not self.action_dependent
+            and not self.reward_passive.any()
+            and self.reward_active[0] == 0
+            and bool(self.reward_active[1] >= 0)
+        )
 
 
 def _matrix(name: str, given: Any) -> FloatArray:
@@ -223,15 +205,15 @@ class Arms(Sequence[Arm]):
         return _stacked([arm.reward_active for arm in self.each])
 
     @cached_property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[ArmKind, ...]:
         """What a learner knows of each arm, (N,)."""
         return tuple(
-            Kind(arm.states, arm.observed == "always", arm.moves_alike) for arm in self.each
+            ArmKind(arm.states, arm.observed == "always", arm.action_dependent) for arm in self.each
         )
 
     @cached_property
     def observed(self) -> tuple[str, ...]:
-        """When each arm is seen, (N,)."""
+        """When each arm is observed, (N,)."""
         return tuple(arm.observed for arm in self.each)
 
     def check_plays(self, plays: int) -> None:
@@ -242,14 +224,7 @@ class Arms(Sequence[Arm]):
     @cached_property
     def are_channels(self) -> bool:
         """Whether all are channels: p01, p11 and reward describe them."""
-        return (
-            self.passive.shape[1] == 2
-            and np.array_equal(self.passive, self.active)
-            and set(self.observed) == {"when_played"}
-            and not self.reward_passive.any()
-            and not self.reward_active[:, 0].any()
-            and bool((self.reward_active >= 0).all())
-        )
+        return all(arm.is_channel for arm in self.each)
 
     def _need_channels(self) -> None:
         if not self.are_channels:
@@ -282,16 +257,26 @@ class Arms(Sequence[Arm]):
         return Dynamics(self.p01, self.p11, self.reward)
 
 
-class Kind(NamedTuple):
+class ArmKind(NamedTuple):
     """What is known of an arm beforehand: all but its transition probabilities and rewards.
 
-    states: S; always: seen in every slot, not only when played; alike: it moves alike, played or
-    not.
+    states: S; fully_observed: in every slot, not only when played; action_dependent: it moves in
+    another way when played than when left alone.
     """
 
     states: int
-    always: bool
-    alike: bool
+    fully_observed: bool
+    action_dependent: bool
+
+    @property
+    def always(self) -> bool:
+        """fully_observed, as learners of users may call it."""
+        return self.fully_observed
+
+    @property
+    def alike(self) -> bool:
+        """Not action_dependent, as learners of users may call it."""
+        return not self.action_dependent
 
 
 class Moves(NamedTuple):
@@ -324,22 +309,23 @@ def channels(
     """
     try:
         given = [np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in (p01, p11, reward)]
-        stay, good, pays = np.broadcast_arrays(*given)
+        to_good, stays_good, pays = np.broadcast_arrays(*given)
     except (TypeError, ValueError, OverflowError) as error:
         raise ModelError(
             f"p01, p11 and reward must be numbers or lists of one length: {error}"
         ) from None
-    if stay.ndim != 1 or stay.size == 0:
-        raise ModelError(f"p01, p11 and reward must be one value per arm, got shape {stay.shape}")
-    for name, values in (("p01", stay), ("p11", good)):
+    if pays.ndim != 1 or pays.size == 0:
+        raise ModelError(f"p01, p11 and reward must be one value per arm, got shape {pays.shape}")
+    for name, values in (("p01", to_good), ("p11", stays_good)):
         for arm, value in enumerate(values):
             if not 0 <= value <= 1:
                 raise ModelError(f"arm {arm + 1}: {name} must lie in [0, 1], got {value}")
     for arm, value in enumerate(pays):
         if not (np.isfinite(value) and value >= 0):
             raise ModelError(f"arm {arm + 1}: reward must be finite and not negative, got {value}")
-    matrix = np.stack([np.stack([1 - stay, stay], -1), np.stack([1 - good, good], -1)], 1)
-    return Arms(Arm(matrix[n], reward=[0.0, pays[n]]) for n in range(stay.size))
+    rows = [np.stack([1 - good, good], -1) for good in (to_good, stays_good)]
+    matrix = np.stack(rows, 1)
+    return Arms(Arm(matrix[n], reward=[0.0, pays[n]]) for n in range(pays.size))
 
 
 def _stacked(parts: Sequence[FloatArray]) -> FloatArray:

@@ -1,14 +1,16 @@
-"""What is believed about an arm that is seen only when played, and the states of that knowledge.
+"""Beliefs about arms observed when played, and their information states.
 
 For a channel, with `memory = p11 - p01` and the stationary belief `b0 = p01 / (1 - memory)`, the
-belief after j unseen slots (Proposition 3, with its misprint mended; see docs/deviations.md) is
+belief after j slots without an observation (Proposition 3, with its misprint mended; see
+docs/deviations.md) is
 
     T^j(b) = b0 + memory^j (b - b0).
 
-To its player an arm seen only when played is a finite chain of *information states*
-(last seen state, age): a play shows s' and leads to (s', 1), no play leads from (s, age) to
-(s, age + 1). Before the first look the state is "never seen", written as age 0, and the belief
-is b0.
+To its player an arm observed when played is a finite chain of *information states*
+(last observed state, age): a play shows s' and leads to (s', 1), no play leads from (s, age) to
+(s, age + 1). Before the first observation the state is "never observed", written as age 0, and the
+belief is b0. Tables have a row for each information state up to an age: `information_states` is
+their order, `row_of` finds a row.
 
 Functions here take anything with `p01` and `p11` (an `Arms` or `Dynamics` of rmab.model.arms),
 broadcast, and work on NumPy and JAX arrays alike; this module imports NumPy alone.
@@ -25,21 +27,19 @@ from rmab.linalg import Array, array_namespace
 
 __all__ = [
     "NEVER",
-    "Array",
     "InformationStates",
     "TwoState",
     "after",
-    "array_namespace",
     "belief_after",
     "deviation",
     "information_states",
+    "row_of",
     "slots_to_cross",
     "stationary_belief",
-    "table_rows",
     "update_belief",
 ]
 
-NEVER = 0  # the age of an arm that was never seen
+NEVER = 0  # the age of an arm that was never observed
 
 
 class TwoState(Protocol):
@@ -52,7 +52,7 @@ class TwoState(Protocol):
 
 
 class InformationStates(NamedTuple):
-    """Last seen state and slots since, as arrays that broadcast; age 0 is never seen."""
+    """Last observed state and slots since, as arrays that broadcast; age 0 is never observed."""
 
     last_seen: Array
     age: Array
@@ -74,7 +74,7 @@ def _memory_power(xp: Any, arms: TwoState, slots: Array) -> Array:
 
 
 def belief_after(arms: TwoState, belief: Array, slots: Array) -> Array:
-    """T^j(b), the belief after j unseen slots: Proposition 3, eq. (32)."""
+    """T^j(b), the belief after j slots without an observation: Proposition 3, eq. (32)."""
     xp = array_namespace(arms.p01, belief, slots)
     rest = stationary_belief(arms)
     belief, slots = xp.asarray(belief), xp.asarray(slots)
@@ -85,14 +85,14 @@ def belief_after(arms: TwoState, belief: Array, slots: Array) -> Array:
 
 
 def update_belief(arms: TwoState, belief: Array, played: Array, state: Array) -> Array:
-    """The next slot's belief, eq. (27): from the state if it was seen, else from the belief."""
+    """The next slot's belief, eq. (27): from the state if it was observed, else from the belief."""
     xp = array_namespace(arms.p01, belief, played, state)
     now = xp.where(xp.asarray(played), xp.asarray(state), xp.asarray(belief))
     return now * arms.p11 + (1 - now) * arms.p01
 
 
 def slots_to_cross(arms: TwoState, start: Array, target: Array) -> Array:
-    """L(b, b'): the fewest unseen slots after which the belief exceeds b'; inf if it never does.
+    """L(b, b'): the fewest slots alone after which the belief exceeds b'; inf if it never does.
 
     With memory >= 0 the belief runs monotonically to b0, so the logarithm of the distance left
     tells the slot; a rounded logarithm may miss by one, which the last lines settle. With
@@ -115,7 +115,7 @@ def slots_to_cross(arms: TwoState, start: Array, target: Array) -> Array:
 
 
 def deviation(arms: TwoState, states: InformationStates) -> Array:
-    """belief - b0 in each information state: memory^age (s - b0), 0 where never seen.
+    """belief - b0 in each information state: memory^age (s - b0), 0 where never observed.
 
     Kept apart from the belief because the index needs it to full precision at high ages.
     """
@@ -128,7 +128,7 @@ def deviation(arms: TwoState, states: InformationStates) -> Array:
 def information_states(max_age: int, n_states: int = 2) -> InformationStates:
     """All information states up to max_age in the order of an index table's rows.
 
-    Row 0 is never seen, then (0, 1), (0, 2), ..., (0, max_age), (1, 1), ...
+    Row 0 is never observed, then (0, 1), (0, 2), ..., (0, max_age), (1, 1), ...
     """
     if max_age < 1:
         raise ModelError(f"max_age must be at least 1, got {max_age}")
@@ -137,8 +137,15 @@ def information_states(max_age: int, n_states: int = 2) -> InformationStates:
     return InformationStates(np.append(0, last_seen), np.append(NEVER, age))
 
 
-def table_rows(states: InformationStates, max_age: int, wraps: Array) -> Array:
-    """The rows (N, ...) of information states in a table up to max_age; wraps: (N, ...)."""
+def row_of(states: InformationStates, max_age: Array, wraps: Array) -> Array:
+    """The rows of information states in tables up to max_age; all broadcast.
+
+    wraps: by how many slots ages past max_age fall back, as often as it takes; 0: they become never
+    observed.
+
+    >>> row_of(InformationStates(np.array(1), np.array([0, 1, 3, 4, 5])), 3, np.array(2)).tolist()
+    [0, 4, 6, 5, 6]
+    """
     xp = array_namespace(states.age)
     age = xp.asarray(states.age)
     past = xp.where(wraps == 0, NEVER, max_age - (max_age - age) % xp.maximum(wraps, 1))

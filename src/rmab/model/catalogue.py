@@ -8,7 +8,7 @@ move by at most one state in a slot,
 where a step over either end stays at that end. `docs/catalogue.md` says when to use which, and
 `rmab run catalogue:NAME` runs a study of each that comes with the package.
 
-                        states, from 0 on              seen           a play
+                        states, from 0 on              observed       a play
     gilbert_elliott     bad, good                      when played    sends
     fading              levels, worst first            when played    sends at the level's rate
     machine             wear, as new first             always         restarts it as new
@@ -48,14 +48,14 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 Numbers = Sequence[float] | npt.NDArray[np.floating[Any]]
 
-MOST_STATES = 4096
-ROUNDING = 1e-12  # chances that sum to 1 in decimals may exceed it by this in binary
+_MAX_STATES = 4096
+_ROUNDING = 1e-12  # chances that sum to 1 in decimals may exceed it by this in binary
 
 
 def gilbert_elliott(
     p01: float, p11: float, reward: float = 1.0, good: float = 1.0, bad: float = 0.0
 ) -> Arm:
-    """A channel that is bad (state 0) or good (state 1), whatever is sent, seen when played.
+    """A channel that is bad (state 0) or good (state 1), whatever is sent, observed when played.
 
     p01, p11: chance of good next after bad, after good; good, bad: chance that sending succeeds in
     that state; a success pays `reward`, and a slot counts what it pays on average. Gilbert (1960)
@@ -72,7 +72,7 @@ def gilbert_elliott(
 
 
 def fading(levels: int, up: float, down: float | None = None, rates: Numbers | None = None) -> Arm:
-    """A channel whose quality climbs and falls by levels, whatever is sent, seen when played.
+    """A channel whose quality climbs and falls by levels, whatever is sent, observed when played.
 
     up, down: chance to be one level better or worse in the next slot, down as up if not given;
     rates: (levels,), what sending pays at each level, worst first, not falling. They are k /
@@ -96,7 +96,7 @@ def machine(
     repair_cost: float = 0.0,
     renewal: float = 0.0,
 ) -> Arm:
-    """A machine that wears, as new in state 0, and is as new again after a play; always seen.
+    """A machine that wears, as new in state 0, and is as new again after a play; fully observed.
 
     wear: chance to wear by one state in a slot, the worst state stays; renewal: chance that it
     becomes as new without a play; reward: (states,), what a slot without a play earns, not rising
@@ -122,7 +122,7 @@ def machine(
 
 
 def age_of_information(max_age: int, success: float, weight: float = 1.0) -> Arm:
-    """News of a source that ages until it is fetched over a channel that fails; always seen.
+    """News of a source that ages until it is fetched over a channel that fails; fully observed.
 
     State x is age x + 1, up to max_age, where it stays. A play delivers with chance `success`: the
     age is then 1, and one slot more otherwise, as without a play. Every slot costs weight x age,
@@ -221,9 +221,9 @@ def _is_real(value: Any) -> bool:
 
 def _whole(name: str, value: Any) -> int:
     whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not whole or not 2 <= value <= MOST_STATES:
+    if not whole or not 2 <= value <= _MAX_STATES:
         raise ModelError(
-            f"{name} must be a whole number from 2 to {MOST_STATES}, got {_shown(value)}"
+            f"{name} must be a whole number from 2 to {_MAX_STATES}, got {_shown(value)}"
         )
     return int(value)
 
@@ -237,7 +237,7 @@ def _check_chances(**chances: Any) -> None:
 def _check_sum(**chances: Any) -> None:
     """Two chances, of which at most one comes true."""
     _check_chances(**chances)
-    if sum(chances.values()) > 1 + ROUNDING:
+    if sum(chances.values()) > 1 + _ROUNDING:
         names, values = " + ".join(chances), " + ".join(str(x) for x in chances.values())
         raise ModelError(f"{names} must be at most 1, got {values}")
 

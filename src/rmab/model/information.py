@@ -1,54 +1,58 @@
-"""An arm that is seen only when played, as the finite arm of its information states.
+"""An arm observed when played, as the finite arm of its information states.
 
-To its player such an arm is the chain of information states (s, k): state s was seen k >= 1 slots
-ago, and the belief over the state now is the row
+To its player such an arm is the chain of information states (s, k): state s was observed k >= 1
+slots ago, and the belief over the state now is the row
 
     b(s, k) = P_1[s] P_0^(k-1).
 
 Playing pays b . r_1, shows s' with probability b[s'] and leads to (s', 1); leaving it alone pays
-b . r_0 and leads to (s, k + 1). Before the first look the arm is *never seen*: its belief is the
-resting law of P_0, and leaving it alone keeps it there. Ages end at a cap J:
+b . r_0 and leads to (s, k + 1). Before the first observation the arm is *never observed*: its
+belief is the limiting distribution of P_0, and leaving it alone keeps it there. Ages end at a cap
+J:
 
-- P_0 that forgets (one recurrent class, no period) is past J where the never-seen arm is. This is
-  exact in the limit, and `settled_age` says where the limit is reached;
+- P_0 that forgets (one recurrent class, no period) is past J where the never-observed arm is. This
+  is exact in the limit, and `settled_age` says where the limit is reached;
 - where P_0 does not forget, the belief comes to repeat with its period d, and ages past J fall back
   by d slots: `wrap` = d, or J where J is smaller.
 
-Rows are as in `rmab.model.arms.information_states`: never seen, (0, 1), ..., (0, J), (1, 1), ...
+Rows are as in `rmab.model.beliefs.information_states`: never observed, (0, 1), ..., (0, J),
+(1, 1), ...
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError
-from rmab.markov import forgets, limit, period, resting_law
+from rmab.markov import forgets, limit, limiting_distribution, period
 from rmab.model.arms import Arm
 
-__all__ = ["Expansion", "expand", "expansion", "settled_age"]
+__all__ = ["Expansion", "expand", "expansion", "last_unsettled", "settled_age"]
 
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 
-SETTLED = 1e-12  # beliefs this close to their limit have settled
-MOST_AGES = 10_000
+_SETTLED = 1e-12  # beliefs this close to their limit have settled
+_MAX_AGE = 10_000
 
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
     """The information states of one arm: I = 1 + S J rows.
 
-    beliefs: (I, S); after: (I,), the row reached when left alone; looked: (S,), the row reached by
+    beliefs: (I, S); after: (I,), the row reached when left alone; played: (S,), the row reached by
     a play that shows each state; reward_passive, reward_active: (I,); max_age: J; wrap: how far
-    ages past J fall back, 0 where they become never seen.
+    ages past J fall back, 0 where they become never observed.
     """
 
     beliefs: FloatArray
     after: IntArray
-    looked: IntArray
+    played: IntArray
     reward_passive: FloatArray
     reward_active: FloatArray
     max_age: int
@@ -63,7 +67,7 @@ def expansion(arm: Arm, max_age: int) -> Expansion:
     passive = _rows(arm.passive)
     wrap = 0 if forgets(passive) else min(period(passive), J)
     beliefs = np.empty((1 + S * J, S))
-    beliefs[0] = resting_law(passive)
+    beliefs[0] = limiting_distribution(passive)
     by_state = beliefs[1:].reshape(S, J, S)
     belief = _rows(arm.active)
     for age in range(J):
@@ -75,7 +79,7 @@ def expansion(arm: Arm, max_age: int) -> Expansion:
     return Expansion(
         beliefs=beliefs,
         after=after,
-        looked=np.arange(S) * J + 1,
+        played=np.arange(S) * J + 1,
         reward_passive=beliefs @ arm.reward_passive,
         reward_active=beliefs @ arm.reward_active,
         max_age=J,
@@ -94,7 +98,7 @@ def expand(arm: Arm, max_age: int) -> Arm:
     rows = len(chain.after)
     passive, active = np.zeros((rows, rows)), np.zeros((rows, rows))
     passive[np.arange(rows), chain.after] = 1
-    active[:, chain.looked] = chain.beliefs
+    active[:, chain.played] = chain.beliefs
     return Arm(
         passive,
         active,
@@ -104,7 +108,7 @@ def expand(arm: Arm, max_age: int) -> Arm:
     )
 
 
-def settled_age(arm: Arm, tolerance: float = SETTLED, most: int = MOST_AGES) -> int:
+def settled_age(arm: Arm, tolerance: float = _SETTLED, most: int = _MAX_AGE) -> int:
     """The first age from which on no belief is more than tolerance from its limit, `most` if later.
 
     Distances are in total variation. Where P_0 has a period, the limit swings with it, and the age
@@ -118,21 +122,34 @@ def settled_age(arm: Arm, tolerance: float = SETTLED, most: int = MOST_AGES) -> 
     cycle = period(passive)
     away = np.eye(arm.states) - limit(np.linalg.matrix_power(passive, cycle))
 
-    def unsettled(at: FloatArray) -> bool:
-        return float(np.abs(at @ away).sum(1).max()) / 2 > tolerance
+    def unsettled(beliefs: FloatArray) -> BoolArray:
+        return np.asarray(np.abs(beliefs @ away).sum(-1).max(-1) / 2 > tolerance)
 
-    # The distance never grows with age: double until it is small, then halve the step.
+    ages, _ = last_unsettled(belief[None], passive[None], unsettled, most)
+    return min(max(int(ages[0]) + 1, cycle), most)
+
+
+def last_unsettled(
+    first: FloatArray,
+    passive: FloatArray,
+    unsettled: Callable[[FloatArray], BoolArray],
+    most: int,
+) -> tuple[IntArray, FloatArray]:
+    """The last age below `most` at which what P_0 has made of rows has not settled, (B,), 0 if none
+    is, and the rows of that age, (B, S, S).
+
+    first: (B, S, S), the rows of age 1; passive: (B, S, S); unsettled: rows (B, S, S) to (B,), once
+    False False at all later ages.
+    """
     powers = [passive]
     while 2 ** len(powers) <= most:
         powers.append(powers[-1] @ powers[-1])
-    age = 0  # the last age known not to have settled
-    if unsettled(belief):
-        age = 1
-        for step in reversed(range(len(powers))):
-            later = belief @ powers[step]
-            if age + 2**step < most and unsettled(later):
-                belief, age = later, age + 2**step
-    return min(max(age + 1, cycle), most)
+    rows, age = first, unsettled(first).astype(np.int64)
+    for step in reversed(range(len(powers))):
+        further = rows @ powers[step]
+        goes = (age > 0) & (age + 2**step < most) & unsettled(further)
+        rows, age = np.where(goes[:, None, None], further, rows), age + goes * 2**step
+    return age, rows
 
 
 def _rows(matrix: FloatArray) -> FloatArray:

@@ -1,9 +1,8 @@
 """Arms that are simulated, for agents without a radio: demonstrations, tests, trials of a server.
 
-Each arm is a Markov chain that moves once a slot and is seen when it is played. In the first slot
-the arms are as they are after having been left alone for ever: with P the passive transitions the
-law is u P*, where u is uniform and P* the Cesaro limit of P. That of the lazy chain (I + P) / 2 is
-the same, and its powers converge to it, periods or not; they are squared until they do.
+Each arm is a Markov chain that moves once a slot and is observed when it is played. Before the
+first slot the arms were left alone for ever: they start in the limiting distribution of their
+passive transitions.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError
+from rmab.markov import limiting_distributions
 from rmab.model.arms import Arms
 
 __all__ = ["SimulatedArms"]
 
 FloatArray = npt.NDArray[np.float64]
-SQUARINGS = 64  # powers up to 2^64: chains that change once in 10^15 slots still converge
 
 
 class SimulatedArms:
@@ -38,10 +37,10 @@ class SimulatedArms:
         self._each = np.arange(len(arms))
         # Chances of at most each next state, by action, arm and state.
         self._at_most = np.stack([arms.passive, arms.active]).cumsum(-1)
-        laws = np.zeros((len(arms), arms.passive.shape[1]))
-        for law, arm in zip(laws, arms, strict=True):
-            law[: arm.states] = _resting_law(arm.passive)
-        self._states = self._draw(laws.cumsum(-1))
+        chances = np.zeros((len(arms), arms.passive.shape[1]))
+        for row, arm in zip(chances, arms, strict=True):
+            row[: arm.states] = limiting_distributions(arm.passive)
+        self._states = self._draw(chances.cumsum(-1))
         self._played = np.zeros(len(arms), np.intp)
         self._first = True
 
@@ -67,14 +66,3 @@ class SimulatedArms:
         """What the last slot paid in all, also by arms that were not played."""
         rewards = np.where(self._played, self.arms.reward_active.T, self.arms.reward_passive.T)
         return float(rewards[self._states, self._each].sum())
-
-
-def _resting_law(P: FloatArray) -> FloatArray:
-    """The law of a chain left alone for ever, every state as likely a start, (S,)."""
-    power = (np.eye(len(P)) + P) / 2
-    for _ in range(SQUARINGS):
-        before, power = power, power @ power
-        power /= power.sum(1, keepdims=True)
-        if np.abs(power - before).max() < 1e-15:
-            break
-    return np.asarray(power.mean(0))

@@ -45,27 +45,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rmab.errors import ModelError
-from rmab.linalg import resting
-from rmab.markov import limit, resting_law
-from rmab.model.arms import (
-    Arm,
-    Arms,
-    Array,
-    Dynamics,
-    FloatArray,
-    InformationStates,
-    Kind,
-    Moves,
-    array_namespace,
-    deviation,
-    information_states,
-    stationary_belief,
-)
+from rmab.linalg import Array, array_namespace
+from rmab.markov import limit, limiting_distribution, limiting_distributions
+from rmab.model.arms import Arm, ArmKind, Arms, Dynamics, FloatArray, Moves
+from rmab.model.beliefs import InformationStates, deviation, information_states, stationary_belief
 from rmab.model.information import expansion
 from rmab.planning.channel.index import whittle_at
+from rmab.planning.index.hidden import information_table
 from rmab.planning.index.indices import whittle_indices
 from rmab.planning.index.nested import state_table
-from rmab.planning.index.walk import information_table
 
 __all__ = [
     "Model",
@@ -80,7 +68,7 @@ __all__ = [
     "index_table",
     "myopic",
     "myopic_table",
-    "played_law",
+    "played_distribution",
     "whittle_at",
     "whittle_table",
 ]
@@ -138,9 +126,9 @@ def myopic_table(arms: Arms, max_age: int) -> FloatArray:
     return _stacked(arms, max_age, _myopic_rows)
 
 
-def played_law(arm: Arm) -> FloatArray:
+def played_distribution(arm: Arm) -> FloatArray:
     """The share of slots in each state if the arm is always played, (S,)."""
-    return np.asarray(resting_law(arm.passive) @ limit(arm.active))
+    return np.asarray(limiting_distribution(arm.passive) @ limit(arm.active))
 
 
 def fixed_scores(arms: Arms) -> FloatArray:
@@ -148,14 +136,15 @@ def fixed_scores(arms: Arms) -> FloatArray:
 
     Of states that pay alike the highest counts.
     """
-    return np.array([played_law(arm)[_best_state(arm)] for arm in arms])
+    return np.array([played_distribution(arm)[_best_state(arm)] for arm in arms])
 
 
 def fixed_best_scores(arms: Arms) -> FloatArray:
     """What always playing pays in the long run, less what never playing does, (N,)."""
     return np.array(
         [
-            played_law(arm) @ arm.reward_active - resting_law(arm.passive) @ arm.reward_passive
+            played_distribution(arm) @ arm.reward_active
+            - limiting_distribution(arm.passive) @ arm.reward_passive
             for arm in arms
         ]
     )
@@ -178,9 +167,6 @@ def _stacked(arms: Arms, max_age: int, rows_of: Callable[[Arm, int], FloatArray]
 
 def _whittle_rows(arm: Arm, max_age: int) -> FloatArray:
     """(1 + S_n max_age,)"""
-    alone = Arms([arm])
-    if alone.are_channels:
-        return np.asarray(index_table(whittle_at, alone, max_age)[0])
     if arm.observed == "always":
         return _by_state(whittle_indices(arm).index, max_age)
     found = whittle_indices(arm, max_age=max_age)
@@ -215,7 +201,7 @@ class Model(NamedTuple):
     moves: Moves
     reward_passive: Array
     reward_active: Array
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ArmKind, ...]
 
     @classmethod
     def of(cls, arms: Arms) -> Model:
@@ -246,13 +232,13 @@ def fill_myopic(model: Model, max_age: int) -> Array:
         xp = array_namespace(passive)
         # P_0^(k-1) (r_1 - r_0) for every age; an observation of s then weighs it by row s of P_1.
         worth = xp.broadcast_to(pays - idle, passive.shape[1:])
-        rest = (resting(passive) * worth).sum(0)
+        rest = (limiting_distributions(passive) * worth).sum(0)
         by_age = []
         for _ in range(max_age):
             by_age.append((active * worth[None]).sum(1))
             worth = (passive * worth[None]).sum(1)
-        seen = xp.stack(by_age, 1)  # (S, max_age, n, trials)
-        return xp.concatenate([rest[None], seen.reshape(-1, *rest.shape)])
+        observed = xp.stack(by_age, 1)  # (S, max_age, n, trials)
+        return xp.concatenate([rest[None], observed.reshape(-1, *rest.shape)])
 
     def always(passive: Array, active: Array, idle: Array, pays: Array) -> Array:  # noqa: ARG001 - as state_table
         return array_namespace(passive).broadcast_to(pays - idle, passive.shape[1:])
@@ -268,7 +254,7 @@ def _fill(model: Model, max_age: int, when_played: _Rows, always: _Rows) -> Arra
     rows = 1 + S * max_age
     groups: dict[tuple[int, bool], list[int]] = {}
     for arm, kind in enumerate(model.kinds):
-        groups.setdefault((kind.states, kind.always), []).append(arm)
+        groups.setdefault((kind.states, kind.fully_observed), []).append(arm)
     parts = []
     for (states, fully_observed), members in groups.items():
         arms = np.array(members)

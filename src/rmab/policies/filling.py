@@ -20,7 +20,7 @@ import numpy.typing as npt
 from rmab.errors import ModelError
 from rmab.linalg import Array
 from rmab.markov import period
-from rmab.model.arms import Arms, Dynamics, Kind, Moves
+from rmab.model.arms import ArmKind, Arms, Dynamics, Moves
 from rmab.model.beliefs import InformationStates, information_states
 from rmab.model.information import settled_age
 from rmab.planning.lookahead.channel import channel_tables, channel_values
@@ -47,7 +47,7 @@ class Learnt(NamedTuple):
     found: Found
     reward_passive: Array
     reward_active: Array
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ArmKind, ...]
     channels: bool
 
     def model(self, name: str) -> Model:

@@ -54,11 +54,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError
-from rmab.linalg import Array, array_namespace, computed, repeat, rounding
-from rmab.model.beliefs import InformationStates, after, table_rows
+from rmab.linalg import Array, array_namespace, compute_once, repeat, rounding
+from rmab.model.beliefs import InformationStates, after, row_of
 
 if TYPE_CHECKING:  # an agent loads no more than it needs
-    from rmab.model.arms import Kind
+    from rmab.model.arms import ArmKind
 
 __all__ = [
     "DEPTH",
@@ -185,16 +185,16 @@ def state_from_tables(
     else:
         always = None
     wraps = wraps.reshape(column)
-    rows = [table_rows(after(states, ahead), max_age, wraps) for ahead in range(depth)]
+    rows = [row_of(after(states, ahead), max_age, wraps) for ahead in range(depth)]
 
     def path(read: Callable[[Array, int], Array], slots: int) -> PassivePath:
         """From what reads a table after some slots alone."""
 
         def law(tables: tuple[Array, ...], ahead: int) -> Array:
             chances = [read(table, ahead) for table in tables]
-            return computed(xp.stack([*chances, 1 - sum(chances)]))
+            return compute_once(xp.stack([*chances, 1 - sum(chances)]))
 
-        gains = [computed(read(tables.gains[slots - j - 1], j)) for j in range(slots)]
+        gains = [compute_once(read(tables.gains[slots - j - 1], j)) for j in range(slots)]
         shown = [law(tables.observation_probs, j) for j in range(slots - 1)]
         if tables.passive_probs is None:
             return PassivePath(tuple(gains), tuple(shown))
@@ -214,7 +214,7 @@ def state_from_tables(
 # --------------------------------------------------------------------------------------- choosing
 
 
-def check_depth(kinds: Sequence[Kind], plays: int, depth: int) -> None:
+def check_depth(kinds: Sequence[ArmKind], plays: int, depth: int) -> None:
     """Refuse a depth at which these arms would take too long."""
     if depth not in DEPTHS:
         raise ModelError(f"depth must be one of {', '.join(map(str, DEPTHS))}, got {depth}")
@@ -227,10 +227,10 @@ def check_depth(kinds: Sequence[Kind], plays: int, depth: int) -> None:
         )
 
 
-def _count_outcomes(kinds: Sequence[Kind], plays: int) -> int:
+def _count_outcomes(kinds: Sequence[ArmKind], plays: int) -> int:
     """Of a slot, with every arm taken for one of the largest number of states."""
     S = max(kind.states for kind in kinds)
-    return int(S ** (len(kinds) if any(kind.always for kind in kinds) else plays))
+    return int(S ** (len(kinds) if any(kind.fully_observed for kind in kinds) else plays))
 
 
 def choose(
@@ -441,7 +441,7 @@ def _after_outcomes(state: LookaheadState, arms: Array, limits: SearchLimits) ->
         found = level[0]
         for s in range(1, S):
             found = _where(states == s, level[s], found)
-        ahead = _mapped(computed, _where(observed, found, aged))
+        ahead = _mapped(compute_once, _where(observed, found, aged))
         chance = xp.where(states == 0, chances[0], 0)
         for s in range(1, S):
             chance = xp.where(states == s, chances[s], chance)

@@ -40,8 +40,9 @@ class OwnLearner(Protocol):
     NumPy and JAX arrays alike, element by element along agents and trials, and change nothing in
     place. Besides `init` and `update` it has one of
 
-        index(state, slot) -> (N, ...)               what arms are played by in this slot
-        dynamics(state, evidence, draws) -> Moves    what a learner gives at the start of an episode
+        index(state, slot) -> (N, ...)     what arms are played by in this slot
+        dynamics(state, draws) -> Moves    what a learner gives at the start of an episode, from the
+                                           state as the aggregation combines it over agents
     """
 
     def init(self, n_states: int, shape: tuple[int, ...]) -> tuple[Array, ...]:

@@ -10,7 +10,7 @@ states*: of each arm the state last observed and the slots since, its age.
 
 Tables have the rows of `rmab.model.beliefs.information_states`; older arms fall back by `wrap`
 ages, or become never observed where wrap is 0. Ties go to the lower arm. This module imports NumPy
-alone and no solver: it is what an agent needs.
+alone and no solver: it is what an agent needs. What the last two need is loaded with such a plan.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rmab.linalg import Array, array_namespace
-from rmab.model.beliefs import NEVER, InformationStates, table_rows
-from rmab.policies.lookahead import LookaheadTables, choose, state_from_tables
-from rmab.policies.own_index import OWN_INDICES
+from rmab.model.beliefs import NEVER, InformationStates, row_of
+
+if TYPE_CHECKING:  # loaded when a plan of their kind is played
+    from rmab.policies.lookahead import LookaheadTables
 
 __all__ = ["IndexPlan", "LookaheadPlan", "OwnPlan", "Plan", "TurnsPlan", "largest", "take_turns"]
 
@@ -45,7 +46,7 @@ class IndexPlan:
 
     def choose(self, observed: InformationStates, plays: int) -> Places:
         """The K arms to play, in ascending order, from information states (N,) each."""
-        row = table_rows(observed, self.max_age, np.int64(self.wrap))
+        row = row_of(observed, self.max_age, np.int64(self.wrap))
         return largest(self.index[np.arange(len(row)), row], plays)
 
 
@@ -71,6 +72,8 @@ class LookaheadPlan:
 
     def choose(self, observed: InformationStates, plays: int) -> Places:
         """The K arms to play, in ascending order, from information states (N,) each."""
+        from rmab.policies.lookahead import LookaheadTables, choose, state_from_tables
+
         columns = InformationStates(*(np.asarray(x)[:, None] for x in observed))
         probs, gains = (tuple(x[:, :, None] for x in tables) for tables in self.tables[:2])
         tables = LookaheadTables(probs, gains, None)
@@ -88,6 +91,8 @@ class OwnPlan:
     @cached_property
     def own(self) -> Any:
         """The learner."""
+        from rmab.policies.own_index import OWN_INDICES
+
         return OWN_INDICES[self.learner](**self.options)
 
 

@@ -4,7 +4,7 @@ A *learner* turns evidence into dynamics (`rmab.learning.learners`); without one
 are known. A *rule* says what the dynamics become, and so what agents play by:
 
     IndexRule      an index for every information state of every arm; the K largest are played
-    LookaheadRule  K arms are chosen together by looking a few slots ahead
+    LookaheadRule  K arms are chosen together by a lookahead of a few slots
     TurnsRule      arms in play take turns; the learner says which are
     OptimumRule    the exact joint optimum
     RandomRule     K arms at random

@@ -1,4 +1,4 @@
-"""What drawings are made with: panels, lines with bands, legends, axes, files.
+"""The parts of a drawing: panels, lines with bands, legends, axes, files.
 
 Nothing here uses pyplot, and the same results give the same bytes.
 """
@@ -20,11 +20,10 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from rmab.report.style import STYLE, Look, looks_of
+from rmab.report.style import STYLE, LineStyle, line_styles
 from rmab.studies.results import Curve, Floats, PolicyResult
 
 __all__ = [
-    "BAND",
     "bin_edges",
     "binned",
     "capital",
@@ -35,14 +34,13 @@ __all__ = [
     "log_ticks",
     "log_y",
     "panels_of",
-    "plain",
     "save",
     "signed_log_y",
 ]
 
-BAND = 1.96  # standard errors to each side
-BINS = 48  # along the slots
-BROWSER_FONTS = "'DejaVu Sans', Verdana, sans-serif"  # Verdana is as wide
+_BAND_SIGMA = 1.96  # standard errors to each side: 95 %
+_SLOT_BINS = 48  # along the slots
+_BROWSER_FONTS = "'DejaVu Sans', Verdana, sans-serif"  # Verdana has the same widths
 
 
 def panels_of(
@@ -54,27 +52,29 @@ def panels_of(
     return figure, figure.subplots(rows, columns, squeeze=False, sharex="col", sharey=share_y)
 
 
-def lines_of(results: Mapping[str, PolicyResult]) -> list[tuple[Look, PolicyResult]]:
+def lines_of(results: Mapping[str, PolicyResult]) -> list[tuple[LineStyle, PolicyResult]]:
     """The results by policy, with how each is drawn."""
-    looks = looks_of(results)
-    return [(looks[name], result) for name, result in results.items()]
+    styles = line_styles(results)
+    return [(styles[name], result) for name, result in results.items()]
 
 
-def draw_line(axes: Axes, look: Look, x: npt.NDArray[Any], curve: Curve, place: int = 0) -> None:
+def draw_line(
+    axes: Axes, style: LineStyle, x: npt.NDArray[Any], curve: Curve, place: int = 0
+) -> None:
     """A mean with its band; place keeps the markers of lines that coincide apart."""
     step = max(1, len(x) // 8)
     axes.plot(
         x,
         curve.mean,
-        color=look.colour,
-        linestyle=look.dash,
-        marker=look.marker,
+        color=style.colour,
+        linestyle=style.dash,
+        marker=style.marker,
         markevery=(place * 2 % step, step),
-        label=_listed(look.label),
+        label=_listed(style.label),
     )
-    reach = BAND * curve.se
+    reach = _BAND_SIGMA * curve.se
     axes.fill_between(
-        x, curve.mean - reach, curve.mean + reach, color=look.colour, alpha=0.16, linewidth=0
+        x, curve.mean - reach, curve.mean + reach, color=style.colour, alpha=0.16, linewidth=0
     )
 
 
@@ -104,9 +104,9 @@ def draw_legend(figure: Figure, panels: npt.NDArray[Any]) -> None:
 def bin_edges(horizon: int, logarithmic: bool) -> npt.NDArray[np.int64]:
     """Bins of slots, bin i has slots edges[i] + 1 to edges[i + 1]."""
     if logarithmic:
-        cuts = np.geomspace(1, horizon + 1, BINS + 1) - 1
+        cuts = np.geomspace(1, horizon + 1, _SLOT_BINS + 1) - 1
     else:
-        cuts = np.linspace(0, horizon, BINS + 1)
+        cuts = np.linspace(0, horizon, _SLOT_BINS + 1)
     return np.unique(np.round(cuts).astype(np.int64))
 
 
@@ -144,7 +144,7 @@ def signed_log_y(*row: Axes) -> None:
     for axes in row:
         axes.set_yscale("symlog", linthresh=1)
         axes.margins(y=0.1)
-        axes.yaxis.set_major_formatter(FuncFormatter(plain))
+        axes.yaxis.set_major_formatter(FuncFormatter(_plain))
 
 
 def log_ticks(axis: Axis) -> None:
@@ -152,18 +152,18 @@ def log_ticks(axis: Axis) -> None:
     low, high = axis.get_view_interval()
     steps = (1.0, 2.0, 5.0) if high / low < 10**3.5 else (1.0,)
     axis.set_major_locator(LogLocator(subs=steps))
-    axis.set_major_formatter(FuncFormatter(plain))
+    axis.set_major_formatter(FuncFormatter(_plain))
     axis.set_minor_locator(NullLocator())
 
 
-def plain(value: float, _position: int | None = None) -> str:
+def _plain(value: float, _position: int | None = None) -> str:
     """A number as an axis shows it."""
     text = f"{value:.10g}" if abs(value) < 10_000 else f"{value:,.0f}"
     return text.replace("-", "\N{MINUS SIGN}")
 
 
 def capital(text: str) -> str:
-    """With its first letter large."""
+    """With a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
@@ -171,13 +171,14 @@ def capital(text: str) -> str:
 
 
 def save(figure: Figure, folder: Path, name: str, about: str) -> str:
-    """Write name.png and name.svg; returns the SVG for a page, said aloud as `about`."""
+    """Write name.png and name.svg; returns the SVG for a page, with `about` for screen readers."""
     with rc_context({**STYLE, "svg.hashsalt": name}):
         figure.savefig(folder / f"{name}.png", dpi=150, metadata={"Software": None})
+        figure.set_layout_engine("none")  # that of the PNG stays: it is half of the work
         file = io.StringIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(file, format="svg", metadata=nothing)
-    svg = _in_tags(file.getvalue(), [("'DejaVu Sans'", BROWSER_FONTS)])
+    svg = _in_tags(file.getvalue(), [("'DejaVu Sans'", _BROWSER_FONTS)])
     (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
     return _inline(svg, name, about)
 

@@ -1,7 +1,7 @@
-"""Markup: the parts of a page, and the page around them.
+"""HTML: the elements of a page, and the page around them.
 
-A page is one HTML file that needs no other: style and drawings stand in it. All text passes
-through `escaped`, which escapes it; only what is markup already, a `Markup`, does not.
+A page is one HTML file that needs no other: style and drawings are part of it. All text is escaped
+except `Markup`, which is HTML already.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
     "write_page",
 ]
 
-WIDE = 600.0  # points; a drawing this wide has two columns
+_WIDE_DRAWING = 600.0  # points; a drawing this wide has two columns
 
 
 class Markup(str):
@@ -70,7 +70,7 @@ def file_links(names: Iterable[str], before: str = "") -> Markup:
 def drawing(svg: str, caption: str) -> Markup:
     """A drawing on a white card; one with two columns scrolls on a narrow screen."""
     found = re.search(r'viewBox="0 0 ([0-9.]+) ', svg)
-    kind = "wide" if found is not None and float(found[1]) > WIDE else "narrow"
+    kind = "wide" if found is not None and float(found[1]) > _WIDE_DRAWING else "narrow"
     return Markup(
         f'<figure>\n<div class="drawing {kind}">\n{svg}\n</div>\n'
         f"{tag('figcaption', caption)}\n</figure>"
@@ -100,14 +100,14 @@ def table(
 def write_page(folder: Path, title: str, body: Iterable[Markup]) -> Path:
     """Write report.html; returns its path."""
     path = folder / "report.html"
-    page = PAGE.format(
-        title=escaped(title), style=STYLE, body=join(*body), version=escaped(__version__)
+    page = _PAGE.format(
+        title=escaped(title), style=_STYLE, body=join(*body), version=escaped(__version__)
     )
     path.write_text(page, encoding="utf-8")
     return path
 
 
-PAGE = """\
+_PAGE = """\
 <!DOCTYPE html>
 <html lang="en">
 <head>
@@ -127,7 +127,7 @@ PAGE = """\
 </html>
 """
 
-STYLE = """\
+_STYLE = """\
 :root {
   --ink: #1c1c1e; --soft: #5c5f66; --paper: #fff; --line: #dcdee3; --shade: #f4f5f7;
   --link: #0b57a4; --held: #11652f; --broken: #a3230f;

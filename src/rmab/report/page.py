@@ -1,4 +1,4 @@
-"""Pages: the report of a study and the report of figures, the paper's and those beyond it."""
+"""Pages: the report of a study, and the report of figures, the paper's and those beyond it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from rmab.report.tables import (
     settings_table,
     what_was_run,
 )
-from rmab.studies.figure import Claim, Drawn
+from rmab.studies.figures import Claim, FigureResult
 from rmab.studies.results import Results
 
 __all__ = ["write_paper", "write_study"]
 
-MOST_SLOTS = 10_000  # in the table of a figure's slots; longer ones have their curves alone
+_MAX_SLOT_ROWS = 10_000  # longer studies get no CSV file by slot, only by episode
 
 
 def write_study(folder: Path, name: str, results: Results) -> Path:
@@ -47,9 +47,9 @@ def write_study(folder: Path, name: str, results: Results) -> Path:
     body = [
         tag("h1", f"Study {name}"),
         what_was_run(results),
-        drawing(svg, CAPTIONS["slot", "reward"]),
+        drawing(svg, _CAPTIONS["slot", "reward"]),
         tag("h2", "Means"),
-        tag("p", MEANS),
+        tag("p", _MEANS),
         means_table([("", results)]),
         tag("h2", "Settings"),
         settings_table([("", results.study, results)]),
@@ -59,34 +59,41 @@ def write_study(folder: Path, name: str, results: Results) -> Path:
     return write_page(folder, f"Study {name}", body)
 
 
-def write_paper(folder: Path, drawn: list[Drawn]) -> Path:
-    """Drawings, tables and claims of figures, by section, and report.html; returns its path."""
+def write_paper(
+    folder: Path, figures: Sequence[FigureResult], *, max_slot_rows: int = _MAX_SLOT_ROWS
+) -> Path:
+    """Drawings, tables and claims of figures, by section, and report.html; returns its path.
+
+    max_slot_rows: the longest horizon that gets a CSV file with a row for each slot.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    claims = {each.name: each.to_json() for each in drawn}
+    claims = {done.name: done.to_json() for done in figures}
     text = json.dumps(claims, indent=2, ensure_ascii=False, allow_nan=False)
     (folder / "claims.json").write_text(text + "\n", encoding="utf-8")
-    body = [tag("h1", TITLE), tag("p", INTRODUCTION), _overview(drawn)]
-    for key, chapter in CHAPTERS.items():
-        figures = [each for each in drawn if each.figure.section == key]
-        if figures and chapter.title:
+    body = [tag("h1", _TITLE), tag("p", _INTRODUCTION), _overview(figures)]
+    for key, chapter in _CHAPTERS.items():
+        chosen = [done for done in figures if done.figure.section == key]
+        if chosen and chapter.title:
             body += [tag("h1", chapter.title), tag("p", chapter.about)]
-        body += [_section(folder, each, chapter.claims) for each in figures]
-    return write_page(folder, TITLE, body)
+        for done in chosen:
+            files = _write_curves(folder, done, max_slot_rows)
+            body.append(_section(folder, done, chapter.claims, files))
+    return write_page(folder, _TITLE, body)
 
 
 # -------------------------------------------------------------------------------------------- texts
 
-TITLE = "The paper's figures, run again"
-INTRODUCTION = (
-    "Each figure of the paper's simulations was computed anew and drawn. Below each stands what "
-    "the paper says of it, what was measured, and whether it held. A difference counts when it "
+_TITLE = "The paper's figures, run again"
+_INTRODUCTION = (
+    "All figures of the paper's simulations, computed and drawn again. Below each figure: what the "
+    "paper claims, what was measured, and whether the claim held. A difference counts if it "
     "exceeds four standard errors. Bands in the drawings are 95 %: 1.96 standard errors to each "
-    "side. Rewards are averages per agent and slot, and regret is counted against the Whittle "
-    "(WI) policy with known dynamics."
+    "side. Rewards are averages per agent and slot, and regret is against the Whittle (WI) policy "
+    "with known dynamics."
 )
 
 
-class Chapter(NamedTuple):
+class _Chapter(NamedTuple):
     """A section of the report; the paper's own needs no title below the page's."""
 
     title: str
@@ -94,30 +101,30 @@ class Chapter(NamedTuple):
     claims: str  # above the claims of each figure
 
 
-CHAPTERS = {
-    "paper": Chapter("", "", "What the paper says"),
-    "looks": Chapter(
-        "Learning from every look",
-        "FedTSWI learns from looks at an arm in two consecutive slots and drops all others. "
-        "FedTSWI-gap learns from every two successive looks at an arm, however far apart: g slots "
-        "apart, what was seen has the probability of a move of g steps. Both meet the same "
-        "channels and have the same episodes, so what they learn from is all that differs. Regret "
+_CHAPTERS = {
+    "paper": _Chapter("", "", "What the paper says"),
+    "gaps": _Chapter(
+        "Learning from observations at any gap",
+        "FedTSWI learns from observations of an arm in two consecutive slots and drops all others. "
+        "FedTSWI-gap learns from every two successive observations of an arm: if they are g slots "
+        "apart, their likelihood is a transition probability of g steps. Both meet the same "
+        "channels and have the same episodes, so they differ only in what they learn from. Regret "
         "is per agent, against the Whittle policy with known dynamics.",
         "What is claimed",
     ),
-    "beyond": Chapter(
+    "beyond": _Chapter(
         "Beyond the paper: arms of other kinds",
-        "The paper's framework is for arms of any number of states, whose moves may depend on "
-        "being played; its simulations are of two-state channels. These studies are of the "
-        "catalogue. The dynamics are learnt from nothing in the same way, the indices come from "
-        "the general solver, and what is claimed is what the framework promises.",
+        "The paper's framework is for arms with any number of states, whose transitions may depend "
+        "on the action; its simulations are of two-state channels. These studies are those of the "
+        "catalogue. The dynamics are learnt from scratch in the same way, the indices come from "
+        "the general solver, and the claims are what the framework promises.",
         "What is claimed",
     ),
 }
-MEANS = (
+_MEANS = (
     "Average reward per agent and slot, ± its standard error, over all slots and over the last "
-    "tenth of them. Behind whittle: how much less than the Whittle policy with known dynamics on "
-    "the same trials; the error is of the difference, trial by trial."
+    "tenth of them. Shortfall: how much less than the Whittle policy with known dynamics on the "
+    "same trials; its error is that of the paired difference."
 )
 _SLOTS = (
     "Rewards are averaged over bins of slots. Regret so far is against the WI policy with known "
@@ -125,45 +132,45 @@ _SLOTS = (
 )
 _EPISODES = "Episodes that at least half of the trials played to the end. Bands are 95 %."
 _SCALING = (
-    "Above, regret per agent; below zero is better than the Whittle policy with known dynamics. "
-    "Dashed, the power laws fitted to it, where it is clearly positive; dotted, what grows as the "
-    "bound of Theorem 1 does, whose own height is far above. Below, the regret of FedTSWI-gap as a "
+    "Above, the regret per agent; below zero is better than the Whittle policy with known "
+    "dynamics. Dashed: power laws, fitted where the regret is clearly positive. Dotted: the growth "
+    "of Theorem 1's bound, which itself lies far above. Below, the regret of FedTSWI-gap as a "
     "share of FedTSWI's: at 1 nothing is gained, at 0 it earns what Whittle does. Bands are 95 %."
 )
-CAPTIONS = {
+_CAPTIONS = {
     ("episode", "reward"): _EPISODES,
     ("episode", "regret"): _EPISODES,
     ("episode", "error"): _EPISODES,
     ("slot", "reward"): _SLOTS,
-    ("slot", "theory"): "Measured, beside the bounds of Lemma 1 and Theorem 1 once computed; D is "
-    "the span of the optimal relative values. The band is 95 %.",
+    ("slot", "theory"): "Measured, beside the bounds of Lemma 1 and Theorem 1; D is the span of "
+    "the optimal relative values. The band is 95 %.",
     ("slot", "regret"): f"{_SCALING} Laws are fitted to the third last decade of slots and to the "
     "last two.",
     ("agents", "regret"): _SCALING,
     ("arms", "regret"): _SCALING,
     ("belief", "value"): "Computed, not simulated. The arm is played where playing is worth more.",
 }
-MARKS = {True: ("held", "✓"), False: ("broken", "✗"), None: ("noted", "•")}
+_MARKS = {True: ("held", "✓"), False: ("broken", "✗"), None: ("noted", "•")}
 
 
 # --------------------------------------------------------------------------------- figure by figure
 
 
-def _overview(drawn: Sequence[Drawn]) -> Markup:
+def _overview(figures: Sequence[FigureResult]) -> Markup:
     """All claims in one table, with links."""
-    if not drawn:
+    if not figures:
         return tag("p", "Interrupted before anything was done: there is nothing to show.")
     rows = [
-        [link(f"#{each.name}", _number(each.name)), claim.text, _verdict(claim)]
-        for each in drawn
-        for claim in each.claims
+        [link(f"#{done.name}", _number(done.name)), claim.text, _verdict(claim)]
+        for done in figures
+        for claim in done.claims
     ]
     rows += [
-        [link(f"#{each.name}", _number(each.name)), "not judged: interrupted", ""]
-        for each in drawn
-        if each.interrupted
+        [link(f"#{done.name}", _number(done.name)), "not judged: interrupted", ""]
+        for done in figures
+        if done.interrupted
     ]
-    counts = Counter(claim.verdict for each in drawn for claim in each.claims)
+    counts = Counter(claim.verdict for done in figures for claim in done.claims)
     words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     return join(
         tag("h2", "All claims"),
@@ -172,36 +179,38 @@ def _overview(drawn: Sequence[Drawn]) -> Markup:
     )
 
 
-def _section(folder: Path, drawn: Drawn, claims_title: str) -> Markup:
-    figure = drawn.figure
-    title = f"{_number(drawn.name)}: {figure.title}"
-    svg = save(plots.paper(drawn), folder, drawn.name, title)
-    files = [*_tables(folder, drawn), f"{drawn.name}.png", f"{drawn.name}.svg", "claims.json"]
-    done = [
+def _section(
+    folder: Path, done: FigureResult, claims_title: str, curve_files: Sequence[str]
+) -> Markup:
+    figure = done.figure
+    title = f"{_number(done.name)}: {figure.title}"
+    svg = save(plots.paper(done), folder, done.name, title)
+    files = [*curve_files, f"{done.name}.png", f"{done.name}.svg", "claims.json"]
+    runs = [
         (variant.label, results)
-        for variant, results in zip(figure.variants, drawn.results, strict=False)
+        for variant, results in zip(figure.variants, done.results, strict=False)
     ]
     parts = [
         tag("h2", title),
-        _interrupted(drawn),
-        drawing(svg, CAPTIONS[figure.x, figure.y]),
-        _claims(drawn.claims, claims_title),
-        exact_table([variant.label for variant in figure.variants], drawn.values),
+        _interrupted(done),
+        drawing(svg, _CAPTIONS[figure.x, figure.y]),
+        _claims(done.claims, claims_title),
+        exact_table([variant.label for variant in figure.variants], done.values),
     ]
-    if done:
-        parts.append(details("Means", tag("p", MEANS), means_table(done)))
+    if runs:
+        parts.append(details("Means", tag("p", _MEANS), means_table(runs)))
     parts += [
-        details("Settings", *_figure_settings(drawn)),
-        file_links(files, f"Took {drawn.seconds:.1f} s. "),
+        details("Settings", *_figure_settings(done)),
+        file_links(files, f"Took {done.seconds:.1f} s. "),
     ]
-    return Markup(f'<section id="{escaped(drawn.name)}">\n{join(*parts)}\n</section>')
+    return Markup(f'<section id="{escaped(done.name)}">\n{join(*parts)}\n</section>')
 
 
-def _interrupted(drawn: Drawn) -> Markup:
-    if not drawn.interrupted:
+def _interrupted(done: FigureResult) -> Markup:
+    if not done.interrupted:
         return Markup("")
-    asked = drawn.figure.n_trials
-    trials = sum(results.trials for results in drawn.results)
+    asked = done.figure.n_trials
+    trials = sum(results.trials for results in done.results)
     return tag(
         "p",
         f"Interrupted: {trials} of {asked} trials were done. Shown is what there is; the "
@@ -227,45 +236,45 @@ def _claims(claims: Sequence[Claim], title: str) -> Markup:
 
 
 def _verdict(claim: Claim) -> Markup:
-    kind, mark = MARKS[claim.held]
+    kind, mark = _MARKS[claim.held]
     return Markup(
         f'<span class="verdict {kind}"><span aria-hidden="true">{mark}</span> '
         f"{escaped(claim.verdict)}</span>"
     )
 
 
-def _figure_settings(drawn: Drawn) -> list[Markup]:
-    variants = drawn.figure.variants
+def _figure_settings(done: FigureResult) -> list[Markup]:
+    variants = done.figure.variants
     arms = arms_table([(variant.label, variant.study.arms) for variant in variants])
-    if drawn.figure.x == "belief":
-        return [tag("p", f"Subsidy {drawn.figure.subsidy:g}."), arms]
-    results = [*drawn.results, *[None] * len(variants)]
+    if done.figure.is_computed:
+        return [tag("p", f"Subsidy {done.figure.subsidy:g}."), arms]
+    results = [*done.results, *[None] * len(variants)]
     return [
         settings_table([(v.label, v.study, r) for v, r in zip(variants, results, strict=False)]),
         arms,
     ]
 
 
-def _tables(folder: Path, drawn: Drawn) -> list[str]:
+def _write_curves(folder: Path, done: FigureResult, max_slot_rows: int) -> list[str]:
     """Write the curves as CSV files, variants below one another; returns the files' names."""
     import pandas as pd
 
     names = []
-    if drawn.series:
-        first, *_ = drawn.series.values()
-        name = f"{drawn.name}-series.csv"
-        curves = {key: curve for key, curve in drawn.series.items() if len(curve) == len(first)}
+    if done.series:
+        first, *_ = done.series.values()
+        name = f"{done.name}-series.csv"
+        curves = {key: curve for key, curve in done.series.items() if len(curve) == len(first)}
         pd.DataFrame(curves).to_csv(folder / name, index=False)
         names.append(name)
-    longest = max((results.study.horizon for results in drawn.results), default=0)
-    kinds = ("episode",) if longest > MOST_SLOTS else ("slot", "episode")
-    for kind in kinds if drawn.results else ():
+    longest = max((results.study.horizon for results in done.results), default=0)
+    kinds = ("episode",) if longest > max_slot_rows else ("slot", "episode")
+    for kind in kinds if done.results else ():
         rows = [
             {"variant": variant.label, **row}
-            for variant, results in zip(drawn.figure.variants, drawn.results, strict=False)
+            for variant, results in zip(done.figure.variants, done.results, strict=False)
             for row in getattr(results, f"{kind}_rows")()
         ]
-        name = f"{drawn.name}-{kind}s.csv"
+        name = f"{done.name}-{kind}s.csv"
         pd.DataFrame(rows).to_csv(folder / name, index=False)
         names.append(name)
     return names

@@ -1,12 +1,17 @@
 """Drawings: the results of a study, and the figures of the report.
 
-`study` and `paper` make a matplotlib `Figure`. What all drawings share:
+`study` and `paper` make a matplotlib `Figure`. All drawings share these rules:
 
-    lines     a policy looks the same wherever it is drawn, see rmab.report.style
+    lines     a policy has one style in every drawing, see rmab.report.style
     bands     95 %: 1.96 standard errors to each side
-    episodes  those that at least half of the trials played to the end and went on from
+    episodes  those after which at least half of the trials began another
     slots     averaged over bins; slots of one trial are correlated, so the error of a bin's mean is
               taken as the mean of its slots' errors, which it cannot exceed
+
+Regret against the horizon, the agents or the arms has two rows. Above, the regret per agent on
+logarithmic axes, where a power law is a straight line: each policy with its band, the law fitted to
+it, and a curve that grows as the bound of Theorem 1 does. Below, the regret of learning from
+observations at any gap as a share of the paper's.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import numpy.typing as npt
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, LogLocator
 
 from rmab.report.canvas import (
     bin_edges,
@@ -34,19 +40,21 @@ from rmab.report.canvas import (
     panels_of,
     signed_log_y,
 )
-from rmab.report.regret_plots import scaling_figure
-from rmab.report.style import STYLE, Look, looks_of, spare
-from rmab.studies.figure import Drawn
-from rmab.studies.results import Curve, PolicyResult, Results
+from rmab.report.style import STYLE, LineStyle, label, line_styles, spare_style
+from rmab.studies.figures import FigureResult, Fit
+from rmab.studies.results import Curve, Floats, PolicyResult, Results
+from rmab.studies.scaling import GAP, KNOWN, MAX_NAMED_PLACES, PLAIN, Law, Scaling, scalings
 
 __all__ = ["paper", "study"]
 
-LARGE = 10.0  # a regret above it gets a logarithmic axis, linear from -1 to 1
-Y_LABELS = {"reward": "Average reward", "regret": "Regret per slot", "error": "MSE"}
+_MAX_LINEAR_REGRET = 10.0  # a regret above it gets a logarithmic axis, linear from -1 to 1
+_X_LABELS = {"slot": "Slots T", "agents": "Agents M", "arms": "Arms N"}
+_Y_LABELS = {"reward": "Average reward", "regret": "Regret per slot", "error": "MSE"}
+_GREY = "#555555"
 
 
 @dataclass(frozen=True)
-class Part:
+class _Part:
     """One study of a figure over slots, with the exact values to draw beside it."""
 
     title: str
@@ -57,24 +65,24 @@ class Part:
 @rc_context(STYLE)
 def study(results: Results) -> Figure:
     """Average reward against slots, and the regret against Whittle, of all policies."""
-    return _slots([Part("", results)])
+    return _slots([_Part("", results)])
 
 
 @rc_context(STYLE)
-def paper(drawn: Drawn) -> Figure:
+def paper(done: FigureResult) -> Figure:
     """A figure of the report, with what there is of it when it was interrupted."""
-    return KINDS[drawn.figure.x, drawn.figure.y](drawn)
+    return _KINDS[done.figure.x, done.figure.y](done)
 
 
-def _rewards(drawn: Drawn) -> Figure:
-    variants = drawn.figure.variants
-    exact = [*drawn.values, *({} for _ in variants)]
+def _rewards(done: FigureResult) -> Figure:
+    variants = done.figure.variants
+    exact = [*done.values, *({} for _ in variants)]
     return _slots(
-        [Part(v.label, r, x) for v, r, x in zip(variants, drawn.results, exact, strict=False)]
+        [_Part(v.label, r, x) for v, r, x in zip(variants, done.results, exact, strict=False)]
     )
 
 
-def _slots(parts: Sequence[Part]) -> Figure:
+def _slots(parts: Sequence[_Part]) -> Figure:
     """Rewards above, cumulative regrets below, a column for each part."""
     regrets = [r.regret.mean for part in parts for r in part.results.values()]
     rows = 2 if any(regret.any() for regret in regrets) else 1
@@ -93,50 +101,50 @@ def _slots(parts: Sequence[Part]) -> Figure:
         column[-1].set_xlabel("Slots")
     panels[0, 0].set_ylabel("Average reward")
     if rows == 2:
-        if max(float(np.abs(regret).max()) for regret in regrets) > LARGE:
+        if max(float(np.abs(regret).max()) for regret in regrets) > _MAX_LINEAR_REGRET:
             signed_log_y(*panels[1])
         panels[1, 0].set_ylabel("Regret so far against WI policy")
     draw_legend(figure, panels)
     return figure
 
 
-def _reward_panel(axes: Axes, part: Part, edges: npt.NDArray[np.int64]) -> None:
-    for place, (look, result) in enumerate(lines_of(part.results)):
+def _reward_panel(axes: Axes, part: _Part, edges: npt.NDArray[np.int64]) -> None:
+    for place, (style, result) in enumerate(lines_of(part.results)):
         x, curve = binned(result.slots, edges)
-        draw_line(axes, look, x, curve, place)
+        draw_line(axes, style, x, curve, place)
     for name, text, dash in (
         ("optimum", "Exact optimum", "-"),
         ("upper_bound", "Lagrangian bound", (0, (8, 3))),
     ):
         level = part.exact.get(name)
         if level is not None:
-            axes.axhline(level, color="#555555", linewidth=0.9, linestyle=dash, label=text)
+            axes.axhline(level, color=_GREY, linewidth=0.9, linestyle=dash, label=text)
 
 
-def _regret_panel(axes: Axes, part: Part, edges: npt.NDArray[np.int64]) -> None:
+def _regret_panel(axes: Axes, part: _Part, edges: npt.NDArray[np.int64]) -> None:
     ends = edges[1:] - 1
-    for place, (look, result) in enumerate(lines_of(part.results)):
+    for place, (style, result) in enumerate(lines_of(part.results)):
         draw_line(
-            axes, look, edges[1:], Curve(result.regret.mean[ends], result.regret.se[ends]), place
+            axes, style, edges[1:], Curve(result.regret.mean[ends], result.regret.se[ends]), place
         )
 
 
-def _episodes(drawn: Drawn) -> Figure:
+def _episodes(done: FigureResult) -> Figure:
     """One policy: a line for each variant. Several: a panel each; if two, regrets below."""
-    columns = (
-        _lines_of_variants(drawn) if len(drawn.results[0]) == 1 else _panels_of_policies(drawn)
-    )
-    keys = ["reward", "regret"] if len(columns) > 1 else [drawn.figure.y]
+    columns = _lines_of_variants(done) if len(done.results[0]) == 1 else _panels_of_policies(done)
+    keys = ["reward", "regret"] if len(columns) > 1 else [done.figure.y]
     figure, panels = panels_of(len(keys), len(columns), share_y="row")
     for row, key in zip(panels, keys, strict=True):
         for axes, (_, lines) in zip(row, columns, strict=True):
             for place, line in enumerate(lines):
                 kept = kept_episodes(line.result.episode_trials, line.trials)
                 curve: Curve = getattr(line.result, f"episode_{key}")
-                draw_line(axes, line.look, kept + 1, Curve(curve.mean[kept], curve.se[kept]), place)
+                draw_line(
+                    axes, line.style, kept + 1, Curve(curve.mean[kept], curve.se[kept]), place
+                )
         if key == "regret":
             log_y(*row)
-        row[0].set_ylabel(Y_LABELS[key])
+        row[0].set_ylabel(_Y_LABELS[key])
     for column, (title, _) in zip(panels.T, columns, strict=True):
         column[0].set_title(capital(title))
         column[-1].set_xlabel("Episodes")
@@ -144,73 +152,71 @@ def _episodes(drawn: Drawn) -> Figure:
     return figure
 
 
-class Line(NamedTuple):
+class _Line(NamedTuple):
     """A policy's results over the episodes, and of how many trials they are."""
 
-    look: Look
+    style: LineStyle
     result: PolicyResult
     trials: int
 
 
-def _lines_of_variants(drawn: Drawn) -> list[tuple[str, list[Line]]]:
+def _lines_of_variants(done: FigureResult) -> list[tuple[str, list[_Line]]]:
     lines = []
     for place, (variant, results) in enumerate(
-        zip(drawn.figure.variants, drawn.results, strict=False)
+        zip(done.figure.variants, done.results, strict=False)
     ):
-        ((look, result),) = lines_of(results)
-        look = spare(variant.label, place) if variant.label else look
-        lines.append(Line(look, result, results.trials))
+        ((style, result),) = lines_of(results)
+        style = spare_style(variant.label, place) if variant.label else style
+        lines.append(_Line(style, result, results.trials))
     return [("", lines)]
 
 
-def _panels_of_policies(drawn: Drawn) -> list[tuple[str, list[Line]]]:
+def _panels_of_policies(done: FigureResult) -> list[tuple[str, list[_Line]]]:
     """What a variant leaves out is drawn from the first."""
-    first = drawn.results[0]
-    looks = looks_of({name: None for results in drawn.results for name in results})
+    first = done.results[0]
+    styles = line_styles({name: None for results in done.results for name in results})
     columns = []
-    for variant, results in zip(drawn.figure.variants, drawn.results, strict=False):
+    for variant, results in zip(done.figure.variants, done.results, strict=False):
         sources = {**dict.fromkeys(first, first), **dict.fromkeys(results, results)}
-        lines = [Line(looks[name], each[name], each.trials) for name, each in sources.items()]
+        lines = [_Line(styles[name], each[name], each.trials) for name, each in sources.items()]
         columns.append((variant.label, lines))
     return columns
 
 
-def _errors(drawn: Drawn) -> Figure:
+def _errors(done: FigureResult) -> Figure:
     """Squared error of the dynamics: a line for each arm."""
     figure, panels = panels_of(1, 1)
     axes = panels[0, 0]
-    results = drawn.results[0]
+    results = done.results[0]
     (result,) = results.values()
     assert result.episode_error is not None
     kept = kept_episodes(result.episode_trials, results.trials)
     for arm in range(len(results.study.arms)):
         curve = Curve(result.episode_error.mean[kept, arm], result.episode_error.se[kept, arm])
-        draw_line(axes, spare(f"Arm {arm + 1}", arm), kept + 1, curve, arm)
+        draw_line(axes, spare_style(f"Arm {arm + 1}", arm), kept + 1, curve, arm)
     log_y(axes)
     axes.set_xlabel("Episodes")
-    axes.set_ylabel(Y_LABELS["error"])
+    axes.set_ylabel(_Y_LABELS["error"])
     draw_legend(figure, panels)
     return figure
 
 
-def _values(drawn: Drawn) -> Figure:
+def _values(done: FigureResult) -> Figure:
     """Both value functions over the belief, the threshold between them: a panel for each arm."""
-    arms = drawn.figure.variants[0].study.arms
-    belief = drawn.series["belief"]
+    arms = done.figure.variants[0].study.arms
+    belief = done.series["belief"]
     figure, panels = panels_of(1, len(arms))
     for arm, axes in enumerate(panels[0]):
         axes.plot(
             belief,
-            drawn.series[f"passive {arm}"],
+            done.series[f"passive {arm}"],
             "--",
             color="#0072b2",
             label="Leave alone, V(b; 0)",
         )
-        axes.plot(
-            belief, drawn.series[f"active {arm}"], "-", color="#d55e00", label="Play, V(b; 1)"
-        )
-        crossing, above = drawn.series[f"threshold {arm}"]
-        axes.axvline(crossing, color="#555555", linewidth=0.9)
+        axes.plot(belief, done.series[f"active {arm}"], "-", color="#d55e00", label="Play, V(b; 1)")
+        crossing, above = done.series[f"threshold {arm}"]
+        axes.axvline(crossing, color=_GREY, linewidth=0.9)
         sides = ((0.0, crossing, not above), (crossing, 1.0, bool(above)))
         for left, right, played in sides:
             if right > left:
@@ -238,29 +244,31 @@ def _region(axes: Axes, left: float, right: float, text: str, shaded: bool) -> N
     )
 
 
-def _theory(drawn: Drawn) -> Figure:
+def _theory(done: FigureResult) -> Figure:
     """Episodes beside Lemma 1, regret beside Theorem 1; before these are known, what was run."""
-    if not drawn.series:
-        return _rewards(drawn)
+    if not done.series:
+        return _rewards(done)
     figure, panels = panels_of(1, 2)
     episodes, regret = panels[0]
-    slot = drawn.series["slot"]
-    ((look, result),) = lines_of(drawn.results[0])
+    slot = done.series["slot"]
+    ((style, result),) = lines_of(done.results[0])
     bound = {"color": "#000000", "linestyle": "--", "label": "Bound"}
-    episodes.step(slot, drawn.series["episodes"], where="post", color=look.colour, label=look.label)
-    episodes.plot(slot, drawn.series["episode bound"], **bound)
+    episodes.step(
+        slot, done.series["episodes"], where="post", color=style.colour, label=style.label
+    )
+    episodes.plot(slot, done.series["episode bound"], **bound)
     episodes.set_title("Lemma 1")
     episodes.set_ylabel("Episodes so far")
     edges = bin_edges(len(slot), logarithmic=True)
     ends = edges[1:] - 1
     draw_line(
         regret,
-        replace(look, marker=""),
+        replace(style, marker=""),
         edges[1:],
         Curve(result.regret.mean[ends], result.regret.se[ends]),
     )
-    regret.plot(slot[ends], drawn.series["regret bound"][ends], **bound)
-    (span,) = drawn.series["span"]
+    regret.plot(slot[ends], done.series["regret bound"][ends], **bound)
+    (span,) = done.series["span"]
     regret.set_title(f"Theorem 1, D = {span:.3f}")
     regret.set_ylabel("Regret so far")
     log_y(regret)
@@ -270,14 +278,88 @@ def _theory(drawn: Drawn) -> Figure:
     return figure
 
 
-KINDS: dict[tuple[str, str], Callable[[Drawn], Figure]] = {
+def _scaling(done: FigureResult) -> Figure:
+    """Regrets above, shares below, a column for each K; of what there is when interrupted."""
+    columns = scalings(done)
+    figure, panels = panels_of(2, len(columns), share_y="row")
+    for (above, below), scaling in zip(panels.T, columns, strict=True):
+        above.set_title(scaling.label)
+        above.set_xscale("log")
+        _regrets(above, scaling)
+        _shares(below, scaling)
+        below.set_xlabel(_X_LABELS[done.figure.x])
+    curves = [curve.mean for scaling in columns for curve in scaling.regret.values()]
+    if all((curve > 0).all() for curve in curves):
+        log_y(*panels[0])
+    else:
+        signed_log_y(*panels[0])
+    for (_, below), scaling in zip(panels.T, columns, strict=True):
+        _x_ticks(below, scaling.at)
+    panels[0, 0].set_ylabel("Regret per agent")
+    panels[1, 0].set_ylabel(f"Share of {label(PLAIN)}'s regret")
+    draw_legend(figure, panels)
+    return figure
+
+
+def _regrets(axes: Axes, scaling: Scaling) -> None:
+    """Curves and fitted laws; Theorem 1's growth begins where the last law of PLAIN does."""
+    law, styles = scaling.law, line_styles(scaling.regret)
+    for place, (name, curve) in enumerate(scaling.regret.items()):
+        draw_line(axes, styles[name], scaling.at, curve, place)
+    for place, name in enumerate(scaling.regret):
+        fits = scaling.fits(name)
+        for found in fits:
+            ends = np.asarray([found.start, found.end])
+            axes.plot(
+                ends, found.at(ends), color=styles[name].colour, linestyle="--", linewidth=0.9
+            )
+        _slopes(axes, styles[name], law, fits, place)
+    for last in scaling.fits(PLAIN)[-1:]:
+        start = np.asarray([last.start])
+        at = scaling.at[scaling.at >= start]
+        growth = last.at(start) * law.of(at) / law.of(start)
+        axes.plot(at, growth, color=_GREY, linestyle=":", label=f"As {law.growth} (Theorem 1)")
+
+
+def _slopes(axes: Axes, style: LineStyle, law: Law, fits: Sequence[Fit], place: int) -> None:
+    """The fitted laws in a corner that curves leave free: below falling ones, above the rest."""
+    if not fits:
+        return
+    powers = ", ".join(f"{law.symbol}^{found.slope:.2f}" for found in fits)
+    falls = law.of(np.asarray([2.0]))[0] < law.of(np.asarray([1.0]))[0]
+    axes.text(
+        0.03,
+        (0.16 if falls else 0.97) - 0.08 * place,
+        f"{style.label}: {powers}".replace("^-", "^\N{MINUS SIGN}"),
+        transform=axes.transAxes,
+        va="top",
+        color=style.colour,
+    )
+
+
+def _shares(axes: Axes, scaling: Scaling) -> None:
+    styles = line_styles([PLAIN, GAP, KNOWN])
+    draw_line(axes, styles[GAP], scaling.at, scaling.share, 1)
+    axes.axhline(1, color=styles[PLAIN].colour, linewidth=0.9)
+    axes.axhline(0, color=styles[KNOWN].colour, linewidth=0.9, linestyle="--")
+
+
+def _x_ticks(axes: Axes, at: Floats) -> None:
+    """At the places themselves where these are few, else at powers of ten."""
+    log_ticks(axes.xaxis)
+    axes.xaxis.set_major_locator(
+        FixedLocator(list(at)) if len(at) <= MAX_NAMED_PLACES else LogLocator()
+    )
+
+
+_KINDS: dict[tuple[str, str], Callable[[FigureResult], Figure]] = {
     ("episode", "reward"): _episodes,
     ("episode", "regret"): _episodes,
     ("episode", "error"): _errors,
     ("slot", "reward"): _rewards,
     ("slot", "theory"): _theory,
     ("belief", "value"): _values,
-    ("slot", "regret"): scaling_figure,
-    ("agents", "regret"): scaling_figure,
-    ("arms", "regret"): scaling_figure,
+    ("slot", "regret"): _scaling,
+    ("agents", "regret"): _scaling,
+    ("arms", "regret"): _scaling,
 }

@@ -1,6 +1,6 @@
-"""How lines look: a policy has one name, colour, dash and marker wherever it is drawn.
+"""How lines are drawn: a policy has one label, colour, dash and marker in every drawing.
 
-The colours (Okabe and Ito, Tol) are told apart by the colour-blind.
+Built-in policies have theirs in the registry; all others take one of a few spare styles.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["LOOKS", "STYLE", "Look", "label", "looks_of", "spare"]
+from rmab.policies.registry import POLICIES, Entry
+
+__all__ = ["STYLE", "LineStyle", "label", "line_styles", "spare_style"]
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the layout is the same everywhere
@@ -34,7 +36,7 @@ Dash = str | tuple[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Look:
+class LineStyle:
     """How a line is named and drawn."""
 
     label: str
@@ -43,27 +45,8 @@ class Look:
     marker: str = ""
 
 
-# Learners have whole lines with markers, policies that know the dynamics have dashes.
-LOOKS = {
-    "fedtswi": Look("FedTSWI", "#d55e00", "-", "o"),
-    "fedts-myopic": Look("FedTS-Myopic", "#0072b2", "-", "s"),
-    "feducb-wi": Look("FedUCB-WI", "#e69f00", "-", "^"),
-    "feducb-myopic": Look("FedUCB-Myopic", "#56b4e9", "-", "D"),
-    "fed1-ucb": Look("Fed1-UCB", "#cc79a7", "-", "v"),
-    "fedtswi-gap": Look("FedTSWI-gap", "#117733", "-", "P"),
-    "fedts-myopic-gap": Look("FedTS-Myopic-gap", "#004488", "-", "X"),
-    "feducb-wi-gap": Look("FedUCB-WI-gap", "#aa4499", "-", "<"),
-    "fedts-lookahead-gap": Look("FedTS-Lookahead-gap", "#661100", "-", "*"),
-    "optimal": Look("Optimal", "#000000", "-."),
-    "whittle": Look("WI policy", "#009e73", "--"),
-    "myopic": Look("Myopic policy", "#332288", ":"),
-    "lookahead": Look("Lookahead policy", "#44aa99", (0, (5, 1))),
-    "fixed": Look("Fixed selection", "#7f7f7f", (0, (6, 2, 1, 2, 1, 2))),
-    "fixed-best": Look("Fixed selection, best pay", "#882255", (0, (3, 1, 1, 1))),
-    "random": Look("Random selection", "#999933", (0, (1, 2))),
-}
-# For lines without a look of their own: variants, arms, a user's policies.
-SPARE = (
+# For lines that are no built-in policy: variants, arms, a user's policies.
+_SPARE = (
     ("#aa3377", "P"),
     ("#4477aa", "s"),
     ("#228833", "^"),
@@ -75,17 +58,24 @@ SPARE = (
 
 def label(name: str) -> str:
     """What the paper calls a policy; a user's keeps its name."""
-    return LOOKS[name].label if name in LOOKS else name
+    return POLICIES[name].label if name in POLICIES else name
 
 
-def spare(text: str, place: int) -> Look:
-    """The look of a line that has none of its own, by its place among such lines."""
-    colour, marker = SPARE[place % len(SPARE)]
-    return Look(text, colour, "-", marker)
+def spare_style(text: str, place: int) -> LineStyle:
+    """The style of a line that is no built-in policy, by its place among such lines."""
+    colour, marker = _SPARE[place % len(_SPARE)]
+    return LineStyle(text, colour, marker=marker)
 
 
-def looks_of(names: Iterable[str]) -> dict[str, Look]:
-    """The look of each of these policies."""
+def line_styles(names: Iterable[str]) -> dict[str, LineStyle]:
+    """The style of each of these policies, from the registry where it is a built-in one."""
     listed = list(names)
-    own = [name for name in listed if name not in LOOKS]
-    return {name: LOOKS.get(name) or spare(name, own.index(name)) for name in listed}
+    own = [name for name in listed if name not in POLICIES]
+    return {
+        name: spare_style(name, own.index(name)) if name in own else _built_in(POLICIES[name])
+        for name in listed
+    }
+
+
+def _built_in(entry: Entry) -> LineStyle:
+    return LineStyle(entry.label, entry.colour, entry.dash, entry.marker)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from rmab.model.arms import Arms, stationary_belief
+from rmab.model.arms import Arms
+from rmab.model.beliefs import stationary_belief
 from rmab.report.html import Markup, escaped, join, table, tag
 from rmab.report.style import label
 from rmab.studies.results import Results
 from rmab.studies.run import Values
-from rmab.studies.study import Study
+from rmab.studies.study import KEYS, Study
 
 __all__ = ["arms_table", "exact_table", "means_table", "settings_table", "what_was_run"]
 
-EXACT_NAMES = {"optimum": "Optimum", "upper_bound": "Upper bound (Lagrangian)"}
+_EXACT_NAMES = {"optimum": "Optimum", "upper_bound": "Upper bound (Lagrangian)"}
 
 
 def exact_table(labels: Sequence[str], values: Sequence[Values]) -> Markup:
@@ -25,7 +27,7 @@ def exact_table(labels: Sequence[str], values: Sequence[Values]) -> Markup:
         return Markup("")
     rows: list[list[str]] = []
     for name in values[0]:
-        row: list[str] = [EXACT_NAMES.get(name) or _policy(name)]
+        row: list[str] = [_EXACT_NAMES.get(name) or _policy(name)]
         for each in values:
             value, best = each[name], each["optimum"]
             row += ["not known" if value is None else f"{value:.6f}", _share(value, best)]
@@ -56,15 +58,15 @@ def what_was_run(results: Results) -> Markup:
     if not results.interrupted:
         return said
     note = (
-        f"Interrupted: {results.trials} of {study.trials} trials were done, numbers are of those."
+        f"Interrupted: {results.trials} of {study.trials} trials were done; numbers are of those."
     )
     return join(said, tag("p", note, "note"))
 
 
-def means_table(done: Sequence[tuple[str, Results]]) -> Markup:
+def means_table(runs: Sequence[tuple[str, Results]]) -> Markup:
     """One row for each policy of each variant."""
     rows: list[list[str]] = []
-    for text, results in done:
+    for text, results in runs:
         for name, r in results.items():
             rows.append(
                 [
@@ -76,8 +78,8 @@ def means_table(done: Sequence[tuple[str, Results]]) -> Markup:
                     _plus_minus(r.behind, r.behind_se),
                 ]
             )
-    named = [*(["Variant"] if done[0][0] else []), "Policy"]
-    head = [*named, "Mean", "Last tenth", "Episodes", "Behind whittle"]
+    named = [*(["Variant"] if runs[0][0] else []), "Policy"]
+    head = [*named, "Mean", "Last tenth", "Episodes", "Shortfall to whittle"]
     return table("Means", head, rows, numbers_from=len(named))
 
 
@@ -111,27 +113,38 @@ def settings_table(studies: Sequence[tuple[str, Study, Results | None]]) -> Mark
 
 
 def _setting_column(study: Study, results: Results | None) -> dict[str, str]:
-    done = "" if results is None or not results.interrupted else f"{results.trials} of "
-    options = [
+    """What the study says for each key, by its label."""
+    column = {"Arms N": str(len(study.arms))}
+    for name, key in KEYS.items():
+        column[key.label] = _SETTINGS.get(name, str)(getattr(study, name))
+    if results is not None and results.interrupted:
+        column[KEYS["trials"].label] = f"{results.trials} of {study.trials}"
+    return column
+
+
+def _policies(policies: Sequence[Any]) -> str:
+    return ", ".join(each if isinstance(each, str) else each.name for each in policies)
+
+
+def _options(options: Mapping[str, Mapping[str, Any]]) -> str:
+    listed = [
         f"{name}: {key} = {json.dumps(value)}"
-        for name, settings in study.options.items()
+        for name, settings in options.items()
         for key, value in settings.items()
     ]
-    weights = study.weights
-    return {
-        "Agents M": str(study.agents),
-        "Arms N": str(len(study.arms)),
-        "Plays in a slot K": str(study.plays),
-        "Slots T": str(study.horizon),
-        "Trials": f"{done}{study.trials}",
-        "Seed": str(study.seed),
-        "Realisations": study.realisations,
-        "Schedule": study.schedule,
-        "Draws": study.draws,
-        "Policies": ", ".join(study.policy_names),
-        "Options": "; ".join(options) or "none",
-        "Weights": "1 each" if weights is None else ", ".join(f"{w:g}" for w in weights),
-    }
+    return "; ".join(listed) or "none"
+
+
+def _weights(weights: Sequence[float] | None) -> str:
+    return "1 each" if weights is None else ", ".join(f"{w:g}" for w in weights)
+
+
+# How keys are shown that are more than one number or word.
+_SETTINGS: Mapping[str, Callable[[Any], str]] = {
+    "policies": _policies,
+    "options": _options,
+    "weights": _weights,
+}
 
 
 def arms_table(listed: Sequence[tuple[str, Arms]]) -> Markup:
@@ -142,9 +155,9 @@ def arms_table(listed: Sequence[tuple[str, Arms]]) -> Markup:
     for place, ((text, _), first) in enumerate(zip(listed, firsts, strict=True)):
         if shared and place > 0:
             break
-        alike = listed if shared else [listed[place]]
+        same = listed if shared else [listed[place]]
         title = f"Arms: {text}" if text and not shared else "Arms"
-        title += _copies({len(arms) // len(first) for _, arms in alike})
+        title += _copies({len(arms) // len(first) for _, arms in same})
         head, rows = _channel_rows(first) if first.are_channels else _arm_rows(first)
         parts += [tag("h3", title), table(title, head, rows, numbers_from=1)]
     return join(*parts)
@@ -186,10 +199,17 @@ def _arm_rows(arms: Arms) -> tuple[list[str], list[list[str]]]:
     """One row for each state of each arm."""
     rows = []
     for number, arm in enumerate(arms, start=1):
-        seen = "always" if arm.observed == "always" else "when played"
+        observed = "fully observed" if arm.observed == "always" else "observed when played"
         for s in range(arm.states):
-            moves = (", ".join(f"{p:g}" for p in matrix[s]) for matrix in (arm.passive, arm.active))
-            pays = (f"{r[s]:g}" for r in (arm.reward_passive, arm.reward_active))
-            rows.append([f"{number}, seen {seen}" if s == 0 else "", str(s), *moves, *pays])
-    head = ["Arm", "State", "Next if left alone", "Next if played", "Pays if left alone", "Pays"]
+            chances = (", ".join(f"{p:g}" for p in P[s]) for P in (arm.passive, arm.active))
+            rewards = (f"{r[s]:g}" for r in (arm.reward_passive, arm.reward_active))
+            rows.append([f"{number}, {observed}" if s == 0 else "", str(s), *chances, *rewards])
+    head = [
+        "Arm",
+        "State",
+        "Passive transitions",
+        "Active transitions",
+        "Passive reward",
+        "Active reward",
+    ]
     return head, rows

@@ -1,29 +1,30 @@
-"""The paper's figures: each a study file in `figures/`, what the paper says of it, what came out.
+"""What the paper claims of its figures, judged.
 
-A judge reads the results and says for every claim of the paper what was measured and whether it
-held. Differences count when they exceed four standard errors.
+Each judge reads the results of one figure, whose study is in `paper_figures/`, and says for every
+claim of the paper what was measured and whether it held. Differences count when they exceed four
+standard errors. Lemma 1 and Theorem 1 are judged as figures, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
 
 from rmab.learning.bounds import episode_bound, regret_bound
-from rmab.model.arms import stationary_belief
+from rmab.model.beliefs import stationary_belief
 from rmab.planning.channel.values import solve, threshold
 from rmab.planning.exact.optimum import optimal
-from rmab.studies.figure import SURE, Claim, Drawn, Figure
+from rmab.studies.figures import MIN_SIGMA, Claim, Figure, FigureResult, Judge
 from rmab.studies.results import Floats, PolicyResult
 from rmab.studies.run import value
 
-__all__ = ["FIGURES", "value_functions"]
+__all__ = ["JUDGES"]
 
 
-def _first(drawn: Drawn, policy: str = "fedtswi") -> PolicyResult:
-    return drawn.results[0][policy]
+def _first(done: FigureResult, policy: str = "fedtswi") -> PolicyResult:
+    return done.results[0][policy]
 
 
 def _spread(first: PolicyResult, second: PolicyResult) -> tuple[float, float]:
@@ -35,18 +36,18 @@ def _number(value: float, se: float) -> str:
     return f"{value:.5f} ± {se:.5f}"
 
 
-def _exact(drawn: Drawn) -> None:
-    drawn.values = [value(variant.study) for variant in drawn.figure.variants]
+def _exact(done: FigureResult) -> None:
+    done.values = [value(variant.study) for variant in done.figure.variants]
 
 
-def _plays(drawn: Drawn) -> list[Claim]:
-    each = [r["fedtswi"] for r in drawn.results]
-    labels = [v.label for v in drawn.figure.variants]
+def _plays(done: FigureResult) -> list[Claim]:
+    each = [r["fedtswi"] for r in done.results]
+    labels = [v.label for v in done.figure.variants]
     steps = [_spread(b, a) for a, b in pairwise(each)]
     means = ", ".join(f"{n}: {r.mean:.4f}" for n, r in zip(labels, each, strict=True))
     late = [r.final - r.episode_reward.mean[0] for r in each]
     late_se = [float(np.hypot(r.final_se, r.episode_reward.se[0])) for r in each]
-    everything = drawn.results[-1]
+    everything = done.results[-1]
     arms = everything.study.arms
     level = float(np.sum(arms.reward * stationary_belief(arms)))
     all_arms = each[-1].episode_reward
@@ -58,28 +59,28 @@ def _plays(drawn: Drawn) -> list[Claim]:
         Claim(
             "The average reward grows with K.",
             f"means over the horizon: {means}.",
-            all(step > SURE * se for step, se in steps),
+            all(step > MIN_SIGMA * se for step, se in steps),
         ),
         Claim(
             "The average reward grows with the episodes.",
             f"last tenth of the slots less first episode: {gains}. With K = N there is nothing "
             "to learn.",
-            all(x > SURE * s for x, s in list(zip(late, late_se, strict=True))[:-1]),
+            all(x > MIN_SIGMA * s for x, s in list(zip(late, late_se, strict=True))[:-1]),
         ),
         Claim(
             "K = 4 converges within two episodes.",
             f"the first two episodes are {off[0]:+.1f} and {off[1]:+.1f} standard errors from the "
             f"exact level {level:.5f}: all arms are always played, so no decision is left.",
-            bool(np.all(np.abs(off) < SURE)),
+            bool(np.all(np.abs(off) < MIN_SIGMA)),
         ),
     ]
 
 
-def _errors(drawn: Drawn) -> list[Claim]:
-    curve = _first(drawn).episode_error
+def _errors(done: FigureResult) -> list[Claim]:
+    curve = _first(done).episode_error
     assert curve is not None
     first, last = curve.mean[0], curve.mean[-1]
-    falls = first - last > SURE * np.hypot(curve.se[0], curve.se[-1])
+    falls = first - last > MIN_SIGMA * np.hypot(curve.se[0], curve.se[-1])
     shown = ", ".join(f"arm {n + 1}: {first[n]:.3f} to {last[n]:.5f}" for n in range(len(first)))
     # Episodes of one trial are correlated: their mean's error is at most the mean error.
     half = len(curve.mean) // 2
@@ -98,15 +99,15 @@ def _errors(drawn: Drawn) -> list[Claim]:
             f"from lowest to highest: arms {', '.join(str(n + 1) for n in np.argsort(mean))}; over "
             f"the second half of the episodes arm {worse + 1} is {gap:.5f} ± {gap_se:.5f} below "
             f"arm {better + 1}.",
-            bool(gap > SURE * gap_se),
+            bool(gap > MIN_SIGMA * gap_se),
         ),
     ]
 
 
-def _agents(drawn: Drawn) -> list[Claim]:
+def _agents(done: FigureResult) -> list[Claim]:
     each = {
         v.study.agents: r["fedtswi"]
-        for v, r in zip(drawn.figure.variants, drawn.results, strict=True)
+        for v, r in zip(done.figure.variants, done.results, strict=True)
     }
     up, up_se = _spread(each[4], each[1])
     more, more_se = _spread(each[16], each[8])
@@ -115,7 +116,7 @@ def _agents(drawn: Drawn) -> list[Claim]:
         Claim(
             "The average reward improves strongly from M = 1 to M = 4.",
             f"{means}; from 1 to 4: {_number(up, up_se)}.",
-            up > SURE * up_se,
+            up > MIN_SIGMA * up_se,
         ),
         Claim(
             "Beyond M = 8 the gain is small.",
@@ -126,11 +127,11 @@ def _agents(drawn: Drawn) -> list[Claim]:
     ]
 
 
-def _identical(drawn: Drawn) -> list[Claim]:
-    _exact(drawn)
+def _identical(done: FigureResult) -> list[Claim]:
+    _exact(done)
     claims = []
     for variant, results, exact in zip(
-        drawn.figure.variants, drawn.results, drawn.values, strict=True
+        done.figure.variants, done.results, done.values, strict=True
     ):
         best = exact["optimum"] or np.nan
         gaps = {name: best - (exact[name] or np.nan) for name in ("whittle", "myopic")}
@@ -149,9 +150,9 @@ def _identical(drawn: Drawn) -> list[Claim]:
     return claims
 
 
-def _different(drawn: Drawn) -> list[Claim]:
-    _exact(drawn)
-    results, exact = drawn.results[0], drawn.values[0]
+def _different(done: FigureResult) -> list[Claim]:
+    _exact(done)
+    results, exact = done.results[0], done.values[0]
     best = exact["optimum"] or np.nan
     parts = ", ".join(
         f"{name} {100 * (1 - (exact[name] or np.nan) / best):.3f} % below"
@@ -167,33 +168,33 @@ def _different(drawn: Drawn) -> list[Claim]:
         Claim(
             "The fixed selection is worse than both.",
             f"simulated, Whittle less fixed: {_number(fixed, fixed_se)}.",
-            fixed > SURE * fixed_se,
+            fixed > MIN_SIGMA * fixed_se,
         ),
     ]
 
 
-def _learning(drawn: Drawn) -> list[Claim]:
-    _exact(drawn)
-    results, exact = drawn.results[0], drawn.values[0]
-    behind = results["fedtswi"]
-    share = 100 * behind.behind / results["whittle"].mean
+def _learning(done: FigureResult) -> list[Claim]:
+    _exact(done)
+    results, exact = done.results[0], done.values[0]
+    learnt = results["fedtswi"]
+    share = 100 * learnt.behind / results["whittle"].mean
     myopic, myopic_se = results.difference("fedtswi", "fedts-myopic")
     ucb = results["fed1-ucb"]
-    over = 100 * (behind.mean / ucb.mean - 1)
-    over_late = 100 * (behind.final / ucb.final - 1)
+    over = 100 * (learnt.mean / ucb.mean - 1)
+    over_late = 100 * (learnt.final / ucb.final - 1)
     fixed = 100 * (results["whittle"].mean / (exact["fixed-best"] or np.nan) - 1)
     gap = (exact["optimum"] or np.nan) - (exact["whittle"] or np.nan)
     return [
         Claim(
             "FedTSWI is very close to Whittle with known dynamics.",
-            f"{behind.behind:.5f} ± {behind.behind_se:.5f} behind over the horizon, {share:.2f} %; "
-            f"{results['whittle'].final - behind.final:.5f} in the last tenth.",
+            f"{learnt.behind:.5f} ± {learnt.behind_se:.5f} behind over the horizon, {share:.2f} %; "
+            f"{results['whittle'].final - learnt.final:.5f} in the last tenth.",
             share < 2,
         ),
         Claim(
             "FedTSWI is better than FedTS-myopic.",
             f"by {_number(myopic, myopic_se)}.",
-            myopic > SURE * myopic_se,
+            myopic > MIN_SIGMA * myopic_se,
         ),
         Claim(
             "FedTSWI is 15 % above Fed1-UCB.",
@@ -211,10 +212,10 @@ def _learning(drawn: Drawn) -> list[Claim]:
     ]
 
 
-def _regret(drawn: Drawn) -> list[Claim]:
+def _regret(done: FigureResult) -> list[Claim]:
     claims = []
     for policy, name in (("fedtswi", "FedTSWI"), ("fedts-myopic", "FedTS-myopic")):
-        curve = _first(drawn, policy).episode_regret
+        curve = _first(done, policy).episode_regret
         early = slice(0, 5)
         late = slice(len(curve.mean) - 6, len(curve.mean) - 1)  # the last episode is cut short
         before, after = float(curve.mean[early].mean()), float(curve.mean[late].mean())
@@ -225,19 +226,19 @@ def _regret(drawn: Drawn) -> list[Claim]:
                 f"The regret per slot of {name} falls with the episodes.",
                 f"from {_number(before, before_se)} (first five) to "
                 f"{_number(after, after_se)} (last five).",
-                bool(before - after > SURE * np.hypot(before_se, after_se)),
+                bool(before - after > MIN_SIGMA * np.hypot(before_se, after_se)),
             ),
             Claim(
                 f"The regret per slot of {name} does not reach zero.",
                 f"last five episodes: {_number(after, after_se)}.",
-                after > SURE * after_se,
+                after > MIN_SIGMA * after_se,
             ),
         ]
     return claims
 
 
-def _thompson_or_ucb(drawn: Drawn) -> list[Claim]:
-    clipped, raw = drawn.results
+def _thompson_or_ucb(done: FigureResult) -> list[Claim]:
+    clipped, raw = done.results
     claims = []
     for sampler, bound, pair in (
         ("fedtswi", "feducb-wi", "FedTSWI over FedUCB-WI"),
@@ -250,13 +251,13 @@ def _thompson_or_ucb(drawn: Drawn) -> list[Claim]:
                 f"Thompson sampling beats upper confidence bounds: {pair}.",
                 f"first less second: {_number(gain, gain_se)} clipped, "
                 f"{_number(free, free_se)} not clipped.",
-                gain > SURE * gain_se and free > SURE * free_se,
+                gain > MIN_SIGMA * gain_se and free > MIN_SIGMA * free_se,
             )
         )
     return claims
 
 
-def value_functions(figure: Figure) -> dict[str, Floats]:
+def _value_functions(figure: Figure) -> dict[str, Floats]:
     """V(b; 0) and V(b; 1) of each arm of the figure over the belief."""
     belief = np.linspace(0, 1, 401)
     arms = figure.variants[0].study.arms
@@ -271,20 +272,21 @@ def value_functions(figure: Figure) -> dict[str, Floats]:
     return series
 
 
-def _threshold(drawn: Drawn) -> list[Claim]:
-    arms = drawn.figure.variants[0].study.arms
-    belief = drawn.series["belief"]
+def _threshold(done: FigureResult) -> list[Claim]:
+    done.series = _value_functions(done.figure)
+    arms = done.figure.variants[0].study.arms
+    belief = done.series["belief"]
     one_crossing, right, words = [], [], []
     for arm in range(len(arms)):
-        plays = drawn.series[f"active {arm}"] > drawn.series[f"passive {arm}"]
-        at, above = drawn.series[f"threshold {arm}"]
+        plays = done.series[f"active {arm}"] > done.series[f"passive {arm}"]
+        at, above = done.series[f"threshold {arm}"]
         one_crossing.append(int(np.sum(plays[1:] != plays[:-1])) == 1)
         right.append(bool(above) and not plays[0] and bool(plays[-1]))
         words.append(
             f"({arms.p01[arm]:g}, {arms.p11[arm]:g}): b* = {at:.4f}, played for b "
             f"{'above' if above else 'below'} it"
         )
-    text = "; ".join(words) + f", subsidy {drawn.figure.subsidy:g}, {len(belief)} beliefs"
+    text = "; ".join(words) + f", subsidy {done.figure.subsidy:g}, {len(belief)} beliefs"
     return [
         Claim(
             "The best policy for one arm with a subsidy is a threshold on the belief.",
@@ -301,26 +303,26 @@ def _threshold(drawn: Drawn) -> list[Claim]:
     ]
 
 
-def _theory(drawn: Drawn) -> list[Claim]:
-    study = drawn.results[0].study
+def _theory(done: FigureResult) -> list[Claim]:
+    study = done.results[0].study
     slots = np.arange(1, study.horizon + 1)
     shape = (study.agents, len(study.arms), study.plays)
     span = optimal(study.arms, study.plays).span
-    measured = _first(drawn)
+    measured = _first(done)
     ends = np.cumsum(measured.episode_length.mean)
-    drawn.series = {
+    done.series = {
         "slot": slots.astype(np.float64),
         "episode bound": episode_bound(*shape, slots),
         "regret bound": regret_bound(*shape, slots, span),
         "episodes": 1 + np.searchsorted(ends, slots, side="left").astype(np.float64),
         "span": np.asarray([span]),
     }
-    counted = drawn.series["episodes"]
-    episodes, bound = measured.episodes, float(drawn.series["episode bound"][-1])
+    counted = done.series["episodes"]
+    episodes, bound = measured.episodes, float(done.series["episode bound"][-1])
     # The bound is for the sum over arms of one agent, as the measured regret is.
     regret, regret_se = float(measured.regret.mean[-1]), float(measured.regret.se[-1])
-    limit = float(drawn.series["regret bound"][-1])
-    broken = int(np.sum(counted > drawn.series["episode bound"]))
+    limit = float(done.series["regret bound"][-1])
+    broken = int(np.sum(counted > done.series["episode bound"]))
     return [
         Claim(
             "Lemma 1: no more episodes than its bound.",
@@ -338,7 +340,7 @@ def _theory(drawn: Drawn) -> list[Claim]:
     ]
 
 
-FIGURES: dict[str, Callable[[Drawn], list[Claim]]] = {
+JUDGES: Mapping[str, Judge] = {
     "fig06": _plays,
     "fig07": _errors,
     "fig08": _agents,

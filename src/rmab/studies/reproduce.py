@@ -1,47 +1,92 @@
-"""Figures run and judged: the paper's and those beyond it, by section of the report.
+"""The figures of `rmab reproduce`: the paper's and those beyond it, by section of the report.
 
-A figure's file is a study with a `[figure]` table: title, axes, and `vary`, a list of changes to
-the study with a label each. `copies` among the changes repeats the study's arms that many times.
+    section   files             judged in
+    paper     paper_figures/    rmab.studies.paper
+    gaps      regret_figures/   rmab.studies.scaling: learning from observations at any gap
+    beyond    catalogue/        here: arms of other kinds
 
-    section   files           judged in
-    paper     figures/        rmab.studies.paper
-    looks     regret/         rmab.studies.scaling: learning from every look
-    beyond    catalogue/      rmab.studies.beyond: arms of other kinds
+Nobody else has made the claims about the catalogue. They say what the paper's framework promises
+(Section II is for any arms) and are judged as the paper's own claims are.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from importlib import resources
 from typing import NamedTuple
 
+import numpy as np
+
 from rmab.errors import StudyError
-from rmab.studies import beyond, paper, scaling
-from rmab.studies.figure import Claim, Drawn, Figure, Variant
-from rmab.studies.run import run
-from rmab.studies.study import from_table, read_table
+from rmab.planning.index.indices import whittle_indices
+from rmab.studies import paper, scaling
+from rmab.studies.figures import (
+    MIN_SIGMA,
+    Claim,
+    Figure,
+    FigureResult,
+    Judge,
+    load_figure,
+    run_figure,
+)
+from rmab.studies.run import value
 
-__all__ = ["FIGURES", "SECTIONS", "figures", "reproduce"]
+__all__ = ["FIGURES", "figures", "reproduce"]
 
-Judge = Callable[[Drawn], list[Claim]]
+_MIN_CLOSED = 0.75  # of the distance from random to Whittle, for "approaches"
 
 
-class Section(NamedTuple):
-    """Where a section's figures are, and who judges them."""
+def _any_arms(done: FigureResult) -> list[Claim]:
+    """The claims about FedTSWI on arms of any kind."""
+    results = done.results[0]
+    arms = results.study.arms
+    done.values = [value(results.study)]
+    verdicts = [whittle_indices(arm) for arm in arms]
+    proven = sum(found.indexable is True for found in verdicts)
+    reasons = "; ".join(
+        f"arm {n}: {found.reason}"
+        for n, found in enumerate(verdicts, start=1)
+        if found.indexable is not True
+    )
+    learnt, known, random = (results[name] for name in ("fedtswi", "whittle", "random"))
+    gap, gap_se = known.final - learnt.final, float(np.hypot(known.final_se, learnt.final_se))
+    closed = 1 - gap / (known.final - random.final)
+    gain, gain_se = results.difference("fedtswi", "random")
+    return [
+        Claim(
+            "All arms are indexable.",
+            f"{proven} of {len(arms)} proven so by the solver"
+            + (f"; {reasons}." if reasons else "."),
+            proven == len(arms),
+        ),
+        Claim(
+            "FedTSWI approaches Whittle with known dynamics.",
+            f"in the last tenth of the slots it has closed {100 * closed:.0f} % of the distance "
+            f"from random to Whittle and is {gap:.5f} ± {gap_se:.5f} behind; over the horizon "
+            f"{learnt.behind:.5f} ± {learnt.behind_se:.5f}.",
+            bool(closed > _MIN_CLOSED),
+        ),
+        Claim(
+            "Learning pays: FedTSWI is better than playing at random.",
+            f"by {gain:.5f} ± {gain_se:.5f}.",
+            gain > MIN_SIGMA * gain_se,
+        ),
+    ]
+
+
+class _Section(NamedTuple):
+    """The folder of a section's figures, and their judges."""
 
     folder: str
     judges: Mapping[str, Judge]
 
 
-SECTIONS = {
-    "paper": Section("figures", paper.FIGURES),
-    "looks": Section("regret", scaling.FIGURES),
-    "beyond": Section("catalogue", beyond.FIGURES),
+_SECTIONS = {
+    "paper": _Section("paper_figures", paper.JUDGES),
+    "gaps": _Section("regret_figures", scaling.JUDGES),
+    "beyond": _Section("catalogue", dict.fromkeys(("fading", "machine", "adherence"), _any_arms)),
 }
 FIGURES: dict[str, Judge] = {
-    name: judge for section in SECTIONS.values() for name, judge in section.judges.items()
+    name: judge for section in _SECTIONS.values() for name, judge in section.judges.items()
 }
 
 
@@ -51,44 +96,13 @@ def figures(names: Sequence[str] = (), trials: int | None = None) -> list[Figure
         if name not in FIGURES:
             raise StudyError(f"unknown figure {name!r}; known are {', '.join(FIGURES)}")
     return [
-        _figure(key, section.folder, name, trials)
-        for key, section in SECTIONS.items()
+        load_figure(section.folder, name, key, trials)
+        for key, section in _SECTIONS.items()
         for name in section.judges
         if not names or name in names
     ]
 
 
-def _figure(section: str, folder: str, name: str, trials: int | None) -> Figure:
-    with resources.as_file(resources.files("rmab.studies") / folder / f"{name}.toml") as path:
-        table = read_table(path)
-    about = table.pop("figure")
-    variants = []
-    for changes in about.pop("vary", [{}]):
-        label = changes.pop("label", "")
-        arms = table["arm"] * changes.pop("copies", 1)
-        study = from_table({**table, "arm": arms, **changes})
-        variants.append(Variant(label, study if trials is None else replace(study, trials=trials)))
-    return Figure(name=name, variants=tuple(variants), section=section, **about)
-
-
-def reproduce(figure: Figure, progress: Callable[[int], None] | None = None) -> Drawn | None:
-    """Run a figure's studies and judge the claims; None if interrupted before any."""
-    drawn = Drawn(figure, [])
-    begun = time.perf_counter()
-    try:
-        if figure.x == "belief":
-            drawn.series = paper.value_functions(figure)
-            if progress is not None:
-                progress(1)
-        else:
-            for variant in figure.variants:
-                drawn.results.append(run(variant.study, progress))
-                if drawn.results[-1].interrupted:
-                    raise KeyboardInterrupt
-        drawn.claims = FIGURES[figure.name](drawn)
-    except KeyboardInterrupt:
-        if not drawn.results:
-            return None
-        drawn.interrupted = True
-    drawn.seconds = time.perf_counter() - begun
-    return drawn
+def reproduce(figure: Figure, progress: Callable[[int], None] | None = None) -> FigureResult | None:
+    """Run a figure and judge it by name; None if interrupted before anything was run."""
+    return run_figure(figure, FIGURES[figure.name], progress)

@@ -88,15 +88,15 @@ def _results(study: Study, done: Simulated) -> Results:
             tally,
             mean=float(done.means.mean[place]),
             se=float(np.sqrt(covariance[place, place])),
-            behind=float(done.means.mean[reference] - done.means.mean[place]),
-            behind_se=float(np.sqrt(np.maximum(spread, 0))),
+            shortfall=float(done.means.mean[reference] - done.means.mean[place]),
+            shortfall_se=float(np.sqrt(np.maximum(spread, 0))),
         )
     size = len(policies)
     return Results(study, done.n_trials, done.interrupted, policies, covariance[:size, :size])
 
 
 def _policy_result(
-    tally: Tally, *, mean: float, se: float, behind: float, behind_se: float
+    tally: Tally, *, mean: float, se: float, shortfall: float, shortfall_se: float
 ) -> PolicyResult:
     rows = int((tally.length.count > 0).sum())
     return PolicyResult(
@@ -105,8 +105,8 @@ def _policy_result(
         final=float(tally.final.mean),
         final_se=float(tally.final.se),
         episodes=float(tally.episodes.mean),
-        behind=behind,
-        behind_se=behind_se,
+        behind=shortfall,
+        behind_se=shortfall_se,
         slots=_curve(tally.reward),
         regret=_curve(tally.regret),
         episode_trials=tally.length.count[:rows],

@@ -1,9 +1,9 @@
-"""Where learning from every look matters: regret against the horizon, the agents and the arms.
+"""Regret against the horizon, the agents and the arms, and what observations at any gap save.
 
-FedTSWI learns from looks in consecutive slots, FedTSWI-gap from every two successive looks at an
-arm. Both meet the same channels, and under the `linear` schedule both have the same episodes, so
-that what is learnt from is all that differs. The schedule does not depend on the horizon, so one
-run gives the regret at every T up to its own.
+FedTSWI learns from observations in consecutive slots, FedTSWI-gap from every two successive
+observations of an arm. Both meet the same channels, and under the `linear` schedule both have the
+same episodes, so they differ only in what they learn from. The schedule does not depend on the
+horizon, so one run gives the regret at every T up to its own.
 
 R is the regret of eq. (23), per agent and against Whittle with known dynamics. Whittle is not
 optimal and draws may be lucky, so R need not grow and may be negative. With w the mean reward of
@@ -30,19 +30,30 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmab.studies.figure import SURE, Claim, Drawn, Fit
+from rmab.studies.figures import MIN_SIGMA, Claim, FigureResult, Fit, Judge
 from rmab.studies.results import Curve, Floats, Results
 
-__all__ = ["FIGURES", "GAP", "LAWS", "PLAIN", "Law", "Scaling", "fit", "scalings", "share"]
+__all__ = [
+    "GAP",
+    "JUDGES",
+    "KNOWN",
+    "MAX_NAMED_PLACES",
+    "PLAIN",
+    "Law",
+    "Scaling",
+    "fit",
+    "scalings",
+    "share",
+]
 
 PLAIN, GAP, KNOWN = "fedtswi", "fedtswi-gap", "whittle"
-NAMES = {PLAIN: "FedTSWI", GAP: "FedTSWI-gap"}
-DECADES = 4  # of slots that are drawn
-JUDGED = 3  # of these, the last ones, that claims are about
-FITTED = (3, 2, 0)  # decades before the end between which laws are fitted
-PER_DECADE = 10
-CLEAR = 2  # standard errors above zero, for a logarithm
-FEW = 8  # places that a sentence can name
+MAX_NAMED_PLACES = 8  # more are named at powers of ten alone
+_NAMES = {PLAIN: "FedTSWI", GAP: "FedTSWI-gap"}
+_DRAWN_DECADES = 4  # of slots, the last ones
+_JUDGED_DECADES = 3  # the last of these, which claims are about
+_FIT_CUTS = (3, 2, 0)  # decades before the end between which laws are fitted
+_POINTS_PER_DECADE = 10
+_MIN_LOG_SIGMA = 2  # standard errors above zero, for a logarithm
 
 
 class Law(NamedTuple):
@@ -54,7 +65,7 @@ class Law(NamedTuple):
     of: Callable[[Floats], Floats]  # up to a factor
 
 
-LAWS = {
+_LAWS = {
     "slot": Law(
         "T",
         "√(T log T)",
@@ -89,46 +100,46 @@ class Scaling:
         return fit(self.at[inside], Curve(curve.mean[inside], curve.se[inside]))
 
 
-def scalings(drawn: Drawn) -> list[Scaling]:
+def scalings(done: FigureResult) -> list[Scaling]:
     """What there is to draw: one for each K of a figure, or for each variant over the slots."""
-    x = drawn.figure.x
-    done = list(zip(drawn.figure.variants, drawn.results, strict=False))
+    x = done.figure.x
+    runs = list(zip(done.figure.variants, done.results, strict=False))
     if x == "slot":
-        return [_along_slots(variant.label, results) for variant, results in done]
+        return [_along_slots(variant.label, results) for variant, results in runs]
     groups: dict[str, dict[int, Results]] = {}
-    for variant, results in done:
+    for variant, results in runs:
         study = variant.study
         # Along the arms K grows with N: all of them are one curve.
         label, size = (
             (f"K = {study.plays}", study.agents) if x == "agents" else ("", len(study.arms))
         )
         groups.setdefault(label, {})[size] = results
-    return [_along_studies(label, LAWS[x], group) for label, group in groups.items()]
+    return [_along_studies(label, _LAWS[x], group) for label, group in groups.items()]
 
 
 def _along_slots(label: str, results: Results) -> Scaling:
     T = results.study.horizon
-    first = max(1, T // 10**DECADES)
-    count = round(PER_DECADE * np.log10(T / first)) + 1
+    first = max(1, T // 10**_DRAWN_DECADES)
+    count = round(_POINTS_PER_DECADE * np.log10(T / first)) + 1
     at = np.unique(np.round(np.geomspace(first, T, count)).astype(np.int64))
     regret = {}
-    for name in NAMES:
+    for name in _NAMES:
         curve = results[name].regret
         regret[name] = Curve(curve.mean[at - 1], curve.se[at - 1])
     plain, gap = regret[PLAIN], regret[GAP]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = gap.mean / plain.mean
         error = (gap.se + np.abs(ratio) * plain.se) / np.abs(plain.mean)
-    cuts = [T / 10**decades for decades in FITTED]
+    cuts = [T / 10**decades for decades in _FIT_CUTS]
     windows = list(pairwise(cuts))
-    law = LAWS["slot"]
+    law = _LAWS["slot"]
     return Scaling(label, law, at.astype(float), regret, Curve(ratio, error), [results], windows)
 
 
 def _along_studies(label: str, law: Law, group: Mapping[int, Results]) -> Scaling:
     each = list(group.values())
     regret = {}
-    for name in NAMES:
+    for name in _NAMES:
         ends = [result[name].regret for result in each]
         regret[name] = _curve([(end.mean[-1], end.se[-1]) for end in ends])
     at = np.asarray(list(group), np.float64)
@@ -164,7 +175,7 @@ def fit(x: Floats, curve: Curve) -> Fit | None:
     >>> round(found.factor, 6), round(found.slope, 6), round(found.slope_se, 6)
     (3.0, 0.5, 0.014476)
     """
-    if len(x) < 2 or np.any((curve.mean <= 0) | (curve.mean < CLEAR * curve.se)):
+    if len(x) < 2 or np.any((curve.mean <= 0) | (curve.mean < _MIN_LOG_SIGMA * curve.se)):
         return None
     at, logarithms = np.log(x), np.log(curve.mean)
     centred = at - at.mean()
@@ -178,70 +189,70 @@ def fit(x: Floats, curve: Curve) -> Fit | None:
 # ------------------------------------------------------------------------------------------- claims
 
 
-def _judge(drawn: Drawn) -> list[Claim]:
+def _judge(done: FigureResult) -> list[Claim]:
     """The claims of a figure, after its curves and fits were kept."""
     claims = []
-    for scaling in scalings(drawn):
-        drawn.series[scaling.law.symbol] = scaling.at
-        _keep(drawn, scaling)
+    for scaling in scalings(done):
+        done.series[scaling.law.symbol] = scaling.at
+        _keep(done, scaling)
         where = f" ({scaling.label})" if scaling.label else ""
         claims.append(_lower(scaling, where))
-        claims += [_growth(scaling, name, where) for name in NAMES]
-        if drawn.figure.x == "slot":
+        claims += [_growth(scaling, name, where) for name in _NAMES]
+        if done.figure.x == "slot":
             claims.append(_lasting(scaling, where))
-            claims += [_learnt(scaling, name, where) for name in NAMES]
+            claims += [_learnt(scaling, name, where) for name in _NAMES]
         else:
             claims.append(_shrinking(scaling, where))
     return claims
 
 
-def _keep(drawn: Drawn, scaling: Scaling) -> None:
+def _keep(done: FigureResult, scaling: Scaling) -> None:
     after = f", {scaling.label}" if scaling.label else ""
     curves = {f"regret of {name}": curve for name, curve in scaling.regret.items()}
     for name, curve in {**curves, f"share of {GAP}": scaling.share}.items():
-        drawn.series[f"{name}{after}"] = curve.mean
-        drawn.series[f"{name}{after}, se"] = curve.se
-    for name in NAMES:
+        done.series[f"{name}{after}"] = curve.mean
+        done.series[f"{name}{after}, se"] = curve.se
+    for name in _NAMES:
         for found in scaling.fits(name):
             between = f"{scaling.law.symbol} = {found.start:,.0f} to {found.end:,.0f}"
-            drawn.fits[f"{name}{after}, {between}"] = found
+            done.fits[f"{name}{after}, {between}"] = found
 
 
 def _lower(scaling: Scaling, where: str) -> Claim:
     """Errors are added, as the two are of the same trials: whatever their correlation."""
     symbol, at = scaling.law.symbol, scaling.at
     plain, gap = (scaling.regret[name] for name in (PLAIN, GAP))
-    margin, error = plain.mean - gap.mean, SURE * (plain.se + gap.se)
-    sure, worse = margin > error, -margin > error
-    judged = at >= (at[-1] / 10**JUDGED if symbol == "T" else at[0])
+    margin, error = plain.mean - gap.mean, MIN_SIGMA * (plain.se + gap.se)
+    lower, higher = margin > error, -margin > error
+    judged = at >= (at[-1] / 10**_JUDGED_DECADES if symbol == "T" else at[0])
     shares = ", ".join(
-        f"{_told(scaling.share.mean[i], scaling.share.se[i], '.3f')} at {symbol} = {at[i]:,.0f}"
-        for i in _named(at)
+        f"{_estimate(scaling.share.mean[i], scaling.share.se[i], '.3f')} at {symbol} = {at[i]:,.0f}"
+        for i in _named_places(at)
     )
     doubt = ""
-    if not sure.all():
-        listed = at[~sure]
+    if not lower.all():
+        listed = at[~lower]
         doubt = (
             f" Not lower by four standard errors at {len(listed)} of the {len(at)} {symbol} drawn "
             f"from {at[0]:,.0f} on, between {listed.min():,.0f} and {listed.max():,.0f}."
         )
     return Claim(
-        f"Learning from every look lowers the regret at every {symbol} from "
+        f"Learning from observations at any gap lowers the regret at every {symbol} from "
         f"{at[judged][0]:,.0f} to {at[-1]:,.0f}{where}.",
-        f"{NAMES[GAP]}'s regret as a share of {NAMES[PLAIN]}'s: {shares}; "
+        f"{_NAMES[GAP]}'s regret as a share of {_NAMES[PLAIN]}'s: {shares}; "
         f"{_episodes(scaling.results)}.{doubt}",
-        False if worse[judged].any() else bool(sure[judged].all()) or None,
+        False if higher[judged].any() else bool(lower[judged].all()) or None,
     )
 
 
-def _told(mean: float, se: float, form: str) -> str:
+def _estimate(mean: float, se: float, form: str) -> str:
     """A mean and its error, if it has one: a single trial has none."""
     return f"{mean:{form}}" if np.isnan(se) else f"{mean:{form}} ± {se:{form.strip('+')}}"
 
 
 def _episodes(results: Sequence[Results]) -> str:
     """How often each drew, which should be the same."""
-    counts = sorted({each[name].episodes for each in results for name in NAMES})
+    counts = sorted({each[name].episodes for each in results for name in _NAMES})
     return f"{counts[0]:.0f} episodes each" if len(counts) == 1 else "episodes differ"
 
 
@@ -252,7 +263,7 @@ def _growth(scaling: Scaling, name: str, where: str) -> Claim:
     window = scaling.windows[-1]
     found, bound = scaling.fitted(regret, window), scaling.fitted(_promised(scaling), window)
     start = int(np.searchsorted(at, window[0]))
-    values = [_told(regret.mean[i], regret.se[i], ".2f") for i in (start, -1)]
+    values = [_estimate(regret.mean[i], regret.se[i], ".2f") for i in (start, -1)]
     measured = (
         f"{values[0]} per agent at {law.symbol} = {at[start]:,.0f}, {values[1]} at {at[-1]:,.0f}"
     )
@@ -266,15 +277,15 @@ def _growth(scaling: Scaling, name: str, where: str) -> Claim:
     )
     held = None
     if found is not None and bound is not None:
-        held = _held(bound.slope - found.slope, SURE * found.slope_se)
+        held = _held(bound.slope - found.slope, MIN_SIGMA * found.slope_se)
         powers += f"; {law.growth} as {law.symbol}^{bound.slope:.3f}"
     elif bound is not None:
         growth = float(law.of(at[-1:])[0] / law.of(at[start : start + 1])[0])
-        sure = SURE * float(growth * regret.se[start] + regret.se[-1])
-        held = _held(growth * regret.mean[start] - regret.mean[-1], sure)
+        error = MIN_SIGMA * float(growth * regret.se[start] + regret.se[-1])
+        held = _held(growth * regret.mean[start] - regret.mean[-1], error)
         powers += f"{'; then' if powers else ''} no power to fit, as it is not clearly positive"
     return Claim(
-        f"The regret of {NAMES[name]} {law.claim}, the rate of Theorem 1{where}.",
+        f"The regret of {_NAMES[name]} {law.claim}, the rate of Theorem 1{where}.",
         f"{measured}; {powers}.",
         held,
     )
@@ -290,10 +301,10 @@ def _lasting(scaling: Scaling, where: str) -> Claim:
     plain, gap, known = (results[name] for name in (PLAIN, GAP, KNOWN))
     late, late_se = gap.final - plain.final, float(np.hypot(gap.final_se, plain.final_se))
     return Claim(
-        f"The gain lasts: {NAMES[GAP]} still earns more in the last tenth of the slots{where}.",
-        f"{_told(late, late_se, '+.5f')} per slot; FedTSWI earns {plain.final:.5f}, FedTSWI-gap "
-        f"{gap.final:.5f}, Whittle with known dynamics {known.final:.5f}.",
-        _held(late, SURE * late_se),
+        f"The gain lasts: {_NAMES[GAP]} still earns more in the last tenth of the slots{where}.",
+        f"{_estimate(late, late_se, '+.5f')} per slot; FedTSWI earns {plain.final:.5f}, "
+        f"FedTSWI-gap {gap.final:.5f}, Whittle with known dynamics {known.final:.5f}.",
+        _held(late, MIN_SIGMA * late_se),
     )
 
 
@@ -310,14 +321,14 @@ def _shrinking(scaling: Scaling, where: str) -> Claim:
         saved.append((scale * gain, scale * gain_se))
         of = 100 * gain / results[KNOWN].mean
         parts.append(
-            f"{_told(*saved[-1], '.2f')} ({of:.2f} % of Whittle's reward) at "
+            f"{_estimate(*saved[-1], '.2f')} ({of:.2f} % of Whittle's reward) at "
             f"{law.symbol} = {scaling.at[i]:,.0f}"
         )
     (few, few_se), (many, many_se) = saved
     return Claim(
         f"The gain lasts: no less regret is saved per {unit} as {law.symbol} grows{where}.",
         f"saved {', '.join(parts)}.",
-        _held(many - few, SURE * float(np.hypot(few_se, many_se))),
+        _held(many - few, MIN_SIGMA * float(np.hypot(few_se, many_se))),
     )
 
 
@@ -333,26 +344,26 @@ def _learnt(scaling: Scaling, name: str, where: str) -> Claim:
         for n, (x, y) in enumerate(zip(before, after, strict=True), start=1)
     )
     return Claim(
-        f"What {NAMES[name]} goes on learning of each arm{where}.",
+        f"What {_NAMES[name]} goes on learning of each arm{where}.",
         f"mean squared error of the dynamics drawn, second to last quarter of the {L} episodes: "
         f"{arms}. An arm that is never worth playing need not be learnt.",
         None,
     )
 
 
-def _held(margin: float, sure: float) -> bool | None:
+def _held(margin: float, error: float) -> bool | None:
     """Whether the margin is positive; None where it is within the error, or the error unknown."""
-    return bool(margin > 0) if abs(margin) > sure else None
+    return bool(margin > 0) if abs(margin) > error else None
 
 
-def _named(at: Floats) -> list[int]:
+def _named_places(at: Floats) -> list[int]:
     """The places that a sentence names: all of a few, of many those at powers of ten."""
-    if len(at) <= FEW:
+    if len(at) <= MAX_NAMED_PLACES:
         return list(range(len(at)))
     powers = np.log10(at)
     return [i for i, x in enumerate(powers) if abs(x - round(x)) < 1e-9]
 
 
-FIGURES: dict[str, Callable[[Drawn], list[Claim]]] = dict.fromkeys(
+JUDGES: Mapping[str, Judge] = dict.fromkeys(
     ("regret-horizon", "regret-agents", "regret-arms"), _judge
 )

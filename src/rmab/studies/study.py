@@ -1,62 +1,78 @@
 """A study: which policies meet which arms, how long and how often.
 
 A study is a value, checked once when it is made. `load` reads one from a TOML file; an optional
-`[figure]` table in that file says how to draw it and is kept aside, see rmab.studies.paper. The
-studies of the catalogue come with the package: `load("catalogue:fading")`.
+`[figure]` table in that file says how to draw it and is kept aside, see rmab.studies.figures. The
+package bundles the studies of the catalogue: `load("catalogue:fading")`.
+
+The fields of `Study` are the keys of the file. Each stands there once, with its default, its label
+in reports, a line of help and the words it may take; the reader of files, the report's table of
+settings and the command line's help list `KEYS`. A new key is one more field here, and its use.
 
 An `[[arm]]` table is of one of two kinds, which may be mixed in a study:
 
     channel     p01, p11, reward             numbers; see rmab.channels
     general     passive                      S rows of S numbers
-                active                       likewise; as passive if left out
-                reward or reward_active      S numbers, what a play pays
-                reward_passive               S numbers, what a slot without a play pays
-                observed                     "when_played" (if left out) or "always"
+                active                       likewise; default: as passive
+                reward or reward_active      S numbers, the reward of a play
+                reward_passive               S numbers, the reward of a slot without a play
+                observed                     "when_played" (the default) or "always"
 
 Arms count from 1, rows, columns and states from 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from importlib import resources
 from importlib.resources.abc import Traversable
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rmab.errors import ModelError, StudyError
 from rmab.federation.aggregation import AGGREGATIONS
-from rmab.federation.rounds import DRAWS, SCHEDULES
+from rmab.federation.schedule import DRAWS, SCHEDULES
 from rmab.model.arms import OBSERVED, Arm, Arms, channels
 from rmab.policies.lookahead import DEPTH, check_depth
 from rmab.policies.policy import Policy
 from rmab.policies.registry import KNOWN, LEARNERS, check_options
 from rmab.reading import is_number, one_of, read_toml, shown
 
-__all__ = [
-    "CATALOGUE",
-    "KNOWN",
-    "LEARNERS",
-    "MOST_STATES",
-    "REALISATIONS",
-    "Study",
-    "from_table",
-    "load",
-]
+__all__ = ["KEYS", "Key", "Study", "from_table", "load", "read_table"]
 
-REALISATIONS = ("independent", "shared")
-CATALOGUE = "catalogue:"  # what the name of a study that comes with the package begins with
+_REALISATIONS = ("independent", "shared")
+_CATALOGUE = "catalogue:"  # the names of bundled studies begin so
 
-MOST_STATES = 64
-_MOST_ENTRIES = 2**22  # of N transition matrices, each as large as the largest
-# The engine counts in single precision: what is far smaller or larger is lost in it.
-_REWARDS = (1e-30, 1e30)
-MOST_WEIGHT = 1e6
+_MAX_STATES = 64
+_MAX_ENTRIES = 2**22  # of N transition matrices, each as large as the largest
+_MAX_WEIGHT = 1e6
+# The engine counts in single precision: a reward far smaller or larger would be lost.
+_REWARD_SIZES = (1e-30, 1e30)
+
+
+class Key(NamedTuple):
+    """What people read about a key of a study."""
+
+    label: str  # in the report
+    about: str  # in the help
+    choices: Collection[str] = ()  # the words it may be; empty: it is no word
+
+
+def _key(
+    default: Any, label: str, about: str, choices: Collection[str] = (), *, last: bool = False
+) -> Any:
+    """A field of `Study`. last: a list or table, which stands after the plain values in a file.
+
+    A callable default is called for each study.
+    """
+    about_it = {"key": Key(label, about, choices), "last": last}
+    if callable(default):
+        return field(default_factory=default, metadata=about_it)
+    return field(default=default, metadata=about_it)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,24 +80,41 @@ class Study:
     """Policies on arms: M `agents` play K = `plays` of the arms in each of `horizon` slots.
 
     arms: an `Arms`, or a list of `Arm`, which becomes one; policies: names, or `rmab.Policy`
-    objects of one's own; options: settings by policy name; weights: what each agent's counts weigh
-    when they are merged (default 1 each); draws: whether agents play by one draw of the dynamics or
-    each by one of its own; aggregation: what agents share, by name.
+    objects of one's own; options: settings by policy name; weights: the weight of each agent's
+    counts in the sum (default 1 each); aggregation: see rmab.federation.aggregation.
     """
 
     arms: Arms
-    agents: int = 1
-    plays: int = 1
-    horizon: int = 1000
-    trials: int = 1000
-    seed: int = 0
-    realisations: str = "independent"
-    schedule: str = "paper"
-    policies: Sequence[str | Policy] = ("fedtswi", "whittle")
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    weights: Sequence[float] | None = None
-    draws: str = "shared"
-    aggregation: str = "sum"
+    agents: int = _key(1, "Agents M", "agents that learn together, M")
+    plays: int = _key(1, "Plays in a slot K", "arms that each agent plays in a slot, K")
+    horizon: int = _key(1000, "Slots T", "slots of a trial, T")
+    trials: int = _key(1000, "Trials", "independent repetitions")
+    seed: int = _key(0, "Seed", "of all random numbers, a whole number")
+    realisations: str = _key(
+        "independent",
+        "Realisations",
+        "whether each agent has arms of its own, or all face the same ones",
+        _REALISATIONS,
+    )
+    schedule: str = _key("paper", "Schedule", "how episodes grow", SCHEDULES)
+    policies: Sequence[str | Policy] = _key(
+        ("fedtswi", "whittle"), "Policies", "a list of names", last=True
+    )
+    options: Mapping[str, Mapping[str, Any]] = _key(
+        dict, "Options", "tables by policy, as [options.feducb-wi]", last=True
+    )
+    weights: Sequence[float] | None = _key(
+        None, "Weights", "of the agents' counts in the sum, a number for each agent", last=True
+    )
+    draws: str = _key(
+        "shared",
+        "Draws",
+        "whether all agents plan with one draw of the dynamics, or each with its own",
+        DRAWS,
+    )
+    aggregation: str = _key(
+        "sum", "Aggregation", "what agents learn from one another", AGGREGATIONS
+    )
 
     def __post_init__(self) -> None:
         self._check_arms()
@@ -97,11 +130,10 @@ class Study:
             if not whole or not low <= value <= high:
                 raise StudyError(f"{key} must be a whole number {rule}, got {shown(value)}")
             object.__setattr__(self, key, int(value))
-        one_of("realisations", self.realisations, REALISATIONS)
-        one_of("schedule", self.schedule, SCHEDULES)
-        one_of("draws", self.draws, DRAWS)
-        one_of("aggregation", self.aggregation, tuple(AGGREGATIONS))
-        alike = [arm.moves_alike for arm in self.arms]
+        for key, (_, _, choices) in KEYS.items():
+            if choices:
+                one_of(key, getattr(self, key), tuple(choices))
+        alike = [not arm.action_dependent for arm in self.arms]
         if self.realisations == "shared" and not all(alike):
             raise StudyError(
                 f"realisations must be 'independent', as arm {alike.index(False) + 1} moves "
@@ -121,20 +153,20 @@ class Study:
             )
         arms = self.arms
         S = int(arms.sizes.max())
-        if S > MOST_STATES:
+        if S > _MAX_STATES:
             number = int(arms.sizes.argmax()) + 1
             raise StudyError(
-                f"arm {number} must have at most {MOST_STATES} states in a study, got {S}"
+                f"arm {number} must have at most {_MAX_STATES} states in a study, got {S}"
             )
-        if len(arms) * S * S > _MOST_ENTRIES:
+        if len(arms) * S * S > _MAX_ENTRIES:
             raise StudyError(
-                f"there must be at most {_MOST_ENTRIES // (S * S)} arms where one has {S} states, "
+                f"there must be at most {_MAX_ENTRIES // (S * S)} arms where one has {S} states, "
                 f"got {len(arms)}"
             )
         for name in ("reward_active", "reward_passive"):
             rewards = getattr(arms, name)
             size = np.abs(rewards)
-            lost = (size > 0) & ~((size >= _REWARDS[0]) & (size <= _REWARDS[1]))
+            lost = (size > 0) & ~((size >= _REWARD_SIZES[0]) & (size <= _REWARD_SIZES[1]))
             for n, state in np.argwhere(lost)[:1]:
                 raise StudyError(
                     f"arm {n + 1}: {name} of state {state} must be 0 or from 1e-30 to 1e30 in "
@@ -193,7 +225,7 @@ class Study:
                 f"got {shown(self.weights)}"
             )
         for agent, weight in enumerate(self.weights):
-            if not (is_number(weight) and 0 <= weight <= MOST_WEIGHT):
+            if not (is_number(weight) and 0 <= weight <= _MAX_WEIGHT):
                 raise StudyError(
                     f"weights: agent {agent + 1}'s must be a number from 0 to 1e6, "
                     f"got {shown(weight)}"
@@ -206,20 +238,13 @@ class Study:
         return [p if isinstance(p, str) else p.name for p in self.policies]
 
 
-_KEYS = (
-    "agents",
-    "plays",
-    "horizon",
-    "trials",
-    "seed",
-    "realisations",
-    "schedule",
-    "draws",
-    "aggregation",
-    "policies",
-    "options",
-    "weights",
-)
+# In the order of a file: plain values, then lists and tables.
+KEYS: Mapping[str, Key] = {
+    key.name: key.metadata["key"]
+    for key in sorted(
+        (key for key in fields(Study) if key.metadata), key=lambda key: key.metadata["last"]
+    )
+}
 _CHANNEL_KEYS = ("p01", "p11", "reward")
 _REWARD_KEYS = ("reward", "reward_active", "reward_passive")
 _GENERAL_KEYS = ("passive", "active", *_REWARD_KEYS, "observed")
@@ -229,8 +254,8 @@ _KINDS = f"a channel has {', '.join(_CHANNEL_KEYS)}; any other arm {', '.join(_G
 def from_table(table: Mapping[str, Any]) -> Study:
     """A study from the table of a TOML file, without its `figure`."""
     for key in table:
-        if key not in (*_KEYS, "arm"):
-            raise StudyError(f"unknown key {shown(key)}; known are {', '.join((*_KEYS, 'arm'))}")
+        if key not in (*KEYS, "arm"):
+            raise StudyError(f"unknown key {shown(key)}; known are {', '.join((*KEYS, 'arm'))}")
     tables = table.get("arm")
     if not isinstance(tables, list) or not tables or not all(isinstance(a, dict) for a in tables):
         got = "none" if tables is None else shown(tables)
@@ -240,14 +265,17 @@ def from_table(table: Mapping[str, Any]) -> Study:
         try:
             arms.append(_arm(arm))
         except (StudyError, ModelError) as error:
-            # A channel made alone takes itself for the first.
+            # A channel made alone is arm 1 of its own.
             raise StudyError(f"arm {number}: {str(error).removeprefix('arm 1: ')}") from None
     return Study(arms=Arms(arms), **{k: v for k, v in table.items() if k != "arm"})
 
 
 def _arm(table: Mapping[str, Any]) -> Arm:
-    """The arm of an [[arm]] table. That all numbers are numbers is checked here, as NumPy would
-    take "0.5" and true for some; that they make an arm is checked by what makes it."""
+    """The arm of an [[arm]] table.
+
+    Here its numbers are checked to be numbers, as NumPy would take "0.5" and true for some; `Arm`
+    and `channels` check that they make an arm.
+    """
     for key in table:
         if key not in (*_CHANNEL_KEYS, *_GENERAL_KEYS):
             raise StudyError(f"unknown key {shown(key)}; {_KINDS}")
@@ -289,20 +317,20 @@ def read_table(path: str | PathLike[str]) -> dict[str, Any]:
 
 
 def _file(path: str | PathLike[str]) -> Path | Traversable:
-    """The file of that name, or that of the catalogue."""
-    if not (isinstance(path, str) and path.startswith(CATALOGUE)):
+    """The file of that name, or a bundled one."""
+    if not (isinstance(path, str) and path.startswith(_CATALOGUE)):
         return Path(path)
     shipped = {
         file.name.removesuffix(".toml"): file
         for file in resources.files("rmab.studies").joinpath("catalogue").iterdir()
     }
-    name = path.removeprefix(CATALOGUE)
+    name = path.removeprefix(_CATALOGUE)
     one_of("catalogue", name, sorted(shipped))
     return shipped[name]
 
 
 def load(path: str | PathLike[str]) -> Study:
-    """The study in a TOML file, or one that comes with the package: "catalogue:fading", say."""
+    """The study in a TOML file, or a bundled one: "catalogue:fading", say."""
     table = read_table(path)
     table.pop("figure", None)
     try:

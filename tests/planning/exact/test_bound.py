@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from rmab.errors import ModelError, TooLargeError
-from rmab.markov import limit, resting_law
-from rmab.model.arms import Arm, Arms, channels, stationary_belief
+from rmab.markov import limit, limiting_distribution
+from rmab.model.arms import Arm, Arms, channels
+from rmab.model.beliefs import stationary_belief
 from rmab.planning.channel.values import solve
 from rmab.planning.exact.bound import relaxed_value, upper_bound
 
@@ -109,7 +110,7 @@ def test_is_the_least_of_the_relaxed_values_for_any_arms(seed):
         for move, pay in zip(moves, pays, strict=True)
     )
 
-    policies = [(*all_policies(arm), resting_law(arm.passive)) for arm in arms]
+    policies = [(*all_policies(arm), limiting_distribution(arm.passive)) for arm in arms]
 
     def at(subsidy: float, plays: int) -> float:
         gains = [start @ (pays + subsidy * alone).max(0) for pays, alone, start in policies]

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmab.model.arms import (
-    channels,
-)
+from rmab.model.arms import channels
 from rmab.planning.exact.optimum import optimal
 from rmab.planning.exact.policies import lookahead_value, policy_value
 from rmab.planning.tables import whittle_table

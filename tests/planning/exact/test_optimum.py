@@ -8,7 +8,8 @@ import pytest
 from scipy.optimize import linprog
 
 from rmab.errors import ConvergenceError, TooLargeError
-from rmab.model.arms import Arm, Arms, channels, stationary_belief
+from rmab.model.arms import Arm, Arms, channels
+from rmab.model.beliefs import stationary_belief
 from rmab.model.information import expand
 from rmab.planning.exact.bound import upper_bound
 from rmab.planning.exact.optimum import optimal, solve_optimum

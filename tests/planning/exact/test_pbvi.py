@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from rmab.errors import ModelError, TooLargeError
-from rmab.model.arms import channels, stationary_belief
+from rmab.model.arms import channels
+from rmab.model.beliefs import stationary_belief
 from rmab.planning.exact.optimum import optimal
 from tests.oracles.pbvi import point_based_value
 

@@ -7,16 +7,9 @@ import numpy as np
 import pytest
 
 from rmab.errors import ModelError, TooLargeError
-from rmab.markov import limit, resting_law
-from rmab.model.arms import (
-    NEVER,
-    Arm,
-    Arms,
-    Dynamics,
-    InformationStates,
-    channels,
-    stationary_belief,
-)
+from rmab.markov import limit, limiting_distribution
+from rmab.model.arms import Arm, Arms, Dynamics, channels
+from rmab.model.beliefs import NEVER, InformationStates, stationary_belief
 from rmab.planning.exact.bound import upper_bound
 from rmab.planning.exact.optimum import optimal
 from rmab.planning.exact.policies import (
@@ -149,7 +142,7 @@ def test_index_policies_earn_what_simulated_play_earns(arms, plays):
     index = np.zeros((len(arms), 1 + S * oldest))
     for arm, line, weight in zip(arms, index, weights, strict=True):
         worth = weight[: arm.states]
-        line[0] = resting_law(arm.passive) @ worth
+        line[0] = limiting_distribution(arm.passive) @ worth
         for s, k in product(range(arm.states), range(oldest)):
             belief = arm.active[s] @ np.linalg.matrix_power(arm.passive, k)
             line[1 + s * oldest + k] = worth[s] if arm.observed == "always" else belief @ worth
@@ -201,7 +194,7 @@ def test_fixed_and_random_play_over_the_joint_states(seed, plays):
     arms = Arms([*arms_like(seed, (3, "when_played"), (2, "always")), ODD["ends"]])
     start: Any = np.ones(1)
     for arm in arms:
-        start = np.kron(start, resting_law(arm.passive))
+        start = np.kron(start, limiting_distribution(arm.passive))
     every = [together(arms, subset) for subset in combinations(range(3), plays)]
     mixed = np.mean([move for move, _ in every], axis=0)
     wanted = start @ limit(mixed) @ np.mean([reward for _, reward in every], axis=0)

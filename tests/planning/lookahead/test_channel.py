@@ -3,13 +3,8 @@
 import numpy as np
 import pytest
 
-from rmab.model.arms import (
-    Dynamics,
-    channels,
-    deviation,
-    information_states,
-    stationary_belief,
-)
+from rmab.model.arms import Dynamics, channels
+from rmab.model.beliefs import deviation, information_states, stationary_belief
 from rmab.planning.channel.values import solve
 from rmab.planning.exact.bound import upper_bound
 from rmab.planning.exact.optimum import optimal

@@ -16,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmab.errors import StorageError
-from rmab.federation.messages import Record
+from rmab.federation.uploads import Record
+from rmab.policies.own_index import Observations
+from rmab.policies.plans import OwnPlan
 from rmab.service.agent.agent import Agent
 from rmab.service.agent.state_file import AgentFile
 from tests.service.support.fake_server import (
@@ -348,6 +350,8 @@ def test_whatever_goes_wrong_in_whatever_order_all_arrives_once(tmp_path_factory
 KILLED = """
 import json, sys
 import numpy as np
+from rmab.policies.own_index import Observations
+from rmab.policies.plans import OwnPlan
 from rmab.service.agent.agent import Agent
 url, token, file, book, seed = sys.argv[1:]
 rng = np.random.default_rng(int(seed))
@@ -407,3 +411,57 @@ def test_a_process_that_is_killed_loses_nothing_and_nothing_counts_twice(
     assert len(server.records) == 4
     assert_told(server, *told)
     assert sum(map(len, told)) > 100
+
+
+# ------------------------------------------------------------------- a learner's own state
+
+
+def ucb_message(number, slots):
+    """A round in which agents play by a learner of their own."""
+    return replace(index_message(number, slots), plan=OwnPlan("ucb", {"c": 0.5}))
+
+
+class PlainUcb:
+    """What the learner of one agent would do that is never interrupted."""
+
+    def __init__(self, message):
+        self.own, self.rewards = message.plan.own, message.rewards
+        self.state = self.own.init(max(message.shape.states), (message.shape.n_arms,))
+        self.slot = 0
+
+    def goes_on(self, book, plays):
+        """The arms and states of a book are those that it chooses, slot after slot."""
+        for arms, states in book:
+            index = self.own.index(self.state, self.slot)
+            assert arms == np.sort(np.argsort(-index, kind="stable")[:plays]).tolist()
+            played = np.isin(np.arange(len(index)), arms)
+            reward = np.zeros(len(index))
+            reward[arms] = [self.rewards[arm][s] for arm, s in zip(arms, states, strict=True)]
+            seen = Observations(played, played, played, reward, self.slot)
+            self.state, self.slot = self.own.update(self.state, seen), self.slot + 1
+
+
+def test_a_learners_own_state_outlives_the_process_and_the_incarnation(server, start, path):
+    server.message = ucb_message
+    plain = PlainUcb(ucb_message(1, 3))
+    agent = start()
+    first = Playing(agent).slots(17)
+    killed(agent)
+    again = start()
+    second = Playing(again, seed=1).slots(20)
+    assert len({tuple(arms) for arms, _ in second.looks}) > 1
+    again._renew()  # as where the server refuses the incarnation
+    third = Playing(again, seed=2).slots(9)
+    for book in (first, second, third):
+        plain.goes_on(book.looks, again.plays)
+
+
+def test_a_state_that_is_not_this_learners_is_not_taken_up(server, start, path):
+    server.message = ucb_message
+    file = AgentFile(path)
+    file.begin("0" * 32)
+    file.keep_slot(1, [0], [0], np.arange(3.0))
+    file.close()
+    agent = start()
+    plain = PlainUcb(ucb_message(1, 3))
+    plain.goes_on(Playing(agent).slots(8).looks, agent.plays)

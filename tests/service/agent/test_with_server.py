@@ -10,6 +10,9 @@ from itertools import count
 import numpy as np
 
 import rmab
+from rmab.federation.planner import Planner
+from rmab.federation.uploads import Merged
+from rmab.policies.plans import IndexPlan
 from rmab.service.agent.limits import AgentLimits
 from rmab.service.server.limits import ServerLimits
 from tests.service.support.fake_server import tally
@@ -137,3 +140,37 @@ def test_a_certificate_for_another_name_is_not_trusted(tmp_path, authority):
             lambda patience: Agent(made.url, patience=patience, **who),
             r"CERTIFICATE_VERIFY_FAILED.*127",
         )
+
+
+def test_agents_that_share_nothing_are_each_sent_a_plan_of_their_own_counts(tmp_path):
+    """Also by a server that was restarted: a plan is a function of seed, counts, round and lane."""
+    federation = spectrum(policy="fedtswi", aggregation="none", deadline=600.0)
+    names = ("one", "two")
+    books: list[Book] = [[], []]
+    with served(tmp_path, federation, Planner(federation)) as made:
+        tokens = {name: made.enroll(name) for name in names}
+        agents = [Agent(made.url, token=tokens[n], file=tmp_path / n) for n in names]
+        play(agents, books, 20)
+        for agent in agents:
+            assert agent.flush(PATIENCE)
+        for agent in agents:
+            agent.close()
+    with served(tmp_path, federation, Planner(federation)) as made:
+        fresh = [Agent(made.url, token=tokens[n], file=tmp_path / f"{n}-new") for n in names]
+        found = [agent._player.message for agent in fresh]
+        for agent in fresh:
+            agent.close()
+    number = found[0].round
+    assert number == found[1].round
+    assert number > 4
+    # The open round was planned when the one before it closed: from whole episodes.
+    slots = sum(range(2, number + 1))
+    planner, plans = Planner(federation), []
+    for lane, (message, book) in enumerate(zip(found, books, strict=True)):
+        counts, visits = tally(book[:slots], federation.shape)
+        due = planner.plan(Merged(counts, visits, 1), number, lane).plan
+        assert isinstance(due, IndexPlan)
+        assert isinstance(message.plan, IndexPlan)
+        np.testing.assert_array_equal(message.plan.index, due.index)
+        plans.append(due.index)
+    assert not np.array_equal(plans[0], plans[1])

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from rmab.federation.config import Federation, KnownArm
-from rmab.federation.messages import most_bytes
+from rmab.federation.uploads import most_bytes
 from tests.service.support.serving import PATIENCE, ByHand, Flat, served, spectrum, until
 
 

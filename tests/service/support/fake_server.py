@@ -19,7 +19,8 @@ import httpx
 import numpy as np
 
 from rmab.errors import ProtocolError
-from rmab.federation.messages import Record, RoundMessage, Shape, check_growth, parse_upload
+from rmab.federation.messages import RoundMessage, Shape
+from rmab.federation.uploads import Record, check_growth, parse_upload
 from rmab.policies.plans import IndexPlan
 from rmab.service.agent.limits import AgentLimits
 from rmab.service.agent.state_file import AgentFile

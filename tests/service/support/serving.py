@@ -19,8 +19,9 @@ import pytest
 
 from rmab.errors import UnreachableError
 from rmab.federation.config import Federation, KnownArm
-from rmab.federation.messages import Merged, Upload, parse_round
+from rmab.federation.messages import Upload, parse_round
 from rmab.federation.player import Player
+from rmab.federation.uploads import Merged
 from rmab.policies.plans import IndexPlan
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.server.process import Server, Settings, in_thread

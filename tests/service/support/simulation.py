@@ -26,7 +26,8 @@ import numpy as np
 
 from rmab.errors import FederationError, StorageError, UnreachableError
 from rmab.federation.config import Federation, KnownArm
-from rmab.federation.messages import Merged, Upload, parse_round, parse_upload
+from rmab.federation.messages import Upload, parse_round
+from rmab.federation.uploads import Merged, parse_upload
 from rmab.policies.plans import IndexPlan
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.agent import agent as agent_module

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from rmab.errors import ProtocolError
-from rmab.federation.messages import Merged, Upload
+from rmab.federation.messages import Upload
+from rmab.federation.uploads import Merged
 from rmab.service.server.uploads import Status, receive
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import OpenRound, Store

@@ -11,7 +11,7 @@ at p01, exceeds b, and since T^L(p01) = T(b) + (T^L(p01) - T(b)) for any b,
     m >= 0:   W = (x + fall (L + 1)) / (1 - p11 + x + fall L),     x = T^L(p01) for b < b0, else b
     m <  0:   W = (p01 + fall) / (1 + p01 - fall - max(b, T(p11))).
 
-In the information state (last seen 0, age k) the belief is b = T^(k-1)(p01), so L = k and
+In the information state (0, k), bad k slots ago, the belief is b = T^(k-1)(p01), so L = k and
 x = T(b) = b - fall: no search is needed there. Outside (min(p01, p11), max(p01, p11)) the index
 is the belief itself. Every value is multiplied by the arm's reward.
 
@@ -26,12 +26,10 @@ from typing import Any
 import numpy as np
 
 from rmab.errors import ModelError
-from rmab.model.arms import (
-    Arms,
-    Array,
-    Dynamics,
+from rmab.linalg import Array, array_namespace
+from rmab.model.arms import Arms, Dynamics
+from rmab.model.beliefs import (
     InformationStates,
-    array_namespace,
     belief_after,
     deviation,
     slots_to_cross,
@@ -67,7 +65,8 @@ def whittle_at(dynamics: Dynamics, states: InformationStates) -> Array:
     belief = stationary_belief(dynamics) + away
     fall = (1 - (dynamics.p11 - dynamics.p01)) * xp.minimum(away, 0)
     index = _closed_form(xp, dynamics, belief, fall, states.age, belief - fall)
-    # A slot after a look the belief is p01 or p11, where the closed form begins but for rounding.
+    # A slot after an observation the belief is p01 or p11, where, but for rounding, the closed form
+    # begins.
     return dynamics.reward * xp.where(states.age == 1, belief, index)
 
 

@@ -3,13 +3,13 @@
 This is the problem behind the Whittle index: with subsidy `lambda`, reward r and average reward
 (gain) g, the relative values of the belief b solve eq. (18), printed with min for max,
 
-    V(b; 1) = b r + b h(1) + (1 - b) h(0) - g          play: the state is seen
+    V(b; 1) = b r + b h(1) + (1 - b) h(0) - g          play: the state is observed
     V(b; 0) = lambda - g + V(T b)                      leave alone: the belief moves to T b
     V(b)    = max of both = max over j >= 0 of  j (lambda - g) + V(T^j b; 1),
 
-where h(s) = V(T s) is the value one slot after s was seen. So a stationary policy is two waits:
-play again k_s slots after seeing s, or never. At plays it is a chain of two states that sees good
-with chance q_0 = b0 a_0 after bad and fails to with chance 1 - q_1 = (1 - b0) a_1 after good, where
+where h(s) = V(T s) is the value one slot after s was observed. So a stationary policy is two waits:
+play again k_s slots after observing s, or never. At plays it is a chain of two states that is good
+with chance q_0 = b0 a_0 after bad and bad with chance 1 - q_1 = (1 - b0) a_1 after good, where
 a_s = 1 - memory^k_s. With the weights u_1 = b0 a_0 and u_0 = (1 - b0) a_1 of the two states, the
 *excess* of the gain over never playing is
 
@@ -28,9 +28,9 @@ assumed.
 Playing beats never playing (e > 0) just if r u_1 / (u_0 + u_1), what a play pays in the long run,
 can exceed lambda: it is largest when u_1 is as large and u_0 as small as waits can make them.
 Otherwise g = lambda, waiting costs nothing, h counts what is won in all over never playing, and
-at most one of the two seen states is worth a play.
+at most one of the two observed states is worth a play.
 
-A frozen arm (p01 = 0, p11 = 1) never changes, so its gain depends on what is seen first: from
+A frozen arm (p01 = 0, p11 = 1) never changes, so its gain depends on what is observed first: from
 belief b it is lambda + b max(r - lambda, 0) + (1 - b) max(-lambda, 0), and h = 0.
 """
 
@@ -42,11 +42,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmab.model.arms import Dynamics, FloatArray, stationary_belief
+from rmab.model.arms import Dynamics, FloatArray
+from rmab.model.beliefs import stationary_belief
 
 __all__ = ["SubsidyProblem", "Threshold", "solve", "threshold"]
 
-_MOST_ROUNDS = 50  # of policy iteration; 24 were the most seen, but rounding might make it cycle
+_MAX_ITERATIONS = 50  # of policy iteration, which rounding might make cycle
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def solve(
     bad = np.where(moves, fail / np.where(moves, change, 1), 0.5)  # 1 - b0 to full precision
 
     pays_off, trial = _first_waits(dynamics, subsidy, change, good, bad)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ITERATIONS):
         waits = trial
         settled = _settled(change, waits)
         seen_good, seen_bad = good * settled[0], bad * settled[1]  # u_1, u_0

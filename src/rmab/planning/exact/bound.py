@@ -60,7 +60,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ConvergenceError, TooLargeError
-from rmab.markov import resting_law
+from rmab.markov import limiting_distribution
 from rmab.model.arms import Arm, Arms
 from rmab.model.information import expand, expansion
 from rmab.planning.channel.values import SubsidyProblem, solve
@@ -229,7 +229,7 @@ def _by_states(arm: Arm, cap: int) -> _Block:
     from scipy.sparse import csr_array, hstack, vstack
 
     if arm.observed == "always":
-        start = resting_law(arm.passive)
+        start = limiting_distribution(arm.passive)
     else:
         arm = expand(arm, cap)
         start = np.eye(1, arm.states)[0]  # never observed

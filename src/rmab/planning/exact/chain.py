@@ -39,9 +39,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import TooLargeError
-from rmab.markov import forgets, limit, period, resting_law
-from rmab.model.arms import Arm, Arms, Array, InformationStates, array_namespace
-from rmab.model.beliefs import table_rows
+from rmab.linalg import Array, array_namespace
+from rmab.markov import forgets, limit, limiting_distribution, period
+from rmab.model.arms import Arm, Arms
+from rmab.model.beliefs import InformationStates, row_of
 from rmab.model.information import expansion, settled_age
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ def joint_code(last_seen: Array, age: Array, layout: Layout) -> Array:
     xp = array_namespace(last_seen, age)
     column = (-1,) + (1,) * (age.ndim - 1)
     caps, wraps, strides, always = (x.reshape(column) for x in layout)
-    row = table_rows(InformationStates(last_seen, age), caps, wraps)
+    row = row_of(InformationStates(last_seen, age), caps, wraps)
     return (xp.where(always, last_seen, row) * strides).sum(0)
 
 
@@ -317,7 +318,7 @@ def _observed_when_played(arm: Arm, cap: int, wrap: int) -> _ArmChain:
     chances = np.round(chain.beliefs, 15)
     return _ArmChain(
         (after[:, None], np.ones((rows, 1))),
-        _narrowed(np.broadcast_to(chain.looked, chances.shape), chances),
+        _narrowed(np.broadcast_to(chain.played, chances.shape), chances),
         chain.reward_passive,
         chain.reward_active,
     )
@@ -355,7 +356,7 @@ class Start(NamedTuple):
         codes, chances = np.zeros(1, np.int64), np.ones(1)
         for arm, stride in zip(arms, chain.layout.strides, strict=True):
             if arm.observed == "always":
-                law = resting_law(arm.passive)
+                law = limiting_distribution(arm.passive)
                 states = np.flatnonzero(law)
                 codes = np.add.outer(codes, states * stride).ravel()
                 chances = np.outer(chances, law[states]).ravel()
@@ -381,16 +382,16 @@ def _step(
     played: the arms played, (X, K), or (K,) for all states alike.
     """
     who = np.atleast_2d(played)  # (X, K), or (1, K)
-    looked = np.take_along_axis(rows, np.broadcast_to(who, (len(rows), who.shape[1])), axis=1)
-    certain = chain.aged[rows].sum(1) - chain.aged[looked].sum(1)
+    active = np.take_along_axis(rows, np.broadcast_to(who, (len(rows), who.shape[1])), axis=1)
+    certain = chain.aged[rows].sum(1) - chain.aged[active].sum(1)
     codes, chances = certain[:, None], np.ones((len(rows), 1))
     for k in range(who.shape[1]):
         hidden = ~chain.layout.always[who[:, k]]
         if not hidden.any():
             continue
         width = chain.widths[1, who[hidden, k]].max()
-        ahead = chain.codes[1, :, :width][looked[:, k]]
-        chance = chain.chances[1, :, :width][looked[:, k]]
+        ahead = chain.codes[1, :, :width][active[:, k]]
+        chance = chain.chances[1, :, :width][active[:, k]]
         if not hidden.all():  # fully observed arms have their turn below
             ahead = np.where(hidden[:, None], ahead, 0)
             chance = np.where(hidden[:, None], chance, np.eye(1, width))
@@ -400,7 +401,7 @@ def _step(
         width = chain.widths[np.unique(action), n].max()
         ahead = chain.codes[action, rows[:, n], :width]
         codes, chances = _branch(codes, chances, ahead, chain.chances[action, rows[:, n], :width])
-    reward = chain.extra[looked].sum(1)
+    reward = chain.extra[active].sum(1)
     if chain.idle.any():
         reward += chain.idle[rows].sum(1)
     return codes, chances, reward

@@ -38,7 +38,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import TooLargeError
-from rmab.model.arms import Arms, Array
+from rmab.linalg import Array
+from rmab.model.arms import Arms
 from rmab.planning.exact.chain import (
     MAX_CAP,
     MAX_CODES,

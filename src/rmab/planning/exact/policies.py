@@ -26,9 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ConvergenceError, TooLargeError
-from rmab.markov import limit, resting_law
-from rmab.model.arms import NEVER, Arms, InformationStates
-from rmab.model.beliefs import table_rows
+from rmab.markov import limit, limiting_distribution
+from rmab.model.arms import Arms
+from rmab.model.beliefs import NEVER, InformationStates, row_of
 from rmab.planning.exact.chain import (
     MAX_CAP,
     MAX_CODES,
@@ -55,7 +55,7 @@ from rmab.planning.tables import (
     fixed_best_scores,
     fixed_scores,
     myopic_table,
-    played_law,
+    played_distribution,
     whittle_table,
 )
 from rmab.policies.lookahead import DEPTH, check_depth
@@ -137,9 +137,9 @@ def fixed_value(arms: Arms, plays: int, scores: npt.ArrayLike) -> float:
     best = np.argsort(-_rounded(np.asarray(scores, np.float64)), kind="stable")[:plays]
     return float(
         sum(
-            played_law(arm) @ arm.reward_active
+            played_distribution(arm) @ arm.reward_active
             if n in best
-            else resting_law(arm.passive) @ arm.reward_passive
+            else limiting_distribution(arm.passive) @ arm.reward_passive
             for n, arm in enumerate(arms)
         )
     )
@@ -154,7 +154,7 @@ def random_value(arms: Arms, plays: int) -> float:
     share = plays / len(arms)
     return float(
         sum(
-            resting_law(arm.passive)
+            limiting_distribution(arm.passive)
             @ limit(share * arm.active + (1 - share) * arm.passive)
             @ (share * arm.reward_active + (1 - share) * arm.reward_passive)
             for arm in arms
@@ -186,7 +186,7 @@ def policy_value(
         rank = _rounded(np.asarray(table(max_age), np.float64))
 
         def largest(states: InformationStates) -> IntArray:
-            row = table_rows(states, max_age, np.int64(0))
+            row = row_of(states, max_age, np.int64(0))
             here = np.take_along_axis(rank, row, 1).T  # (X, N)
             return np.argsort(-here, axis=1, kind="stable")[:, :plays]
 

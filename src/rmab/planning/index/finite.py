@@ -1,4 +1,4 @@
-"""Whittle indices of a finite arm whose state is always seen, and whether it is indexable.
+"""Whittle indices of a fully observed finite arm, and whether it is indexable.
 
 An arm has states 0..S-1; in each slot it is left alone (passive: moves by P_0, pays r_0) or played
 (active: P_1, r_1). Let every passive slot also pay a subsidy lambda. The *passive set* of lambda
@@ -55,19 +55,21 @@ __all__ = ["Indices", "changes_back", "finite_indices"]
 
 FloatArray = npt.NDArray[np.float64]
 
-NEAR_ONE = 1 - 1e-4  # a discount that stands in for average reward
-ILL = 1e-6  # the most that rounding may change an advantage
+_NEAR_ONE = 1 - 1e-4  # a discount that stands in for average reward
+_MAX_ERROR = 1e-6  # the most that rounding may change an advantage
 
 
 @dataclass(frozen=True, eq=False)
 class Indices:
     """The indices of one arm and the verdict.
 
-    index: (S,), of each state; of an arm seen only when played (S, max_age), of last seen state s
-    and age k at [s, k - 1]; indexable: True, False or None (undecided); reason: why not True, "" if
-    it is; witness: (state, low, high) if False: passive is better at subsidy low, active at
-    high > low, the state being (last seen, age) where it is seen only when played, (None, 0) for
-    never seen; never_seen: the index before the first look, None where the state is always seen.
+    index: (S,), of each state; of an arm observed when played (S, max_age), of state s last
+    observed k slots ago at [s, k - 1];
+    indexable: True, False or None (undecided);
+    reason: why not True, "" if it is;
+    witness: (state, low, high) if False: passive is better at subsidy low, active at high > low,
+    the state being (last observed, age) of an arm observed when played, (None, 0) for never;
+    never_seen: the index before the first observation, None of a fully observed arm.
     """
 
     index: FloatArray
@@ -80,7 +82,7 @@ class Indices:
 def finite_indices(
     arm: Arm, discount: float | None = None, name: Callable[[int], str] = "state {}".format
 ) -> Indices:
-    """Index of every state, (S,), the state taken as seen before each choice, and the verdict.
+    """Index of every state, (S,), the arm taken as fully observed, and the verdict.
 
     discount None: average reward; name: what the reason calls a state.
 
@@ -125,7 +127,7 @@ def _doubt(history: History, units: _Units, name: Callable[[int], str]) -> str:
         )
     if history.exhausted:
         return "rounding: the optimal policies cannot be followed to the end"
-    if history.error > ILL:
+    if history.error > _MAX_ERROR:
         return f"rounding may change an advantage by {history.error:.0e}: classes hardly connected"
     if history.undetermined.any():
         state = int(history.undetermined.argmax())
@@ -148,7 +150,7 @@ def _follow(problem: Problem) -> History:
     follow_by_solving(problem, history)
     if history.exhausted and problem.discount is None:
         near = History(problem.states)
-        if follow_by_pivots(replace(problem, discount=NEAR_ONE), near):
+        if follow_by_pivots(replace(problem, discount=_NEAR_ONE), near):
             history.index = near.index
     return history
 

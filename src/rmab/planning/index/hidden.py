@@ -1,18 +1,23 @@
-"""Whittle indices of arms that are seen only when played, with a verdict, many arms at once.
+"""Whittle indices of arms observed when played, many arms at once.
 
-The information states of such an arm, (s, k) and never seen, are those of
-`rmab.model.information`; `rmab.planning.index.parametric` walks up the subsidy line by their
-structure.
+The information states of such an arm, (s, k) and never observed, are those of
+`rmab.model.information`; `rmab.planning.index.parametric` follows their optimal policies along the
+subsidy line.
 
-- Ages end where the belief has settled, whatever ages are asked for: past that age an arm is never
-  seen again. The index therefore does not depend on `max_age`. The verdict on an arm that takes
-  more than MOST_STATES information states to settle is undecided, and its indices are those of the
-  arm cut at CUT_STATES.
+    information_indices  with a verdict, on NumPy
+    information_table    indices alone, on NumPy and JAX, ages cut where they are told to be
+
+The verdict:
+
+- Ages end where the belief has settled, whatever ages are asked for: past that age an arm counts as
+  never observed. The index therefore does not depend on `max_age`. The verdict on an arm that takes
+  too many information states to settle is undecided, and its indices are those of the arm cut
+  earlier (`Limits`).
 - An arm that does not forget when left alone (several recurrent classes, or a period) goes to the
   dense solver, `rmab.planning.index.finite`, with its ages wrapped.
-- True: the walk saw no passive state come near to being active again.
-- False: a second look at the walk finds a state that is clearly passive inside one interval of
-  subsidies and clearly active at a higher one inside the same or a later interval, the witness.
+- True: no passive state came near to being active again.
+- False: followed once more, a state is clearly passive inside one interval of subsidies and clearly
+  active at a higher one inside the same or a later interval: the witness.
 - What remains is doubtful: hardly connected classes, states that come near and no more. There the
   dense solver decides, or nobody, where the arm is too large for it.
 
@@ -30,37 +35,90 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError
-from rmab.linalg import resting
-from rmab.markov import period
-from rmab.model.arms import NEVER, Arm
-from rmab.model.information import expand, expansion, settled_age
-from rmab.planning.index.crossings import Interval, later
+from rmab.linalg import Array, array_namespace
+from rmab.markov import forgets, limiting_distributions, period
+from rmab.model.arms import Arm
+from rmab.model.beliefs import NEVER
+from rmab.model.information import expand, expansion, last_unsettled, settled_age
 from rmab.planning.index.finite import Indices, changes_back, finite_indices
-from rmab.planning.index.parametric import Batch, Models
-from rmab.planning.index.walk import follow, taken
+from rmab.planning.index.parametric import Batch, Interval, Models, follow, later, taken
 
-__all__ = ["information_indices"]
+__all__ = ["Limits", "information_indices", "information_table"]
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.intp]
 
-SETTLED = 1e-13  # beliefs this close to their limit, in total variation, have settled
-MOST_STATES = 20_000
-CUT_STATES = 6_000
-DENSE_STATES = 2_000  # the dense solver is not asked about more
-ALIKE = 1.5  # arms whose ages end within this factor walk together,
-SIMILAR, FEW = 2.5, 100  # or within this one if they are few
-PIECE = 50  # ages for which a walk gets another piece
-CLOSE = 1e-9  # a passive state this near to active may come back
-RISES = 1e-12  # an advantage that rises by less stands
-CLEAR = 1e-9  # an advantage beyond this is no rounding
-INSIDE = (1 / 16, 1 / 2, 15 / 16)  # places in an interval
-LARGE = 3e3  # values beyond this, per age, belong to hardly connected classes
+_SETTLED = 1e-13  # beliefs this close to their limit, in total variation, have settled
+_NEAR_FACTOR = 1.5  # arms whose ages end within this factor are followed together,
+_FAR_FACTOR, _SMALL_GROUP = 2.5, 100  # or within this one if they are few
+_PIECE_AGES = 50  # ages for which a path gets another piece
+_NEARLY_ACTIVE = 1e-9  # a passive state this near to active may come back
+_MIN_RISE = 1e-12  # an advantage that rises by less stands
+_CLEAR = 1e-9  # an advantage beyond this is no rounding
+_PLACES = (1 / 16, 1 / 2, 15 / 16)  # in an interval, where the second pass compares
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far the solvers go.
+
+    settling_states: an arm that takes more information states than this to settle is cut at
+    cut_states; dense_states: the dense solver is not asked about more; value: values beyond this,
+    per age, belong to hardly connected classes, and the dense solver is asked.
+    """
+
+    settling_states: int = 20_000
+    cut_states: int = 6_000
+    dense_states: int = 2_000
+    value: float = 3e3
+
+
+_DEFAULT_LIMITS = Limits()
+
+
+def information_table(
+    passive: Array, active: Array, reward_passive: Array, reward_active: Array, max_age: int
+) -> Array:
+    """Whittle indices of information states up to an age, past which arms are never observed.
+
+    passive, active: (S, S, *B); rewards: (S, *B), all broadcast in B; gives (1 + S max_age, *B) in
+    the order of `rmab.model.beliefs.information_states`. Average reward. A state of an arm that is
+    not indexable has the lowest subsidy from which on it is passive. Runs on NumPy in float64 and,
+    also under `jax.jit`, on JAX; always finite.
+
+    >>> matrix = np.array([[0.8, 0.2], [0.2, 0.8]])
+    >>> index = information_table(matrix, matrix, np.zeros(2), np.array([0.0, 1.0]), 60)
+    >>> index[[0, 1, 2, 61, 62]].round(6).tolist()
+    [0.714286, 0.2, 0.392857, 0.8, 0.772727]
+    """
+    if max_age < 1:
+        raise ModelError(f"max_age must be at least 1, got {max_age}")
+    given: list[Array] = [passive, active, reward_passive, reward_active]
+    xp = array_namespace(*given)
+    S = len(passive)
+    shapes = [array.shape[axes:] for array, axes in zip(given, (2, 2, 1, 1), strict=True)]
+    width = np.broadcast_shapes(*shapes)
+    models = Models(
+        *(xp.broadcast_to(m, (S, S, *width)).reshape(S, S, -1) for m in given[:2]),
+        *(xp.broadcast_to(r, (S, *width)).reshape(S, -1) for r in given[2:]),
+    )
+    if xp is np:
+        never, index, _ = follow(Models(*(np.asarray(x, np.float64) for x in models)), max_age)
+    else:
+        from rmab.planning.index import compiled
+
+        never, index = compiled.follow(models, max_age)
+    observed = xp.swapaxes(index, 0, 1).reshape(S * max_age, -1)
+    table = xp.concatenate([never[None], observed]).reshape(-1, *width)
+    return xp.where(xp.isfinite(table), table, 0)  # single precision may overflow
 
 
 def information_indices(
-    arms: Arm | Sequence[Arm], max_age: int, discount: float | None = None
+    arms: Arm | Sequence[Arm],
+    max_age: int,
+    discount: float | None = None,
+    limits: Limits = _DEFAULT_LIMITS,
 ) -> list[Indices]:
     """Indices of the information states of each arm, index (S, max_age) and never_seen.
 
@@ -80,11 +138,13 @@ def information_indices(
     for size in sorted({arm.states for arm in given}):
         places = [place for place, arm in enumerate(given) if arm.states == size]
         group = [given[place] for place in places]
-        solved.update(zip(places, _of_one_size(group, max_age, discount), strict=True))
+        solved.update(zip(places, _of_one_size(group, max_age, discount, limits), strict=True))
     return [solved[place] for place in range(len(given))]
 
 
-def _of_one_size(arms: list[Arm], max_age: int, discount: float | None) -> list[Indices]:
+def _of_one_size(
+    arms: list[Arm], max_age: int, discount: float | None, limits: Limits
+) -> list[Indices]:
     """The indices of arms that have one number of states."""
     models = Models(
         _arms_last([arm.passive / arm.passive.sum(1, keepdims=True) for arm in arms]),
@@ -92,15 +152,17 @@ def _of_one_size(arms: list[Arm], max_age: int, discount: float | None) -> list[
         _arms_last([arm.reward_passive for arm in arms]),
         _arms_last([arm.reward_active for arm in arms]),
     )
-    beta, ages = 1.0 if discount is None else discount, _ages(models)
+    beta, ages = 1.0 if discount is None else discount, _ages(models, limits)
     found: dict[int, _Found] = {}
     suspects: list[int] = []
     for group in _alike(ages):
-        walked, returns = _walked(taken(models, group), int(ages.cap[group].max()), beta)
-        found.update(zip(group.tolist(), walked, strict=True))
+        followed, returns = _followed(
+            taken(models, group), int(ages.cap[group].max()), beta, limits
+        )
+        found.update(zip(group.tolist(), followed, strict=True))
         suspects += group[returns].tolist()
     if suspects:
-        witnesses = _looked_at_again(
+        witnesses = _witnesses(
             taken(models, np.array(suspects)), int(ages.cap[suspects].max()), beta
         )
         for place, witness in zip(suspects, witnesses, strict=True):
@@ -109,11 +171,12 @@ def _of_one_size(arms: list[Arm], max_age: int, discount: float | None) -> list[
     for place, arm in enumerate(arms):
         cap = int(ages.cap[place])
         if place not in found:
-            answer = _dense(arm, max_age, cap, discount)
+            answer = _dense(arm, max_age, cap, discount, limits)
         elif not ages.settled[place]:
-            answer = replace(found[place].to(max_age), **_slow(MOST_STATES // arm.states, cap))
-        elif found[place].indexable is None and 1 + arm.states * cap <= DENSE_STATES:
-            answer = _dense(arm, max_age, cap, discount)
+            slow = _slow(limits.settling_states // arm.states, cap)
+            answer = replace(found[place].to(max_age), **slow)
+        elif found[place].indexable is None and 1 + arm.states * cap <= limits.dense_states:
+            answer = _dense(arm, max_age, cap, discount, limits)
         else:
             answer = found[place].to(max_age)
         solved.append(answer)
@@ -126,38 +189,26 @@ def _arms_last(arrays: list[FloatArray]) -> FloatArray:
 
 class _Ages(NamedTuple):
     """forgets: (B,), whether the belief has one limit; cap: (B,), the age past which an arm counts
-    as never seen; settled: (B,), whether that is right."""
+    as never observed; settled: (B,), whether that is right."""
 
     forgets: BoolArray
     cap: IntArray
     settled: BoolArray
 
 
-def _ages(models: Models) -> _Ages:
+def _ages(models: Models, limits: Limits) -> _Ages:
     S = len(models.reward_active)
+    most = limits.settling_states // S
     passive = np.moveaxis(models.passive, -1, 0)
-    steps = passive > 0  # a chain forgets if after enough slots some state is reached from all
-    for _ in range(2 * S.bit_length()):
-        steps = np.matmul(steps, steps)
-    forgets = steps.all(1).any(1)
+    first = np.moveaxis(models.active - limiting_distributions(models.passive), -1, 0)
 
-    most = MOST_STATES // S
-    news = np.moveaxis(models.active - resting(models.passive), -1, 0)
-    powers = [passive]
-    while 2 ** len(powers) <= most:
-        powers.append(powers[-1] @ powers[-1])
+    def unsettled(deviations: FloatArray) -> BoolArray:
+        return np.asarray(np.abs(deviations).sum(2).max(1) / 2 > _SETTLED)
 
-    def unsettled(at: FloatArray) -> BoolArray:
-        return np.asarray(np.abs(at).sum(2).max(1) / 2 > SETTLED)
-
-    # The distance never grows with age: double until it is small, then halve the step.
-    age = unsettled(news).astype(np.intp)  # the last age known not to have settled
-    for step in reversed(range(len(powers))):
-        further = news @ powers[step]
-        goes = (age > 0) & (age + 2**step < most) & unsettled(further)
-        news, age = np.where(goes[:, None, None], further, news), age + goes * 2**step
-    settled = (age + 1 < most) | ~unsettled(news @ passive)
-    return _Ages(forgets, np.where(settled, age + 1, CUT_STATES // S), settled)
+    age, deviations = last_unsettled(first, passive, unsettled, most)
+    settled = (age + 1 < most) | ~unsettled(deviations @ passive)
+    cap = np.where(settled, age + 1, limits.cut_states // S)
+    return _Ages(forgets(models.passive), cap, settled)
 
 
 def _alike(ages: _Ages) -> Iterator[IntArray]:
@@ -166,8 +217,10 @@ def _alike(ages: _Ages) -> Iterator[IntArray]:
     order = order[ages.forgets[order]]
     while order.size:
         caps = ages.cap[order]
-        alike, similar = ((caps * factor >= caps[0]).sum() for factor in (ALIKE, SIMILAR))
-        size = max(alike, min(similar, FEW))
+        alike, similar = (
+            (caps * factor >= caps[0]).sum() for factor in (_NEAR_FACTOR, _FAR_FACTOR)
+        )
+        size = max(alike, min(similar, _SMALL_GROUP))
         yield order[:size]
         order = order[size:]
 
@@ -186,7 +239,7 @@ class _Found:
         return replace(self, indexable=None if witness is None else False, witness=witness)
 
     def to(self, max_age: int) -> Indices:
-        """Every age to max_age: those past the cap are never seen."""
+        """Every age to max_age: those past the cap are never observed."""
         S, cap = self.index.shape
         index = np.full((S, max_age), self.never_seen)
         index[:, :cap] = self.index[:, :max_age]
@@ -209,47 +262,51 @@ def _slow(most: int, cap: int) -> dict[str, Any]:
     return {"indexable": None, "reason": reason, "witness": None}
 
 
-def _walked(models: Models, cap: int, beta: float) -> tuple[list[_Found], BoolArray]:
-    """Each arm by the walk, and whether a state may have come back, (B,)."""
+def _followed(
+    models: Models, cap: int, beta: float, limits: Limits
+) -> tuple[list[_Found], BoolArray]:
+    """Each arm by parametric policy iteration, and whether a state may have come back, (B,)."""
     B = models.reward_active.shape[1]
-    watch = _Watch(B)
-    never, index, finished = follow(models, cap, beta, watch, 1 + cap // PIECE)
-    doubtful = watch.ill | ~finished
+    signs = _Signs(B, limits.value)
+    never, index, finished = follow(models, cap, beta, signs, 1 + cap // _PIECE_AGES)
+    doubtful = signs.ill | ~finished
     found = [
         _Found(float(never[b]), index[..., b].T, None if doubtful[b] else True) for b in range(B)
     ]
-    return found, watch.returns & ~doubtful
+    return found, signs.returns & ~doubtful
 
 
-def _looked_at_again(
-    models: Models, cap: int, beta: float
-) -> list[tuple[int, int, float, float] | None]:
+def _witnesses(models: Models, cap: int, beta: float) -> list[tuple[int, int, float, float] | None]:
     """A witness for each arm, if there is one."""
     S, B = models.reward_active.shape
-    second = _SecondLook(cap, S, B)
-    follow(models, cap, beta, second)
-    return [second.witness(b) for b in range(B)]
+    changes = _ChangesBack(cap, S, B)
+    follow(models, cap, beta, changes)
+    return [changes.witness(b) for b in range(B)]
 
 
 def _name(s: int, age: int) -> str:
     return f"state {s} seen {age} slot{'s' * (age != 1)} ago"
 
 
-class _Watch:
-    """What makes an arm doubtful at first sight: a passive state comes near to active, or values
+class _Signs:
+    """Signs that an arm may not be indexable: a passive state comes near to active, or values
     are so large that rounding counts; returns, ill: (B,)."""
 
-    def __init__(self, B: int) -> None:
+    def __init__(self, B: int, large: float) -> None:
         self.returns, self.ill = np.zeros(B, bool), np.zeros(B, bool)
+        self._large = large
 
-    def __call__(self, places: IntArray, batch: Batch, seen: Interval) -> None:  # noqa: ARG002 - as _SecondLook
-        near = np.flatnonzero((seen.after.advantage > -CLOSE) & ~seen.before.plays)
-        rises = seen.after.advantage.ravel()[near] - seen.before.advantage.ravel()[near] > RISES
+    def __call__(self, places: IntArray, batch: Batch, interval: Interval) -> None:  # noqa: ARG002 - as _ChangesBack
+        near = np.flatnonzero((interval.after.advantage > -_NEARLY_ACTIVE) & ~interval.before.plays)
+        rises = (
+            interval.after.advantage.ravel()[near] - interval.before.advantage.ravel()[near]
+            > _MIN_RISE
+        )
         self.returns[places[near[rises] % places.size]] = True
-        self.ill[places[seen.span.size > LARGE]] = True
+        self.ill[places[interval.segment.size > self._large]] = True
 
 
-class _SecondLook:
+class _ChangesBack:
     """The clearest change back of each state of each arm, from places inside intervals."""
 
     def __init__(self, J: int, S: int, B: int) -> None:
@@ -258,24 +315,26 @@ class _SecondLook:
         self._margin = np.zeros((J, S, B))  # of the clearest witness
         self._ends = np.zeros((2, J, S, B))
 
-    def __call__(self, places: IntArray, batch: Batch, seen: Interval) -> None:
-        for share in INSIDE:
-            self._look(places, batch, seen, share)
+    def __call__(self, places: IntArray, batch: Batch, interval: Interval) -> None:
+        for share in _PLACES:
+            self._compare(places, batch, interval, share)
 
-    def _look(self, places: IntArray, batch: Batch, seen: Interval, share: float) -> None:
-        span = seen.span
-        wide = span.rising * span.end > CLEAR  # elsewhere lambda stands
-        advantage = later(span.value + span.slope * (span.end * share), seen.beta, 0.0).advantage
-        subsidy = span.subsidy + span.rising * (span.end * share)
+    def _compare(self, places: IntArray, batch: Batch, interval: Interval, share: float) -> None:
+        segment = interval.segment
+        wide = segment.rising * segment.end > _CLEAR  # elsewhere lambda stands
+        advantage = later(
+            segment.value + segment.slope * (segment.end * share), interval.beta, 0.0
+        ).advantage
+        subsidy = segment.subsidy + segment.rising * (segment.end * share)
         subsidy = np.broadcast_to(subsidy * batch.scale + batch.shift, advantage.shape)
         deepest, low = self._deepest[..., places], self._low[..., places]
         margin, ends = self._margin[..., places], self._ends[..., places]
 
         clear = np.minimum(advantage, deepest)
-        back = wide & (clear > np.maximum(margin, CLEAR))
+        back = wide & (clear > np.maximum(margin, _CLEAR))
         self._margin[..., places] = np.where(back, clear, margin)
         self._ends[..., places] = np.where(back, np.stack([low, subsidy]), ends)
-        passive = wide & (-advantage > np.maximum(deepest, CLEAR))
+        passive = wide & (-advantage > np.maximum(deepest, _CLEAR))
         self._deepest[..., places] = np.where(passive, -advantage, deepest)
         self._low[..., places] = np.where(passive, subsidy, low)
 
@@ -289,11 +348,11 @@ class _SecondLook:
         return int(s), int(age), low, high
 
 
-def _dense(arm: Arm, max_age: int, cap: int, discount: float | None) -> Indices:
+def _dense(arm: Arm, max_age: int, cap: int, discount: float | None, limits: Limits) -> Indices:
     """By the dense solver; cap: where the ages end if the arm forgets."""
-    S, most = arm.states, (DENSE_STATES - 1) // arm.states
+    S, most = arm.states, (limits.dense_states - 1) // arm.states
     if expansion(arm, 1).wrap:  # all ages of the last period have settled
-        cap = min(settled_age(arm, SETTLED, most) + period(arm.passive) - 1, most)
+        cap = min(settled_age(arm, _SETTLED, most) + period(arm.passive) - 1, most)
     wrap = expansion(arm, cap).wrap
 
     def name(row: int) -> str:

@@ -25,26 +25,27 @@ import numpy.typing as npt
 
 from rmab.markov import limit, recurrent
 from rmab.planning.index.subsidy import (
-    SHORT,
+    SHORT_INTERVAL,
     Apart,
     History,
+    Interval,
     Problem,
     factored,
     most_intervals,
     places,
 )
 
-__all__ = ["Settled", "add_interval", "confirmed", "follow_by_solving", "settle"]
+__all__ = ["Optimum", "add_interval", "confirmed", "follow_by_solving", "settle"]
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 
-EPS = 8 * float(np.finfo(np.float64).eps)
-NUDGE = 1e-10  # how far above a border policies are compared
-ZERO = 1e-12  # chances below this of ending up in another class are none
-FAINT = 1e-10  # coefficients of an advantage below this may be rounding
-SAME = 1e-11  # gains this close are one
+_EPSILON = 8 * float(np.finfo(np.float64).eps)
+_NUDGE = 1e-10  # how far above a border policies are compared
+_MIN_CHANCE = 1e-12  # chances below this of ending up in another class are none
+_FAINT_SHARE = 1e-10  # coefficients of an advantage below this may be rounding
+_GAIN_TOLERANCE = 1e-11  # gains this close are one
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,8 @@ def _without_noise(
 ) -> tuple[FloatArray, BoolArray]:
     """A term with rounding set to 0, and the states, (S,), where it is hardly more than that."""
     size = 1 + np.abs(source).max(0)
-    kept = np.where(np.abs(term) > EPS * condition * size, term, 0)
-    faint = (kept != 0).any(1) & (np.abs(kept) <= FAINT * size).all(1)
+    kept = np.where(np.abs(term) > _EPSILON * condition * size, term, 0)
+    faint = (kept != 0).any(1) & (np.abs(kept) <= _FAINT_SHARE * size).all(1)
     return kept, faint
 
 
@@ -111,7 +112,7 @@ def _orders(problem: Problem, active: BoolArray, closed: IntArray) -> _Orders:
             terms=term[None],
             gain=np.zeros((problem.states, 2)),
             ends_in=np.zeros((problem.states, 0)),
-            errors=EPS * condition * np.abs(values).max(0),
+            errors=_EPSILON * condition * np.abs(values).max(0),
             faint=faint,
         )
     ends_up = limit(P)
@@ -127,7 +128,7 @@ def _orders(problem: Problem, active: BoolArray, closed: IntArray) -> _Orders:
         terms=np.stack([by_gain, by_bias, by_next]),
         gain=gain,
         ends_in=ends_up @ members,
-        errors=EPS * condition * np.abs(bias).max(0),
+        errors=_EPSILON * condition * np.abs(bias).max(0),
         faint=faint_gain | (tied & faint_bias),
     )
 
@@ -144,7 +145,7 @@ def _solved(M: FloatArray, right: FloatArray, times: int) -> tuple[list[FloatArr
     return solutions, size
 
 
-class Settled(NamedTuple):
+class Optimum(NamedTuple):
     """The policy that is optimal at a place just above a subsidy, and its advantages."""
 
     active: BoolArray
@@ -166,7 +167,7 @@ def follow_by_solving(problem: Problem, history: History) -> None:
     history.exhausted = True
 
 
-def add_interval(problem: Problem, found: Settled, here: float, history: History) -> float:
+def add_interval(problem: Problem, found: Optimum, here: float, history: History) -> float:
     """Add what states do from a subsidy on under a policy, and return where its interval ends."""
     active, orders, place = found
     advantage, which = orders.leading()
@@ -184,12 +185,23 @@ def add_interval(problem: Problem, found: Settled, here: float, history: History
     if problem.discount is None:
         by_gain = which == 0
         beneath[by_gain] = (orders.terms[1] @ [1, ends[1]])[by_gain]
-    history.add(active, (here, there), low, high, which > order, tied, error, beneath)
-    if there - here > SHORT * (1 + farthest):
+    history.add(
+        Interval(
+            active=active,
+            ends=(here, there),
+            low=low,
+            high=high,
+            weak=which > order,
+            tied=tied,
+            error=error,
+            beneath=beneath,
+        )
+    )
+    if there - here > SHORT_INTERVAL * (1 + farthest):
         history.doubtful |= orders.faint
         _compare_starts(orders.gain, ends, history)
     if problem.discount is None and orders.ends_in.shape[1] > 1:
-        moved = np.abs(problem.difference @ orders.ends_in).max(1) > ZERO
+        moved = np.abs(problem.difference @ orders.ends_in).max(1) > _MIN_CHANCE
         history.undetermined |= moved & (which >= order)
     return there
 
@@ -200,13 +212,13 @@ def _compare_starts(gain: FloatArray, subsidies: tuple[float, float], history: H
         at = gain @ [1, subsidy]
         low, high = int(at.argmin()), int(at.argmax())
         found = Apart(subsidy, low, float(at[low]), high, float(at[high]))
-        least = SAME * (1 + float(np.abs(at).max()))
+        least = _GAIN_TOLERANCE * (1 + float(np.abs(at).max()))
         if found.by > (least if history.apart is None else history.apart.by):
             history.apart = found
 
 
-def settle(problem: Problem, active: BoolArray, border: float, closed: IntArray) -> Settled | None:
-    """Policy iteration a NUDGE above a border, from a policy that may be any.
+def settle(problem: Problem, active: BoolArray, border: float, closed: IntArray) -> Optimum | None:
+    """Policy iteration a _NUDGE above a border, from a policy that may be any.
 
     closed: (S,), the classes that no policy leaves, as `recurrent` labels them.
 
@@ -214,7 +226,7 @@ def settle(problem: Problem, active: BoolArray, border: float, closed: IntArray)
     nudge grows while that makes the iteration cycle, and None means that it always did.
     """
     for nudge in (1, 10, 100, 1000):
-        place, policy = border + nudge * NUDGE * (1 + abs(border)), active
+        place, policy = border + nudge * _NUDGE * (1 + abs(border)), active
         if np.isinf(border):
             place = border
         for _ in range(problem.states + 50):
@@ -222,7 +234,7 @@ def settle(problem: Problem, active: BoolArray, border: float, closed: IntArray)
             sign = orders.sign_at(place)
             better = np.where(sign == 0, policy, sign > 0)
             if np.array_equal(better, policy):
-                return Settled(policy, orders, place)
+                return Optimum(policy, orders, place)
             policy = better
     return None
 

@@ -1,4 +1,6 @@
-"""Whittle indices of small arms whose state is always seen, many arms at once, average reward.
+"""Whittle indices of small fully observed arms by the adaptive greedy rule, many arms at once.
+
+Average reward, on NumPy and JAX.
 
 As in `rmab.planning.index.unichain`: under a policy the advantage of active over passive in each
 state is affine in the subsidy lambda. Start with all states active; S times the state leaves whose
@@ -9,8 +11,8 @@ Letting state j become passive changes
     F <- F - F(:, j) F(j, :) / (1 + F(j, j)),     A <- A - F(:, j) A(j) / (1 + F(j, j)).
 
 A state that has left stays passive, so of an arm that is not indexable these are the indices of
-nested policies, not of optimal ones. A slot restarts at any state alike with a chance RESTART of
-the order of rounding: where classes never meet, indices are large instead of infinite.
+nested policies, not of optimal ones. A slot restarts at any state alike with a chance of the order
+of rounding: where classes never meet, indices are large instead of infinite.
 """
 
 from __future__ import annotations
@@ -19,12 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from rmab.linalg import repeat, rounding, solve
-from rmab.model.arms import Array, array_namespace
+from rmab.linalg import Array, array_namespace, repeat, rounding, solve
 
 __all__ = ["state_table"]
 
-RESTART = 8  # times rounding: the chance of a restart in a slot
+_RESTART_FACTOR = 8  # times rounding: the chance of a restart in a slot
 
 
 def state_table(
@@ -54,7 +55,7 @@ def state_table(
     scale = xp.where(scale > 0, scale, 1)
     pays, gain = pays / scale, gain / scale
 
-    restart = RESTART * rounding(passive)
+    restart = _RESTART_FACTOR * rounding(passive)
     keep = 1 - restart
     ones = [1] * len(width)
     is_base = (np.arange(S) == 0).reshape(1, S, *ones)

@@ -22,14 +22,23 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["SHORT", "Apart", "History", "Problem", "factored", "most_intervals", "places"]
+__all__ = [
+    "SHORT_INTERVAL",
+    "Apart",
+    "History",
+    "Interval",
+    "Problem",
+    "factored",
+    "most_intervals",
+    "places",
+]
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-CLEAR = 1e-10  # an advantage below this, against the largest of its interval, may be rounding
-SHORT = 1e-9  # nothing is clear in an interval below this
-ROUNDING = 1e-13  # an interval below this is none
+_CLEAR_SHARE = 1e-10  # an advantage below this share of the largest of its interval may be rounding
+SHORT_INTERVAL = 1e-9  # nothing is clear in an interval below this
+_NO_INTERVAL = 1e-13  # an interval below this is none
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,25 @@ class Apart(NamedTuple):
         return self.high_gain - self.low_gain
 
 
+class Interval(NamedTuple):
+    """Subsidies with one optimal policy: which states are active, (S,), the two ends, and the
+    advantages, (S,), at the two `places` of the interval.
+
+    weak: gain and bias are tied, the next order decides; tied: that one is tied, too; error: the
+    largest that rounding may have made; beneath: the order after the deciding one at the upper end,
+    which decides there if that one comes to 0.
+    """
+
+    active: BoolArray
+    ends: tuple[float, float]
+    low: FloatArray
+    high: FloatArray
+    weak: BoolArray | None = None
+    tied: BoolArray | None = None
+    error: float = 0.0
+    beneath: FloatArray | None = None
+
+
 class History:
     """What each of S states did in the intervals walked so far.
 
@@ -107,37 +135,24 @@ class History:
         self._passive_at = np.zeros(states)
         self._touched = np.zeros(states, np.bool_)
 
-    def add(
-        self,
-        active: BoolArray,
-        ends: tuple[float, float],
-        low: FloatArray,
-        high: FloatArray,
-        weak: BoolArray | None = None,
-        tied: BoolArray | None = None,
-        error: float = 0.0,
-        beneath: FloatArray | None = None,
-    ) -> None:
-        """One interval: advantages (S,) at its `places`.
-
-        weak: gain and bias are tied, the next order decides; tied: that one is tied, too;
-        error: the largest that rounding may have made; beneath: the order after the deciding one
-        at the upper end, which decides there if that one comes to 0.
+    def add(self, interval: Interval) -> None:
+        """One interval more.
 
         At its ends an optimal policy may change at once, so what is clear is taken in its middle.
         """
+        active, ends, low, high, weak, tied, error, beneath = interval
         left, right = places(ends)
         middle, size = (left + right) / 2, np.abs(low + high) / 2
         was_passive = self._passive_by > 0
         weak = np.zeros_like(active) if weak is None else weak
         stays = active if tied is None else active & ~tied
         length = (right - left) / (1 + abs(middle))
-        if length <= SHORT:
+        if length <= SHORT_INTERVAL:
             self.index[stays & (self.index == ends[0])] = ends[1]
-            self.doubtful |= active & was_passive & (length > ROUNDING)
+            self.doubtful |= active & was_passive & (length > _NO_INTERVAL)
             return
         self.index[stays] = ends[1]
-        least = max(CLEAR * (1 + float(size.max())), error)
+        least = max(_CLEAR_SHARE * (1 + float(size.max())), error)
         self.error = max(self.error, error)
         clear = (size > least) & ~weak
 

@@ -10,8 +10,8 @@ passive, else -1) adds sign x D(j, :) to row j of M, so by Sherman and Morrison
     A <- A - sign F(:, j) A(j)    / (1 + sign F(j, j)):
 
 F is all that is needed. Rows and columns are brought up to date when they are asked for, the whole
-of F once per BLOCK changes by one matrix product: O(S^3) for a path of O(S) intervals, all states
-checked in all intervals.
+of F once per block of changes by one matrix product: O(S^3) for a path of O(S) intervals, all
+states checked in all intervals.
 
 A pivot of 0 means that the next policy has two recurrent classes. `rmab.planning.index.multichain`
 then finds the policies after that subsidy, and pivots go on from the first that has one class
@@ -31,20 +31,20 @@ import numpy.typing as npt
 
 from rmab.markov import recurrent
 from rmab.planning.index.multichain import add_interval, settle
-from rmab.planning.index.subsidy import History, Problem, factored, most_intervals, places
+from rmab.planning.index.subsidy import History, Interval, Problem, factored, most_intervals, places
 
 __all__ = ["follow_by_pivots"]
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-BLOCK = 64  # changes of policy between two matrix products
-ZERO = 1e-12  # an advantage below this for a while: both actions are alike
-FLAT = 1e-11  # a slope below this crosses nothing
-SINGULAR = 1e-9  # a pivot below this: the next policy has two recurrent classes
-GROWTH = 1e5  # more than this in F makes rounding count
-DRIFT = 1e-10  # the most that the advantages may be off after all pivots
-MOST_RUNS = 50
+_BLOCK_SIZE = 64  # changes of policy between two matrix products
+_MIN_ADVANTAGE = 1e-12  # an advantage below this for a while: both actions are alike
+_MIN_SLOPE = 1e-11  # a slope below this crosses nothing
+_MIN_PIVOT = 1e-9  # a pivot below this: the next policy has two recurrent classes
+_MAX_GROWTH = 1e5  # more than this in F makes rounding count
+_MAX_DRIFT = 1e-10  # the most that the advantages may be off after all pivots
+_MAX_RUNS = 50
 
 
 def follow_by_pivots(problem: Problem, history: History) -> bool:
@@ -56,7 +56,7 @@ def follow_by_pivots(problem: Problem, history: History) -> bool:
         if recurrent((problem.active != 0) | (problem.passive != 0)).max() > 0:
             return False  # no policy has one class
         ready = False
-    for _ in range(MOST_RUNS):
+    for _ in range(_MAX_RUNS):
         while not ready:
             found = settle(problem, active, here, together)
             if found is None:
@@ -90,21 +90,21 @@ def _run(
         return None
     F, advantage = begun  # F is kept transposed: rows of F are contiguous
     level, slope = advantage.T
-    left, right = np.empty((S, BLOCK), order="F"), np.empty((S, BLOCK), order="F")
+    left, right = np.empty((S, _BLOCK_SIZE), order="F"), np.empty((S, _BLOCK_SIZE), order="F")
     pending, here, active = 0, start, policy.copy()
     sole = problem.discount is not None or _always_one_class(problem)
     for _ in range(most_intervals(S)):
         heading = np.where(active, slope, -slope)
         with np.errstate(divide="ignore", invalid="ignore"):
-            crossing = np.where(heading < -FLAT, -level / slope, np.inf)
+            crossing = np.where(heading < -_MIN_SLOPE, -level / slope, np.inf)
         j = int(crossing.argmin())
         there = max(float(crossing[j]), here)
         if there > here:
             low, high = (level + slope * place for place in places((here, there)))
             if not sole and there - here > 1e-6 and _idle(low, high):
                 return None  # both actions alike for a while: h may not be unique
-            history.add(active, (here, there), low, high)
-        if here - crossing[j] > DRIFT * (1 + abs(here)):
+            history.add(Interval(active, (here, there), low, high))
+        if here - crossing[j] > _MAX_DRIFT * (1 + abs(here)):
             return None
         here = there
         if np.isinf(there):
@@ -113,16 +113,16 @@ def _run(
         column = F[j] - left[:, :pending] @ right[j, :pending]
         row = F[:, j] - right[:, :pending] @ left[j, :pending]
         pivot = 1 + sign * column[j]
-        if pivot < SINGULAR:
+        if pivot < _MIN_PIVOT:
             break
         column *= sign / pivot
-        if np.abs(column).max() > GROWTH:
+        if np.abs(column).max() > _MAX_GROWTH:
             return None
         left[:, pending], right[:, pending] = column, row
         level, slope = level - column * level[j], slope - column * slope[j]
         active[j] = not active[j]
         pending += 1
-        if pending == BLOCK:
+        if pending == _BLOCK_SIZE:
             F = dgemm(-1.0, right, left, beta=1.0, c=F, trans_b=True, overwrite_c=True)
             pending = 0
     else:
@@ -135,11 +135,11 @@ def _run(
 
 
 def _close(found: FloatArray, right: FloatArray) -> bool:
-    return bool((np.abs(found - right).max(0) <= DRIFT * (1 + np.abs(right).max(0))).all())
+    return bool((np.abs(found - right).max(0) <= _MAX_DRIFT * (1 + np.abs(right).max(0))).all())
 
 
 def _idle(low: FloatArray, high: FloatArray) -> bool:
-    return bool((np.maximum(np.abs(low), np.abs(high)) <= ZERO).any())
+    return bool((np.maximum(np.abs(low), np.abs(high)) <= _MIN_ADVANTAGE).any())
 
 
 def _begin(problem: Problem, active: BoolArray) -> tuple[FloatArray, FloatArray] | None:
@@ -148,7 +148,7 @@ def _begin(problem: Problem, active: BoolArray) -> tuple[FloatArray, FloatArray]
 
     M, D = _system(problem, active)
     factors, size = factored(M)
-    if size > GROWTH:
+    if size > _MAX_GROWTH:
         return None
     F = np.asfortranarray(lu_solve(factors, D.T, trans=1))
     return F, problem.own_advantage + (problem.rewards(active).T @ F).T
@@ -160,7 +160,7 @@ def _advantage(problem: Problem, active: BoolArray) -> FloatArray | None:
 
     M, D = _system(problem, active)
     factors, size = factored(M)
-    if size > GROWTH:
+    if size > _MAX_GROWTH:
         return None
     return np.asarray(problem.own_advantage + D @ lu_solve(factors, problem.rewards(active)))
 

@@ -31,16 +31,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmab.linalg import computed, repeat
-from rmab.model.arms import (
-    NEVER,
-    Array,
-    Dynamics,
-    InformationStates,
-    array_namespace,
-    deviation,
-    stationary_belief,
-)
+from rmab.linalg import Array, array_namespace, compute_once, repeat
+from rmab.model.arms import Dynamics
+from rmab.model.beliefs import NEVER, InformationStates, deviation, stationary_belief
 from rmab.policies.lookahead import LookaheadState, LookaheadTables, PassivePath
 
 __all__ = ["ChannelValues", "channel_state", "channel_tables", "channel_values", "terminal_value"]
@@ -132,12 +125,12 @@ def _lines(p01: Array, p11: Array, reward: Array) -> _Lines:
         powers[slots] = xp.where(power > 1e-30, power, 0)  # denormals are slow
     after_bad = xp.where(swings, 1, waits)  # k_0
     after_good = xp.where(swings, xp.minimum(waits, 2), 1)
-    seen_good = rest * (1 - xp.where(swings, memory, xp.stack([powers[w] for w in _WAITS])))
-    seen_bad = (1 - rest) * (1 - xp.where(swings & (waits > 1), memory * memory, memory))
-    weight = xp.where(moves, seen_good + seen_bad, 1)
-    cycle = xp.where(moves, seen_bad * after_bad + seen_good * after_good, 1)
-    # A channel that never changes is played for ever once it was seen good.
-    level = xp.where(moves, reward * seen_good / cycle, rest * reward)
+    good_weight = rest * (1 - xp.where(swings, memory, xp.stack([powers[w] for w in _WAITS])))
+    bad_weight = (1 - rest) * (1 - xp.where(swings & (waits > 1), memory * memory, memory))
+    weight = xp.where(moves, good_weight + bad_weight, 1)
+    cycle = xp.where(moves, bad_weight * after_bad + good_weight * after_good, 1)
+    # A channel that never changes is played for ever once it was observed good.
+    level = xp.where(moves, reward * good_weight / cycle, rest * reward)
     return _Lines(level, xp.where(moves, weight / cycle, rest), weight)
 
 
@@ -196,8 +189,8 @@ def channel_state(values: ChannelValues, states: InformationStates, depth: int) 
         for ahead in range(slots):
             bad, good = played[slots - ahead - 1]
             pays = (values.reward + good - bad) * beliefs[ahead]
-            gains.append(computed(pays + bad - end))
-        shown = [computed(xp.stack([1 - b, b])) for b in beliefs[: slots - 1]]
+            gains.append(compute_once(pays + bad - end))
+        shown = [compute_once(xp.stack([1 - b, b])) for b in beliefs[: slots - 1]]
         return PassivePath(tuple(gains), tuple(shown))
 
     # V(s, d) for d = 1, ..., as (bad, good): what a play d slots before the end leads to.

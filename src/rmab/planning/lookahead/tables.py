@@ -30,10 +30,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmab.linalg import repeat, resting
-from rmab.model.arms import Arms, Array, Dynamics, InformationStates, array_namespace
+from rmab.linalg import Array, array_namespace, propagate, repeat
+from rmab.markov import limiting_distributions
+from rmab.model.arms import Arms, Dynamics
+from rmab.model.beliefs import InformationStates
 from rmab.model.information import expansion
-from rmab.planning.index.news import fading
 from rmab.planning.lookahead.channel import channel_state, channel_values
 from rmab.planning.tables import Model
 from rmab.policies.lookahead import LookaheadState, LookaheadTables, state_from_tables
@@ -104,13 +105,13 @@ def _rows(model: Model, max_age: int, wraps: IntArray | None) -> _Rows:
     xp: Any = array_namespace(passive, active)
     S, _, N, width = passive.shape
     flat = [m.reshape(S, S, -1) for m in (passive, active)]
-    ages = fading(flat[0], xp.swapaxes(flat[1], 0, 1), max_age)  # (J, next, last, N trials)
+    ages = propagate(flat[1], flat[0], max_age)  # (J, next, last, N trials)
     beliefs = xp.moveaxis(ages, 0, 2).reshape(S, S * max_age, N, width)
     rest = _limiting(model)
     shown = xp.moveaxis(xp.concatenate([rest[:, None], beliefs], 1), 2, 1)  # (S, N, I, trials)
     by_row = xp.repeat(xp.moveaxis(passive, 0, 2), max_age, 2)  # (next, N, S J, trials)
     moved = xp.concatenate([rest[:, :, None], by_row], 2)
-    always = np.array([kind.always for kind in model.kinds])[:, None, None]
+    always = np.array([kind.fully_observed for kind in model.kinds])[:, None, None]
 
     def paid(reward: Array) -> Array:
         """(S, N, 1) to (N, I, trials)."""
@@ -133,7 +134,7 @@ def _limiting(model: Model) -> Array:
     # Arms of one size together: states that an arm does not have must not count as places to rest.
     for states in {kind.states for kind in model.kinds}:
         which = np.flatnonzero([kind.states == states for kind in model.kinds])
-        law = resting(passive[:states, :states][:, :, which])
+        law = limiting_distributions(passive[:states, :states][:, :, which])
         padded = xp.concatenate([law, xp.zeros((S - states, *law.shape[1:]), law.dtype)])
         place = (np.arange(N)[:, None] == which).astype(passive.dtype)  # (N, members)
         rest = rest + (place[None, :, :, None] * padded[:, None]).sum(2)
@@ -248,7 +249,7 @@ def known_lookahead(
         return lambda states: channel_state(values, states, depth)
     wraps = known_wraps(arms, max_age)
     tables = fill_lookahead(Model.of(arms), max_age, plays, depth, wraps)
-    always = np.array([kind.always for kind in arms.kinds])
+    always = np.array([kind.fully_observed for kind in arms.kinds])
     return lambda states: state_from_tables(tables, states, depth, wraps, always)
 
 

@@ -109,6 +109,7 @@ class Agent:
             self._exchange.start()
             try:
                 self._player = Player(message or self._first_round(patience), incarnation)
+                self._player.resume_learner(self._file.learner_state())
             except BaseException:
                 self._exchange.stop()
                 raise
@@ -194,6 +195,7 @@ class Agent:
         incarnation = secrets.token_hex(16)
         self._before = (self._before[0] + old.slots, self._before[1] + old.reward)
         self._player = Player(message, incarnation)
+        self._player.resume_learner(old.learner_state)
         self._chosen = None
         self._offered = self._folded = self._kept = 0
         self._reported = None
@@ -206,7 +208,7 @@ class Agent:
     def _keep_slot(self, arms: list[int], states: list[int]) -> None:
         slot = self._player.slots
         try:
-            self._file.keep_slot(slot, arms, states)
+            self._file.keep_slot(slot, arms, states, self._player.learner_state)
         except StorageError as error:
             self._lament(error)
             return

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError, ProtocolError, StorageError
-from rmab.federation.messages import RoundMessage, Shape, Upload, parse_upload
+from rmab.federation.messages import RoundMessage, Shape, Upload
 from rmab.federation.player import Player
 from rmab.service.agent.state_file import AgentFile, KeptIncarnation
 
@@ -314,6 +314,8 @@ def _recovered(kept: KeptIncarnation, message: RoundMessage) -> tuple[Outgoing, 
     if not kept.has_more:
         if kept.upload is None:
             return None
+        from rmab.federation.uploads import parse_upload  # seldom needed
+
         return Outgoing(parse_upload(kept.upload, shape, name), kept.upload), b""
     player = Player(message, kept.incarnation)
     if kept.snapshot is not None:

@@ -12,9 +12,9 @@ An agent's process may end at any moment, `kill -9` included, and no observation
 
 A slot is one transaction in the write-ahead log, which outlives the process. A learner that carries
 a state of its own gives it along with each slot, and the file has both or neither; unlike counts it
-stays through restarts and new incarnations. What the
-machine loses with its power is what was not synced yet, a few thousand slots at most; such a loss
-is never counted wrongly, as the server refuses an upload that does not follow what it has.
+stays through restarts and new incarnations. What the machine loses with its power is what was not
+synced yet, a few thousand slots at most; such a loss is never counted wrongly, as the server
+refuses an upload that does not follow what it has.
 
 Two threads use the file: the caller's writes slots, the exchange's the rest. Only one process may.
 Both are the care of rmab.service.sqlite.
@@ -125,7 +125,9 @@ class AgentFile:
         Whoever asks checks its size: the file may be of another federation.
         """
         row = self._file.read("SELECT looks FROM slots WHERE life = 0 AND slot = 0").fetchone()
-        return None if row is None else np.frombuffer(row[0], "<f8").astype(np.float64)
+        if row is None or len(row[0]) % 8:
+            return None
+        return np.frombuffer(row[0], "<f8").astype(np.float64)
 
     def earlier(self) -> list[KeptIncarnation]:
         """The earlier incarnations that left something, oldest first."""

@@ -21,9 +21,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from rmab.federation.checks import LARGEST
+from rmab.federation.checks import MAX_WHOLE
 from rmab.federation.config import Federation
-from rmab.federation.messages import PROTOCOL, most_bytes
+from rmab.federation.messages import PROTOCOL
+from rmab.federation.uploads import most_bytes
 from rmab.service.server.page import ASSETS, address
 
 __all__ = ["document"]
@@ -82,7 +83,7 @@ class _Writer:
         self._most_bytes = most_bytes(shape)
         self._words: Mapping[str, Any] = {
             **_template()["words"],
-            "largest": LARGEST,
+            "largest": MAX_WHOLE,
             "PROTOCOL": PROTOCOL,
             "federation_name": federation.name,
             "policy_name": federation.policy,

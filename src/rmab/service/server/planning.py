@@ -28,7 +28,8 @@ import numpy.typing as npt
 
 from rmab.federation.aggregation import Aggregation, evidence_of
 from rmab.federation.config import Federation
-from rmab.federation.messages import Merged, RoundMessage, parse_plan, plan_table
+from rmab.federation.messages import RoundMessage, parse_plan, plan_table
+from rmab.federation.uploads import Merged
 from rmab.policies.plans import Plan
 from rmab.service.server.telemetry import Metrics
 from rmab.service.store.store import OpenRound, Store

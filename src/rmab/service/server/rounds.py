@@ -26,8 +26,10 @@ from typing import TypeVar
 
 from rmab.errors import ProtocolError, StorageError
 from rmab.federation.config import Federation
-from rmab.federation.messages import Merged, Upload
-from rmab.federation.rounds import LONGEST, Coordinator, first_limit, visits_can_end
+from rmab.federation.messages import Upload
+from rmab.federation.rounds import Coordinator
+from rmab.federation.schedule import LONGEST, first_limit, visits_can_end
+from rmab.federation.uploads import Merged
 from rmab.policies.plans import Plan
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.planning import (

@@ -23,7 +23,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from rmab.errors import ProtocolError
-from rmab.federation.checks import LARGEST, malformed, read_object
+from rmab.federation.checks import MAX_WHOLE, malformed, read_object
 from rmab.federation.messages import NAME_RULE, is_name
 from rmab.reading import shown
 from rmab.service.server.identity import Access
@@ -157,7 +157,7 @@ def _headers(request: Request) -> dict[bytes, bytes]:
 
 def _after(text: str) -> int:
     """The number of a round, or 0."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 16 and int(text) <= LARGEST):
+    if not (text.isascii() and text.isdigit() and len(text) <= 16 and int(text) <= MAX_WHOLE):
         raise malformed(f"after must be a whole number from 0 to 2^53, got {shown(text)}")
     return int(text)
 

@@ -33,7 +33,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from rmab.errors import ProtocolError
-from rmab.federation.messages import Upload, check_growth, most_bytes, parse_upload
+from rmab.federation.messages import Upload
+from rmab.federation.uploads import check_growth, most_bytes, parse_upload
 from rmab.service.server.identity import Access, Identity
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.telemetry import Metrics

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from rmab.errors import FederationError, StorageError
 from rmab.federation.config import Federation
-from rmab.federation.messages import Merged, Record, Upload
+from rmab.federation.messages import Upload
+from rmab.federation.uploads import Merged, Record
 from rmab.service.store.credentials import Credential, Credentials, Sighting
 from rmab.service.store.database import Database, connect
 from rmab.service.store.limits import StoreLimits

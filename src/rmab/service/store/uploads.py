@@ -24,7 +24,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmab.federation.messages import Merged, Record, Shape, Upload
+from rmab.federation.messages import Shape, Upload
+from rmab.federation.uploads import Merged, Record
 from rmab.service.store.database import Database, Value
 from rmab.service.store.limits import StoreLimits
 

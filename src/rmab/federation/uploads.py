@@ -1,0 +1,260 @@
+"""Uploads as a server receives them: read, checked for what is possible, and for what may follow.
+
+In `slots` slots with K plays each an agent's observations of an arm are one sequence of at most
+one a slot. So, with p = counts summed over gaps and n the observations of an arm,
+
+    observations of all arms <= K slots          n <= slots
+    sum of p = n - 1, or 0 if n = 0              sum of gaps <= slots - 1, those above G as G + 1
+    pairs from s = visits(s), less one for the state observed last
+    pairs to s' = visits(s'), less one for the state observed first
+
+The last two lines say that what enters and what leaves a state differ by at most one: for two
+states, that crossings 0 to 1 and 1 to 0 do. From one upload of an incarnation to the next nothing
+falls, and what is added is possible in the slots that were added.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rmab.errors import ProtocolError
+from rmab.federation.checks import MAX_WHOLE, listed, malformed, read_object, take, whole_number
+from rmab.federation.messages import UPLOAD_KEYS, Shape, Upload, check_protocol
+from rmab.federation.schedule import LONGEST
+from rmab.reading import shown
+
+__all__ = ["Merged", "Record", "check_growth", "most_bytes", "parse_upload"]
+
+Ints = npt.NDArray[np.int64]
+_INT64 = np.dtype(np.int64)
+_MAX_MATRIX_STATES = 4  # up to which sums are one product
+_QUOTES = 2 * len(UPLOAD_KEYS) + 4  # in an upload: of its keys, federation and incarnation
+
+
+class Merged(NamedTuple):
+    """Counts (C, S, S, N) and visits (S, N) of all agents, and how many gave any."""
+
+    counts: Ints
+    visits: Ints
+    agents: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """The last upload that was accepted of an incarnation."""
+
+    sequence: int
+    round: int
+    slots: int
+    counts: Ints  # (C, S, S, N)
+    visits: Ints  # (S, N)
+
+
+def most_bytes(shape: Shape) -> int:
+    """The largest body of an upload: every number with all its digits, and room for the rest."""
+    numbers = sum(shape.kinds * s * s + s for s in shape.states)
+    return 4096 + 24 * numbers
+
+
+def parse_upload(body: bytes, shape: Shape, federation: str) -> Upload:
+    """The upload in a request's body; ProtocolError if it is none, or not a possible one."""
+    table = read_object(body)
+    take(table, "the upload", *UPLOAD_KEYS)
+    check_protocol(table["protocol"])
+    if table["federation"] != federation:
+        raise malformed(f"federation must be {federation!r}, got {shown(table['federation'])}")
+    incarnation = table["incarnation"]
+    if not isinstance(incarnation, str) or not re.fullmatch(r"[0-9a-f]{32}", incarnation):
+        raise malformed(f"incarnation must be 32 digits from 0-9 and a-f, got {shown(incarnation)}")
+    numbers = {
+        key: whole_number(key, table[key], least)
+        for key, least in (("sequence", 1), ("round", 1), ("slots", 0), ("length", 0))
+    }
+    if numbers["length"] > numbers["slots"]:
+        raise malformed(
+            f"length must be at most slots, {numbers['slots']}, got {numbers['length']}"
+        )
+    found = _of_like_arms(body, table, shape) or _of_any_arms(table, shape)
+    _check_possible(*found, numbers["slots"], shape)
+    return Upload(incarnation, **numbers, counts=found[0], visits=found[1])
+
+
+def _of_like_arms(body: bytes, table: Mapping[str, Any], shape: Shape) -> tuple[Ints, Ints] | None:
+    """What `_of_any_arms` gives, fast, of arms with as many states; None where it may refuse."""
+    N, S = shape.n_arms, shape.states[0]
+    if shape.states.count(S) < N or body.count(b'"') != _QUOTES:
+        return None
+    if b"true" in body or b"false" in body:
+        return None
+    counts = all_integers(table["counts"], (N, shape.kinds, S, S))
+    visits = all_integers(table["visits"], (N, S))
+    if counts is None or visits is None:
+        return None
+    return np.ascontiguousarray(counts.transpose(1, 2, 3, 0)), np.ascontiguousarray(visits.T)
+
+
+def _of_any_arms(table: Mapping[str, Any], shape: Shape) -> tuple[Ints, Ints]:
+    """Counts and visits, padded, from one list for each arm."""
+    S = max(shape.states)
+    counts = np.zeros((shape.kinds, S, S, shape.n_arms), np.int64)
+    visits = np.zeros((S, shape.n_arms), np.int64)
+    listed("counts", table["counts"], shape.n_arms)
+    listed("visits", table["visits"], shape.n_arms)
+    for arm, s in enumerate(shape.states):
+        counts[:, :s, :s, arm] = integers(
+            f"counts[{arm}]", table["counts"][arm], (shape.kinds, s, s)
+        )
+        visits[:s, arm] = integers(f"visits[{arm}]", table["visits"][arm], (s,))
+    return counts, visits
+
+
+def _check_possible(counts: Ints, visits: Ints, slots: int, shape: Shape) -> None:
+    """Refuse counts that no sequence of observations gives, in so many slots."""
+    # 64-bit sums of numbers up to 2^53 could wrap; no count passes the slots, so that comes first.
+    numbers = np.concatenate((counts.reshape(-1, shape.n_arms), visits))  # (C S S + S, N)
+    largest = int(numbers.max())
+    if largest > slots:
+        raise malformed(f"no count may pass slots, {slots}, got {largest}")
+    if slots > LONGEST:
+        raise malformed(f"slots must be at most {LONGEST}, got {slots}")
+    S = len(visits)
+    if S <= _MAX_MATRIX_STATES:
+        sums = _sums(shape.kinds, S) @ numbers  # (2 S + 3, N)
+    else:
+        sums = _add_up(counts, visits)
+    observed, total, span = sums[2 * S :].tolist()
+    if sum(observed) > shape.plays * slots:
+        raise malformed(
+            f"visits must add up to at most {shape.plays} observations in each of {slots} slots, "
+            f"got {sum(observed)}"
+        )
+    rests = sums[: 2 * S]  # visits less pairs from and less pairs to each state
+    in_sequence = int(rests.view(np.uint64).max()) <= 1  # a negative one is large without its sign
+    for arm in range(shape.n_arms):
+        seen = observed[arm]
+        if seen > slots:
+            raise malformed(
+                f"visits[{arm}] must add up to at most one observation in each of {slots} slots, "
+                f"got {seen}"
+            )
+        if total[arm] != max(0, seen - 1):
+            raise malformed(
+                f"counts[{arm}] must add up to {max(0, seen - 1)} pairs of successive "
+                f"observations, as there are {seen} observations, got {total[arm]}"
+            )
+        if seen and span[arm] > slots - 1:
+            raise malformed(
+                f"counts[{arm}]: the gaps must fit into {slots} slots, but take {span[arm] + 1}"
+            )
+        if in_sequence:
+            continue
+        for name, rest in (("from", rests[:S, arm]), ("to", rests[S:, arm])):
+            if seen and (int(rest.min()) < 0 or int(rest.max()) > 1):
+                state = int(np.argmax(np.abs(rest - 0.5)))
+                raise malformed(
+                    f"counts[{arm}]: pairs {name} state {state} must be its visits or one less, "
+                    f"{int(visits[state, arm])}, got {int(visits[state, arm] - rest[state])}: "
+                    "observations of an arm form one sequence"
+                )
+
+
+def _add_up(counts: Ints, visits: Ints) -> Ints:
+    """Sums of each arm's numbers, (2 S + 3, N).
+
+    For each state its visits less the pairs from it, then less the pairs to it; observations;
+    pairs; the slots that gaps take.
+    """
+    pairs = counts.sum(0)  # (S, S, N)
+    gaps = np.arange(1, len(counts) + 1)
+    rest = (visits.sum(0), pairs.sum((0, 1)), gaps @ counts.sum((1, 2)))
+    return np.concatenate((visits - pairs.sum(1), visits - pairs.sum(0), np.stack(rest)))
+
+
+@lru_cache(maxsize=8)
+def _sums(kinds: int, S: int) -> Ints:
+    """`_add_up` as one matrix, (2 S + 3, C S S + S): faster where there are few states."""
+    pairs = np.zeros((2 * S + 3, kinds, S, S), np.int64)
+    visits = np.zeros((2 * S + 3, S), np.int64)
+    for s in range(S):
+        pairs[s, :, s] -= 1
+        pairs[S + s, :, :, s] -= 1
+        visits[s, s] = visits[S + s, s] = 1
+    visits[2 * S] = pairs[2 * S + 1] = 1
+    pairs[2 * S + 2] = np.arange(1, kinds + 1)[:, None, None]
+    return np.concatenate((pairs.reshape(len(pairs), -1), visits), axis=1)
+
+
+def check_growth(before: Record | None, upload: Upload, plays: int) -> None:
+    """Refuse an upload that cannot follow the incarnation's last one."""
+    if before is None:
+        return
+    if upload.sequence <= before.sequence:
+        raise backwards(f"sequence must be above {before.sequence}, got {upload.sequence}")
+    if upload.round < before.round:
+        raise backwards(f"round must be at least {before.round}, got {upload.round}")
+    slots = upload.slots - before.slots
+    if slots < 0:
+        raise backwards(f"slots must be at least {before.slots}, got {upload.slots}")
+    for name, now, then in (
+        ("counts", upload.counts, before.counts),
+        ("visits", upload.visits, before.visits),
+    ):
+        if (now < then).any():
+            raise backwards(f"{name} must not fall from one upload to the next")
+    observed = (upload.visits - before.visits).sum(0)
+    if int(observed.max()) > slots or int(observed.sum()) > plays * slots:
+        raise malformed(
+            f"visits may grow by at most one observation of an arm and {plays} in all in each of "
+            f"{slots} slots, got {int(observed.max())} and {int(observed.sum())}"
+        )
+
+
+def backwards(detail: str) -> ProtocolError:
+    """An upload that takes back what was given."""
+    return ProtocolError(409, "backwards", detail)
+
+
+def all_integers(value: Any, shape: tuple[int, ...]) -> npt.NDArray[np.int64] | None:
+    """What `integers` gives, fast; None where it may refuse.
+
+    The value must have no true, no false and no string in it: NumPy takes the first two for
+    numbers, and gives every entry the room of the longest string.
+    """
+    try:
+        found = np.array(value)
+    except (ValueError, OverflowError):
+        return None
+    if found.dtype != _INT64 or found.shape != shape:
+        return None
+    # A negative number is a large one without its sign.
+    return found if int(found.view(np.uint64).max()) <= MAX_WHOLE else None
+
+
+def integers(place: str, value: Any, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """Nested lists of whole numbers of exactly this shape."""
+    flat: list[Any] = [value]
+    for depth, length in enumerate(shape):
+        deeper: list[Any] = []
+        for part in flat:
+            if type(part) is not list or len(part) != length:
+                dims = " x ".join(map(str, shape))
+                raise malformed(
+                    f"{place} must be nested lists of {dims}: level {depth + 1} has "
+                    f"{len(part) if isinstance(part, list) else shown(part)}"
+                )
+            deeper += part
+        flat = deeper
+    for number, entry in enumerate(flat):
+        if type(entry) is not int or not 0 <= entry <= MAX_WHOLE:
+            where = "".join(f"[{i}]" for i in np.unravel_index(number, shape))
+            raise malformed(
+                f"{place}{where} must be a whole number from 0 to 2^53, got {shown(entry)}"
+            )
+    return np.array(flat, np.int64).reshape(shape)

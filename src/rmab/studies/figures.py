@@ -1,0 +1,170 @@
+"""A figure of the report: what is run, how it is drawn, what is claimed, what came out.
+
+A figure's file is a study with a `[figure]` table: title, axes, and `vary`, a list of changes to
+the study with a label each. `copies` among the changes repeats the study's arms that many times.
+A *judge* reads the results and says for each claim what was measured and whether it held. Which
+figures there are, and who judges them, is in rmab.studies.reproduce.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from importlib import resources
+from typing import Any
+
+from rmab.studies.results import Floats, Results
+from rmab.studies.run import Values, run
+from rmab.studies.study import Study, from_table, read_table
+
+__all__ = [
+    "MIN_SIGMA",
+    "Claim",
+    "Figure",
+    "FigureResult",
+    "Fit",
+    "Judge",
+    "Variant",
+    "load_figure",
+    "run_figure",
+]
+
+MIN_SIGMA = 4  # standard errors that a difference must exceed to count
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """One study of a figure; label is empty where there is only one."""
+
+    label: str
+    study: Study
+
+
+@dataclass(frozen=True, eq=False)
+class Figure:
+    """What is run and how it is drawn: x is episode, slot, belief, agents or arms."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    variants: tuple[Variant, ...]
+    subsidy: float = 0.0
+    section: str = "paper"  # of the report; see rmab.studies.reproduce
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether its judge computes the curves: nothing is simulated."""
+        return self.x == "belief"
+
+    @property
+    def n_trials(self) -> int:
+        """Trials of all variants, for a progress bar."""
+        return 1 if self.is_computed else sum(v.study.trials for v in self.variants)
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """What is said, what was measured, and whether it held (None: nothing to decide)."""
+
+    text: str
+    measured: str
+    held: bool | None
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        return {True: "held", False: "did not hold", None: "noted"}[self.held]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A power law fitted to a curve: factor x^slope."""
+
+    factor: float
+    slope: float
+    slope_se: float  # an upper bound on its standard error
+    start: float  # of the x it was fitted to
+    end: float
+
+    def at(self, x: Floats) -> Floats:
+        """The law at x, of the same shape."""
+        return self.factor * x**self.slope
+
+    def to_json(self) -> dict[str, float | None]:
+        """Its numbers; an unknown one (the error of a single trial) is null."""
+        return {k: None if math.isnan(v) else v for k, v in asdict(self).items()}
+
+
+@dataclass
+class FigureResult:
+    """A figure that was run: results by variant, and what its judge made of them."""
+
+    figure: Figure
+    results: list[Results]  # fewer than variants when interrupted
+    values: list[Values] = field(default_factory=list)  # exact, by variant; may be empty
+    series: dict[str, Floats] = field(default_factory=dict)  # computed curves
+    fits: dict[str, Fit] = field(default_factory=dict)  # by curve
+    claims: list[Claim] = field(default_factory=list)
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    @property
+    def name(self) -> str:
+        """fig06, ..., fading, ..."""
+        return self.figure.name
+
+    def to_json(self) -> dict[str, Any]:
+        """Claims and the numbers of the curves."""
+        variants = [variant.label for variant in self.figure.variants]
+        return {
+            "title": self.figure.title,
+            "seconds": round(self.seconds, 2),
+            "claims": [
+                {"claim": c.text, "measured": c.measured, "held": c.held} for c in self.claims
+            ],
+            "exact": {v: dict(x) for v, x in zip(variants, self.values, strict=False)},
+            "fits": {curve: fit.to_json() for curve, fit in self.fits.items()},
+            "variants": {v: r.to_json() for v, r in zip(variants, self.results, strict=False)},
+        }
+
+
+Judge = Callable[[FigureResult], list[Claim]]
+
+
+def load_figure(folder: str, name: str, section: str, trials: int | None = None) -> Figure:
+    """The figure in a bundled file, with that many trials if given."""
+    with resources.as_file(resources.files("rmab.studies") / folder / f"{name}.toml") as path:
+        table = read_table(path)
+    about = table.pop("figure")
+    variants = []
+    for changes in about.pop("vary", [{}]):
+        label = changes.pop("label", "")
+        arms = table["arm"] * changes.pop("copies", 1)
+        study = from_table({**table, "arm": arms, **changes})
+        variants.append(Variant(label, study if trials is None else replace(study, trials=trials)))
+    return Figure(name=name, variants=tuple(variants), section=section, **about)
+
+
+def run_figure(
+    figure: Figure, judge: Judge, progress: Callable[[int], None] | None = None
+) -> FigureResult | None:
+    """Run a figure's studies and judge the claims; None if interrupted before any was run."""
+    done = FigureResult(figure, [])
+    begun = time.perf_counter()
+    try:
+        for variant in () if figure.is_computed else figure.variants:
+            done.results.append(run(variant.study, progress))
+            if done.results[-1].interrupted:
+                raise KeyboardInterrupt
+        done.claims = judge(done)
+        if figure.is_computed and progress is not None:
+            progress(1)
+    except KeyboardInterrupt:
+        if not done.results:
+            return None
+        done.interrupted = True
+    done.seconds = time.perf_counter() - begun
+    return done
