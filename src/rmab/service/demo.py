@@ -1,4 +1,4 @@
-"""One server and four simulated agents of the paper's scenario, on this machine, to look at.
+"""One server and four simulated agents of the paper's scenario, on this machine, to watch.
 
 Everything is real but the arms: the server listens on loopback, the agents exchange with it over
 HTTP. All of it lives in one process and one temporary folder, and is gone when the demo ends. The

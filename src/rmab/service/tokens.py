@@ -1,4 +1,4 @@
-"""Tokens: how they look, what is kept of them, how they are compared, where they may go.
+"""Tokens: their form, what is kept of them, how they are compared, where they may go.
 
     rmab_0123456789abcdef_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQ
          key id           secret: 32 random bytes in url-safe base64, 43 characters

@@ -1,6 +1,6 @@
 """A server and its agents in one thread, on a clock and a network that a test moves.
 
-Everything that decides is the real thing: the application with its federator, writer and store, and
+Everything that decides is the real thing: the application with its rounds, writer and store, and
 agents with their exchange and file. Replaced are time, which stands until it is moved, the plans,
 which need no JAX, and the network: requests and answers are letters that lie about until somebody
 delivers, loses, repeats or delays them.

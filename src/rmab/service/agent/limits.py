@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 __all__ = ["AgentLimits"]
 
-MIB = 2**20
+_MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class AgentLimits:
     # Rounds that may close in a row, each before its upload, without a pause.
     closed_rounds: int = 3
     # Of an answer: its size, and the time-outs that it may take as a whole, however it trickles in.
-    answer_bytes: int = 64 * MIB
+    answer_bytes: int = 64 * _MIB
     answer_timeouts: int = 10
     # In the end: that `close` waits for what is unsent, for the goodbye, and for all together.
     close_seconds: float = 2.0
@@ -34,7 +34,7 @@ class AgentLimits:
     # Slots that are kept one by one, at most, before they become a snapshot.
     fold_slots: int = 4096
     # Of the file's log: after which it is moved into the database, and beyond which slots wait.
-    tidy_bytes: int = 2 * MIB
-    log_bytes: int = 8 * MIB
+    tidy_bytes: int = 2 * _MIB
+    log_bytes: int = 8 * _MIB
     # Between two lines of the log about the same thing.
     quiet_seconds: float = 60.0

@@ -18,10 +18,10 @@ A server that ends must know all of its connections, for none may be left open w
 closed: it warns of each, and where warnings are errors that one stays open and the loop waits for
 it without end. uvloop's own TLS server shows a connection only after its handshake. `Secured` is
 therefore known from the start. TLS also has each side say goodbye, and uvloop waits half a minute
-for the other's; a peer that keeps an idle connection does not look there, so `shutdown` says
+for the other's; a peer that keeps an idle connection does not read it, so `shutdown` says
 goodbye and does not wait.
 
-Times are kept as one deadline for each connection, and `Watch` looks at them all once a second:
+Times are kept as one deadline for each connection, and `Watch` checks them all once a second:
 that costs a request nothing but two assignments.
 """
 
@@ -62,7 +62,7 @@ class Connection(HttpToolsProtocol):
         self.limits = limits
         self.carrier: asyncio.Transport | None = None  # with TLS, what is below it
         self.deadline = math.inf
-        self.unsent = 0  # bytes that waited at the last look
+        self.unsent = 0  # bytes that waited at the last check
         self.unsent_since = math.inf
         self._answering: RequestResponseCycle | None = None
         self._in_head = True
@@ -234,7 +234,7 @@ class Secured(SSLProtocol):  # type: ignore[misc]  # Any, for want of a stub
 
 
 class Watch:
-    """Looks at all connections of a server, `every` seconds, and drops those that are overdue."""
+    """Checks all connections of a server, now and then, and drops those that are overdue."""
 
     def __init__(self, state: ServerState, metrics: Metrics, every: float) -> None:
         self.state = state

@@ -82,7 +82,7 @@ class Access:
             )
 
     async def viewer(self, headers: Headers) -> None:
-        """ProtocolError 401 unless it is somebody who may look."""
+        """ProtocolError 401 unless it is somebody who may view."""
         if not self._loopback or any(name in headers for name in _PROXIED):
             await self.admin(headers)
 

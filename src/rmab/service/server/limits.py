@@ -8,7 +8,7 @@ from rmab.service.store.limits import StoreLimits
 
 __all__ = ["ServerLimits"]
 
-KIB, MIB = 2**10, 2**20
+_KIB, _MIB = 2**10, 2**20
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ServerLimits:
     # For what is in flight when the server ends.
     shutdown_seconds: int = 15
     # Of one request's head, and of requests that are sent ahead of their answers.
-    head_bytes: int = 16 * KIB
+    head_bytes: int = 16 * _KIB
     head_fields: int = 100
     requests_ahead: int = 8
     # Connections at once, if there are files for them: those asked for, less our own.
@@ -45,10 +45,10 @@ class ServerLimits:
     # Uploads that are parsed and not yet committed.
     uploads_in_flight: int = 256
     # Bodies that are being received, a quarter of them of one agent.
-    body_room: int = 64 * MIB
+    body_room: int = 64 * _MIB
     # Larger uploads are parsed in a thread.
-    parse_inline_bytes: int = 64 * KIB
-    enrolment_bytes: int = 4 * KIB
+    parse_inline_bytes: int = 64 * _KIB
+    enrolment_bytes: int = 4 * _KIB
 
     # How long a credential counts as good where it is checked again before anything is written.
     credential_seconds: float = 1.0

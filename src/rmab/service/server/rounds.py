@@ -223,7 +223,7 @@ class Rounds:
         self.polls.wake_all(True)
 
     def _consider(self) -> None:
-        """Close the round if it is due; if not, look again at its deadline."""
+        """Close the round if it is due; if not, consider it again at its deadline."""
         if self._closing or self.polls.released:
             return
         reason = self._coordinator.due(self._loop.time())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 __all__ = ["StoreLimits"]
 
-MIB = 2**20
+_MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class StoreLimits:
     # Rows in one statement.
     statement_rows: int = 64
     # Bytes of uploads that wait for the commit, and of last records that are remembered.
-    waiting_bytes: int = 32 * MIB
-    remembered_bytes: int = 64 * MIB
+    waiting_bytes: int = 32 * _MIB
+    remembered_bytes: int = 64 * _MIB
     # Jobs of one commit, and jobs in the writer's queue.
     batch_jobs: int = 256
     queued_jobs: int = 1024

@@ -176,7 +176,7 @@ class Jobs:
     def __init__(self) -> None:
         self._writer: Writer | None = None
         self._done: deque[tuple[Future[Any], asyncio.Future[Any]]] = deque()
-        self._woken = False  # the loop, to look at what is done
+        self._woken = False  # the loop, to take what is done
 
     def start(self, store: Store, committed: Callable[[int], None] | None = None) -> None:
         """Take jobs for this store from now on; called in the loop."""

@@ -1,6 +1,6 @@
 """The page of a federation: files that a browser loads from the server and nowhere else.
 
-`index.html` holds the landmarks and `page.css` the looks. `page.js` asks `/v1/overview` every
+`index.html` holds the landmarks and `page.css` the style. `page.js` asks `/v1/overview` every
 second and draws the answer. It is one of several modules, each of which imports only from those to
 its right, by their relative names:
 
