@@ -60,21 +60,25 @@ _NEVER = -1e30  # the log of a weight that is never taken
 class _Tuning:
     """What was chosen by trial, for calibrated draws at little cost."""
 
-    places: int = 11  # The chain has so many, the one where it begins among them.
-    min_prior: float = 0.1  # 1 / prior times as many with a prior under 1, which counts as this.
-    wide: float = 0.25  # This share of places comes from the law `along`,
-    wider: float = 0.5  # and this one where modes may mislead.
-    several_pairs: float = 100.0  # Rows are little known where there are more pairs than this
-    direct_share: float = 0.05  # and a smaller share than this of them is one slot apart.
-    even_pairs: float = 20.0  # Two modes of m < 0 need so many pairs at even gaps.
+    places: int = 11  # The chain visits this many places, its beginning among them.
+    min_prior: float = (
+        0.1  # A prior below 1, taken as at least this, has 1 / prior times as many.
+    )
+    wide: float = 0.25  # The law `along` proposes this share of the places.
+    wider: float = 0.5  # The law `along` proposes this share where modes may mislead.
+    several_pairs: float = 100.0  # Modes may mislead beyond this many pairs, if few are direct.
+    direct_share: float = (
+        0.05  # Few pairs are direct (one slot apart) below this share of them.
+    )
+    even_pairs: float = 20.0  # There may be two modes of m < 0 beyond this many pairs at even gaps.
     concentration: float = 0.5  # No mode misleads where squared shares of cells sum up to this.
     mode: float = 0.08  # The law `near` gives each mode this share or more.
-    freedom: int = 4  # The t laws have so many degrees of freedom,
-    low_prior_freedom: int = 1  # and so many with a prior under 1.
-    nodes: int = 48  # A mean is taken over so many places for each mode.
-    turns: int = 5  # Fisher scoring takes so many turns,
-    more_turns: int = 8  # and so many more
-    many_pairs: float = 5000.0  # where there are more pairs than this.
+    freedom: int = 4  # The t laws have this many degrees of freedom.
+    low_prior_freedom: int = 1  # The t laws have this many under a prior below 1.
+    nodes: int = 48  # A mean is taken over this many places for each mode.
+    turns: int = 5  # Fisher scoring takes this many turns.
+    more_turns: int = 8  # Fisher scoring takes this many turns more for many pairs.
+    many_pairs: float = 5000.0  # Pairs are many beyond this number.
     max_step: float = 3.0  # A turn goes no further than this in a coordinate.
 
 
