@@ -129,3 +129,37 @@ def test_a_learner_may_give_dynamics_from_a_state_of_its_own():
         found = rmab.run(replace(study, draws=draws))
         np.testing.assert_array_equal(found["keep 1.0"].slots.mean, found["fedtswi"].slots.mean)
         assert found.mean["keep 0.9"] != found.mean["fedtswi"]
+
+
+class _Waiting(NamedTuple):
+    last: Array
+    pairs: Array  # of this episode
+    learnt: Array  # of earlier ones
+
+
+class OnceAnEpisode(Forgetful):
+    """Learns from an episode when it is over."""
+
+    def init(self, n_states: int, shape: tuple[int, ...]) -> Any:
+        last, pairs = super().init(n_states, shape)
+        return _Waiting(last, pairs, pairs)
+
+    def update(self, state: Any, seen: Observations) -> Any:
+        recent = super().update(_Recent(state.last, state.pairs), seen)
+        return _Waiting(*recent, state.learnt)
+
+    def end_episode(self, state: _Waiting) -> _Waiting:
+        return _Waiting(state.last, 0 * state.pairs, state.learnt + state.pairs)
+
+    def dynamics(self, state: Any, draws: Any) -> rmab.Moves:
+        return super().dynamics(_Recent(state.last, state.learnt), draws)
+
+
+def test_a_learner_may_change_its_state_after_each_episode():
+    """Dynamics are asked for between episodes, so what is known then is all that there is."""
+    from rmab.planning.channel.index import whittle_at
+
+    mine = rmab.Policy("episodes", whittle_at, own=OnceAnEpisode(1.0), statewise=True)
+    study = rmab.Study(PAPER, agents=2, plays=1, horizon=80, trials=32, policies=[mine, "fedtswi"])
+    found = rmab.run(study)
+    np.testing.assert_array_equal(found["episodes"].slots.mean, found["fedtswi"].slots.mean)

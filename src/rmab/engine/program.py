@@ -359,6 +359,7 @@ class _Simulator:
     def begin(self, seed: Array, trials: Array, truth: Truth, plays: Array, run: _Run) -> _Run:
         """New episodes for the trials whose episode is over."""
         n_trials = trials.shape[0]
+        run = run._replace(own=self.after_episode(run))
         episode, out = run.episode, run.out
         due = episode.over
         # Filling tables and drawing from observations at any gap are large programs, compiled once
@@ -403,6 +404,14 @@ class _Simulator:
         else:
             fresh, record = lax.while_loop(lambda s: s[0].over.any(), some, served)
         return run._replace(episode=fresh, out=out._replace(lengths=lengths, error=record))
+
+    def after_episode(self, run: _Run) -> Any:
+        """The state of a learner of its own; of trials whose episode is over, after it."""
+        if not hasattr(self.policy.own, "end_episode"):
+            return run.own
+        ended = run.episode.over & (run.episode.number > 0)
+        fresh = self.policy.own.end_episode(run.own)
+        return jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, run.own)
 
     def start(self, key: Key, truth: Truth, n_trials: int, guide: Guide) -> _Run:
         """Before the first slot: nothing observed but fully observed arms, in their limiting

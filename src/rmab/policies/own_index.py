@@ -43,6 +43,8 @@ class OwnLearner(Protocol):
         index(state, slot) -> (N, ...)     what arms are played by in this slot
         dynamics(state, draws) -> Moves    what a learner gives at the start of an episode, from the
                                            state as the aggregation combines it over agents
+
+    One with `dynamics` may also have end_episode(state), its state after an episode.
     """
 
     def init(self, n_states: int, shape: tuple[int, ...]) -> tuple[Array, ...]:

@@ -61,15 +61,11 @@ class _Tuning:
     """What was chosen by trial, for calibrated draws at little cost."""
 
     places: int = 11  # The chain visits this many places, its beginning among them.
-    min_prior: float = (
-        0.1  # A prior below 1, taken as at least this, has 1 / prior times as many.
-    )
+    min_prior: float = 0.1  # A prior below 1, taken as at least this, has 1 / prior times as many.
     wide: float = 0.25  # The law `along` proposes this share of the places.
     wider: float = 0.5  # The law `along` proposes this share where modes may mislead.
     several_pairs: float = 100.0  # Modes may mislead beyond this many pairs, if few are direct.
-    direct_share: float = (
-        0.05  # Few pairs are direct (one slot apart) below this share of them.
-    )
+    direct_share: float = 0.05  # Few pairs are direct (one slot apart) below this share of them.
     even_pairs: float = 20.0  # There may be two modes of m < 0 beyond this many pairs at even gaps.
     concentration: float = 0.5  # No mode misleads where squared shares of cells sum up to this.
     mode: float = 0.08  # The law `near` gives each mode this share or more.
