@@ -252,7 +252,7 @@ def _arm_indices(arm: Arm, max_age: int, discount: float | None = None) -> dict[
     """indexable, index (and never_seen), and where not indexable the reason and the witness.
 
     A fully observed arm has one index for each state, one observed when played a list by age for
-    each state last seen. An infinite index is the text "inf" or "-inf".
+    each state last observed. An infinite index is the text "inf" or "-inf".
 
     >>> from rmab import Arm
     >>> _arm_indices(Arm([[0.8, 0.2], [0.2, 0.8]], reward=[0, 1]), max_age=1)["index"]

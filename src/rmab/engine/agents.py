@@ -55,7 +55,7 @@ class Sight(NamedTuple):
     """What agents may choose by in a slot.
 
     plan: see above; observed: information states, (N, M, R) each; state: true states, read where
-    arms are fully observed; own: the state of a learner of their own; slot: its number; noise:
+    arms are fully observed; own: the learner's own state, if any; slot: its number; noise:
     gives uniforms (N, M, R) to those who choose at random; truth: for what plays pay; wraps: (N,)
     how far ages past a table's highest fall back, 0: they become never observed; plays: K.
     """

@@ -10,12 +10,12 @@ A policy reads few kinds of pairs or, where it learns from observations at any g
 many:
 
     few    (C, S, S, N, M, R) whole numbers, each agent's apart. Every entry is compared with the
-           slot's pair and gets 0 or 1: for few kinds that is quicker than finding the entry.
+           slot's pair and gets 0 or 1: for few kinds that costs less than finding the entry.
     many   (C + 1, N, L, R, S S). Every agent's pair is added to its entry; what is no pair goes to
            the slice past the last, which nobody reads. Entries that a slot may reach lie side by
-           side, a trial's pairs of one gap together: in the order of `Evidence.counts` adding takes
-           thrice the time. L = M, or L = 1 where the aggregation is a running sum: agents are then
-           merged as they count, each pair with its agent's weight.
+           side, a trial's pairs of one gap together, which costs less than the order of
+           `Evidence.counts`. L = M, or L = 1 where the aggregation is a running sum: agents are
+           then merged as they count, each pair with its agent's weight.
 
 Counts are whole, and exact up to 2^31, unless they are merged with weights. Those are single
 precision: a sum of n equal weights is off by at most a share n 2^-24 of itself, in the worst case,

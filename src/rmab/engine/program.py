@@ -67,7 +67,7 @@ class _Run(NamedTuple):
     state: Array  # (N, M or 1, R) true states
     observed: InformationStates  # (N, M, R) each
     counts: Counts
-    own: Any  # the state of a learner of its own, or None
+    own: Any  # the state of a learner that keeps its own, or None
     episode: _Episode
     out: Outcome
 
@@ -97,7 +97,7 @@ def _as_needed(setting: Setting, policy: Policy) -> Setting:
 
 
 def _drawers(setting: Setting, policy: Policy) -> int:
-    """A, how many agents have dynamics of their own to play by; 1: all have the same."""
+    """A, how many agents have their own dynamics to play by; 1: all have the same."""
     per_agent = setting.draws == "per-agent" and policy.randomised
     apart = policy.learns and (per_agent or not setting.aggregation.shared)
     return setting.n_agents if apart else 1
@@ -167,7 +167,7 @@ class _Simulator:
     ) -> tuple[_Episode, Array]:
         """A new episode for the trials whose episode is over: Algorithm 1, lines 4 to 9.
 
-        memory: counts, and the state of a learner of its own. Returns also the squared error of the
+        memory: counts, and the learner's own state, if any. Returns also the squared error of the
         new dynamics, (N, R).
         """
         due = episode.over
@@ -203,7 +203,7 @@ class _Simulator:
     ) -> Found:
         """Dynamics for A agents, each from its evidence: they end in A R, agent after agent.
 
-        Each agent draws from a stream of its own; where all share one draw it is the first's.
+        Each agent draws from its own stream; where all share one draw it is the first's.
         """
         counts, own = memory
 
@@ -406,7 +406,7 @@ class _Simulator:
         return run._replace(episode=fresh, out=out._replace(lengths=lengths, error=record))
 
     def after_episode(self, run: _Run) -> Any:
-        """The state of a learner of its own; of trials whose episode is over, after it."""
+        """The state of a learner that keeps its own; of trials whose episode is over, after it."""
         if not hasattr(self.policy.own, "end_episode"):
             return run.own
         ended = run.episode.over & (run.episode.number > 0)

@@ -70,7 +70,7 @@ def listed(place: str, value: Any, length: int) -> list[Any]:
 
 
 def floats(place: str, value: Any, length: int) -> npt.NDArray[np.float32]:
-    """A list of so many numbers, in single precision."""
+    """A list of that many numbers, in single precision."""
     for number, entry in enumerate(listed(place, value, length)):
         if not is_number(entry):
             raise malformed(f"{place}[{number}] must be a number, got {shown(entry)}")

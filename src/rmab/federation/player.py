@@ -2,7 +2,7 @@
 
 Of each arm it keeps the state last observed and the slots since, and counts every pair of
 successive observations by their gap (`rmab.federation.messages`). An episode ends by its round's
-rule: after so many slots, or where the round has a visit factor, when for some arm and state
+rule: after its number of slots or, where the round has a visit factor, when for some arm and state
 
     N_t(s, a = 1) > factor max(1, N_{t_l}(s, a = 1)),                              eq. (22)
 
@@ -32,8 +32,8 @@ __all__ = ["Player"]
 class Player:
     """One incarnation of an agent.
 
-    What it has seen: last_seen and age, (N,) each, age 0 where an arm was never seen; counts and
-    visits as in `Upload`.
+    last_seen, age: (N,) each, the information states, age 0 where an arm was never observed; counts
+    and visits as in `Upload`.
     """
 
     def __init__(self, message: RoundMessage, incarnation: str) -> None:
@@ -46,12 +46,12 @@ class Player:
         self.visits = np.zeros((S, shape.n_arms), np.int64)
         self.last_seen = np.zeros(shape.n_arms, np.int64)
         self.age = np.full(shape.n_arms, NEVER, np.int64)
-        self._own: tuple[Any, ...] | None = None  # the state of a learner of its own
-        self._own_slots = 0  # that it has seen, of earlier incarnations too
+        self._own: tuple[Any, ...] | None = None  # the state of a learner that keeps its own
+        self._own_slots = 0  # that it was updated with, of earlier incarnations too
         self._start(message)
 
     def begin(self, message: RoundMessage) -> None:
-        """A new episode, of this round; what was seen and counted stays."""
+        """A new episode, of this round; what was observed and counted stays."""
         if message.shape != self.message.shape or message.federation != self.message.federation:
             raise ModelError(
                 f"round {message.round} must be of the same federation and arms as before: "
@@ -122,7 +122,7 @@ class Player:
         self._chosen = None
 
     def _remember(self, seen: list[tuple[int, int]]) -> None:
-        """A learner with a state of its own sees the slot."""
+        """Update a learner that keeps its own state with the slot."""
         plan, N = self.message.plan, self.message.shape.n_arms
         if not isinstance(plan, OwnPlan):
             return

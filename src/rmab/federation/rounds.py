@@ -5,7 +5,7 @@ they left. A report is an upload of this round from an episode that had begun (l
 round closes
 
     all       when all that are awaited have reported, and at least one has;
-    deadline  when so many seconds have passed since its first report.
+    deadline  when `deadline` seconds have passed since its first report.
 
 A round without a report stays open: there is nothing new to learn. An agent that misses the
 deadline is not awaited again until it fetches a round; its counts come with its next upload.

@@ -9,7 +9,7 @@ one a slot. So, with p = counts summed over gaps and n the observations of an ar
     pairs to s' = visits(s'), less one for the state observed first
 
 The last two lines say that what enters and what leaves a state differ by at most one: for two
-states, that crossings 0 to 1 and 1 to 0 do. From one upload of an incarnation to the next nothing
+states, that pairs 0, 1 and pairs 1, 0 do. From one upload of an incarnation to the next nothing
 falls, and what is added is possible in the slots that were added.
 """
 
@@ -116,7 +116,7 @@ def _of_any_arms(table: Mapping[str, Any], shape: Shape) -> tuple[Ints, Ints]:
 
 
 def _check_possible(counts: Ints, visits: Ints, slots: int, shape: Shape) -> None:
-    """Refuse counts that no sequence of observations gives, in so many slots."""
+    """Refuse counts that no sequence of observations gives in that many slots."""
     # 64-bit sums of numbers up to 2^53 could wrap; no count passes the slots, so that comes first.
     numbers = np.concatenate((counts.reshape(-1, shape.n_arms), visits))  # (C S S + S, N)
     largest = int(numbers.max())
@@ -179,7 +179,7 @@ def _add_up(counts: Ints, visits: Ints) -> Ints:
 
 @lru_cache(maxsize=8)
 def _sums(kinds: int, S: int) -> Ints:
-    """`_add_up` as one matrix, (2 S + 3, C S S + S): faster where there are few states."""
+    """`_add_up` as one matrix, (2 S + 3, C S S + S): cheaper where there are few states."""
     pairs = np.zeros((2 * S + 3, kinds, S, S), np.int64)
     visits = np.zeros((2 * S + 3, S), np.int64)
     for s in range(S):

@@ -12,7 +12,7 @@ where a step over either end stays at that end. `docs/catalogue.md` says when to
     gilbert_elliott     bad, good                      when played    sends
     fading              levels, worst first            when played    sends at the level's rate
     machine             wear, as new first             always         restarts it as new
-    age_of_information  ages 1, 2, ..., max_age        always         tries to fetch news
+    age_of_information  ages 1, 2, ..., max_age        always         tries to fetch an update
     adherence           lapsed, ..., adherent          when played    calls, and lifts
 
 References:
@@ -122,7 +122,7 @@ def machine(
 
 
 def age_of_information(max_age: int, success: float, weight: float = 1.0) -> Arm:
-    """News of a source that ages until it is fetched over a channel that fails; fully observed.
+    """A source whose updates are fetched over a channel that may fail; its age is fully observed.
 
     State x is age x + 1, up to max_age, where it stays. A play delivers with chance `success`: the
     age is then 1, and one slot more otherwise, as without a play. Every slot costs weight x age,

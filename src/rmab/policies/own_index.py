@@ -1,4 +1,4 @@
-"""Learners that keep a state of their own, per arm and agent, and give an index from it.
+"""Learners that keep their own state, per arm and agent, and give an index from it.
 
 `OwnLearner` says what such a learner is. Those here are written for NumPy and JAX arrays alike and
 import NumPy alone: the engine runs them for many trials, a served agent for itself, by the name
@@ -19,7 +19,7 @@ __all__ = ["OWN_INDICES", "MeanRewards", "Observations", "OwnLearner"]
 
 
 class Observations(NamedTuple):
-    """A slot as a learner with a state of its own sees it; arrays (N, ...), arms first.
+    """What a learner with its own state is given of a slot; arrays (N, ...), arms first.
 
     played: which arms were played; state: the state of each arm, to be read where it was observed;
     observed: where it was; reward: what the arm paid; slot: how many slots came before.
@@ -33,7 +33,7 @@ class Observations(NamedTuple):
 
 
 class OwnLearner(Protocol):
-    """A learner that carries a state of its own, per arm and agent.
+    """A learner that carries its own state, per arm and agent.
 
     A state is a tuple of arrays that end in the shape it was made for: (N, M agents, R trials) in
     the engine, (N,) in a served agent, where it is kept in the agent's file. All methods work on
@@ -64,8 +64,8 @@ class MeanRewards:
     """UCB1: the mean reward of an arm's n plays, plus sqrt(c ln t / n) in slot t = 1, 2, ...
 
     An arm that was never played comes before all others. c = 2 is UCB1, c = K + 1 what client
-    selection uses for K plays. Arms count as if their rewards were independent: nothing is learnt
-    of how they move.
+    selection uses for K plays. Rewards are taken as independent: nothing is learnt of the
+    transitions.
 
     References: P. Auer, N. Cesa-Bianchi, P. Fischer, "Finite-time analysis of the multiarmed bandit
     problem", Machine Learning 47, 2002; W. Xia et al., "Multi-armed bandit based client scheduling

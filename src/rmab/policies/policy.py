@@ -8,9 +8,9 @@ are known. A *rule* says what the dynamics become, and so what agents play by:
     TurnsRule      arms in play take turns; the learner says which are
     OptimumRule    the exact joint optimum
     RandomRule     K arms at random
-    OwnIndexRule   an index that a learner with a state of its own gives, slot by slot
+    OwnIndexRule   an index from a learner with its own state, slot by slot
 
-A learner with a state of its own (`OwnLearner`) remembers what it likes for each arm and agent. The
+A learner with its own state (`OwnLearner`) keeps any arrays for each arm and agent. The
 counts that other learners read are the first such state: the engine keeps both in the same way.
 
 `rmab.policies.registry` has the policies by name. A policy of one's own is a `Policy`, see
@@ -176,7 +176,7 @@ class Policy:
 
     @property
     def learns(self) -> bool:
-        """Whether it has episodes, in each of which a learner gives dynamics anew."""
+        """Whether it has episodes, in each of which a learner gives new dynamics."""
         return self.learner is not None or hasattr(self.own, "dynamics")
 
     @property

@@ -1,4 +1,4 @@
-"""The policies by name: what makes them, their options, how people and pictures call them.
+"""The policies by name: what makes them, their options, their labels and colours.
 
 One table, which studies, the service, the report, the command line and the docs read. A new policy
 is one entry in it and the function that makes it, named as "module:function" and imported when it
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 GAPS = 32  # G of the policies that learn from observations at any gap, unless told otherwise
-_GAPS_RANGE = (8, 128)  # fewer cannot tell two matrices apart; more compile for minutes
+_GAPS_RANGE = (8, 128)  # fewer do not identify two matrices; more take very long to compile
 _PRIOR_RANGE = (1e-6, 1e6)
 
 
@@ -128,7 +128,7 @@ _MAKERS = "rmab.policies.builtin:"
 _THOMPSON = ("aggregation", "prior")
 _UCB = ("aggregation", "clip", "prior")
 
-# The colours (Okabe and Ito, Tol) are told apart by the colour-blind. Learners have whole lines
+# The colours (Okabe and Ito, Tol) suit colour-blind readers. Learners have whole lines
 # with markers, policies that know the dynamics have dashes.
 POLICIES: Mapping[str, Entry] = {
     "fedtswi": Entry(

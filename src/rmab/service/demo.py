@@ -99,7 +99,7 @@ class Demo:
         self._stack.close()
 
     def play(self, slots: int) -> Iterator[Progress]:
-        """Play so many slots, at the demo's pace; tells how far it is after each."""
+        """Play that many slots at the demo's pace, and report progress after each."""
         total = 0.0
         recent: deque[float] = deque(maxlen=RECENT)
         due = time.monotonic()

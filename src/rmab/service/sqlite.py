@@ -168,7 +168,7 @@ class SqliteFile:
                 raise
 
     def grew(self, size: int) -> None:
-        """So many bytes, about, were added to the log."""
+        """About `size` bytes were added to the log."""
         self._untidy += size
 
     def tidy(self) -> None:

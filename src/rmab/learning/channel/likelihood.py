@@ -238,7 +238,7 @@ def score(observed: Observations, channel: Channel) -> tuple[Array, ...]:
         )
 
     def add(gap: Array, state: _State) -> _State:
-        """The pairs so many slots apart; state: m^(g-2), a_(g-1) / a_1 and the sums so far."""
+        """The pairs of one gap g; state: m^(g-2), a_(g-1) / a_1 and the sums so far."""
         before, apart, total = state
         before, apart = before * memory, 1 + memory * apart
         (stay0, rise), (fall, stay1) = counts[gap - 1]

@@ -26,7 +26,7 @@ __all__ = ["CELLS", "Cells", "balance", "cells", "memory_density", "pick_memory"
 _HALF = 16  # cells on each side of m = 0
 CELLS = 2 * _HALF
 
-_EVEN_SHARE = 0.2  # of the law of the cells that is alike for all
+_EVEN_SHARE = 0.2  # of the distribution over cells that is the same for all
 _EXTREME = 1e-4  # distance to memories of -1 and 1 at which the outermost cells are judged
 _MAX_SPREAD = 1.5  # of x
 _MIN_EDGE = 1e-6  # share of the room for b0 at its ends
@@ -165,7 +165,7 @@ def _agreement(levels: npt.NDArray[np.float64], at: Balance, excess: Array) -> A
 
 
 def pick_memory(shares: Array, tails: Array | None, which: Array, depth: Array) -> Array:
-    """Places on the scale of memories, from the law of the cells; which, depth: uniform numbers.
+    """Places on the scale of memories, by the shares of cells; which, depth: uniform numbers.
 
     tails: how much longer they are than even ones towards m = 0, -1 and 1; None for no longer.
     """
@@ -184,7 +184,7 @@ def pick_memory(shares: Array, tails: Array | None, which: Array, depth: Array) 
 def memory_density(
     shares: Array, tails: Array | None, size: Array, rest: Array, up: Array
 ) -> Array:
-    """Of the law of `pick_memory` on the scale of memories.
+    """The density of what `pick_memory` gives, on the scale of memories.
 
     size, rest: of places, how far they are from 0 and from -1 or 1; up: whether they are above 0.
     """

@@ -8,12 +8,12 @@ systems of `coordinates` it is nearly normal around a mode.
 
 In each of RISING, STEEP and FALLING a mode is found by Fisher scoring, from the best of a fixed set
 of points; where there may be two modes of m < 0, from where `moments` says that they would be. A
-place is proposed from one of two laws:
+point, here a *place*, is proposed from one of two distributions, its *law*:
 
     near    a bivariate t around one of the modes, each about as often as its share of the posterior
             is by Laplace's method;
-    along   m from the law of the cells of `moments`, x along the ridge: roughly the posterior
-            itself where that is a thin curve, a plateau, or cut off by an edge.
+    along   m from the distribution over the cells of `moments`, x along the ridge: roughly the
+            posterior itself where that is a thin curve, a plateau, or cut off by an edge.
 
 A Metropolis chain goes from place to place with probability min(1, w(new) / w(now)), w = posterior
 / density of both laws together: the same channel may come from either. Places do not depend on the
@@ -152,8 +152,7 @@ def draw_channels(counts: Array, prior: tuple[float, float], draws: Draws) -> tu
 def mean_channels(counts: Array, prior: tuple[float, float]) -> tuple[Array, Array]:
     """The posterior means of p01 and p11, each (n, trials), by importance sampling.
 
-    The proposals are those of a draw, at places spread evenly instead of at random. Right to about
-    a tenth of a standard deviation.
+    The proposals are those of a draw, at places spread evenly instead of at random.
     """
     node = np.arange(3 * _TUNING.nodes) + 0.5
     steps = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1, math.sqrt(3) - 1

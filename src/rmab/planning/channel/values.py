@@ -241,7 +241,7 @@ def _slots_to_wait(gained: FloatArray, excess: FloatArray, change: FloatArray) -
 def _worth_once(dynamics: Dynamics, subsidy: FloatArray, change: FloatArray) -> FloatArray:
     """h(0) and h(1), shape (2, ...), where nothing beats never playing in the long run.
 
-    With memory >= 0 a play may pay while good is seen, with memory < 0 while bad is.
+    With memory >= 0 a play may pay while good is observed, with memory < 0 while bad is.
     """
     chance = np.where(change > 1, dynamics.p01, dynamics.p11)
     stop = np.where(change > 1, dynamics.p01, 1 - dynamics.p11)

@@ -176,7 +176,7 @@ def fully_observed_states(arms: Arms) -> int:
 
 
 def count_states(arms: Arms, ages: Ages, plays: int) -> int:
-    """At most so many joint states are reachable; see the module."""
+    """An upper bound on the number of reachable joint states; see the module."""
     ways = [1] + [0] * plays  # by how many arms have age 1
     for arm, cap, wrap in zip(arms, ages.caps.tolist(), ages.wraps.tolist(), strict=True):
         if arm.observed != "always":
@@ -188,7 +188,7 @@ def count_states(arms: Arms, ages: Ages, plays: int) -> int:
 
 
 def count_transitions(arms: Arms, plays: int) -> int:
-    """At most so many transitions leave a joint state, all choices of K arms together."""
+    """An upper bound on the transitions from a joint state, all choices of K arms together."""
     ways = [1] + [0] * plays
     for arm in arms:
         ways = _times(ways, *_widths(arm))
@@ -196,7 +196,7 @@ def count_transitions(arms: Arms, plays: int) -> int:
 
 
 def count_outcomes(arms: Arms, plays: int) -> int:
-    """At most so many transitions leave a joint state under one policy."""
+    """An upper bound on the transitions from a joint state under one policy."""
     always = math.prod(max(_widths(arm)) for arm in arms if arm.observed == "always")
     hidden = sorted(arm.states for arm in arms if arm.observed != "always")
     return always * math.prod(hidden[-plays:])

@@ -55,8 +55,8 @@ MAX_SWEEPS = 50_000
 _MAX_WORK = 4e9  # transitions read in all sweeps
 _PRECISION = 1e-9  # of a gain, in units of the largest reward
 _DAMPING = 0.8  # the part of an increment by which values move
-# Bounds are checked after so many sweeps, then twice as many, ...; they count as standing still if
-# since the last check they did not narrow to this part.
+# Bounds are checked after this many sweeps, then twice as many, ...; they count as stalled if they
+# did not narrow to the ratio below since the last check.
 _FIRST_CHECK = 32
 _STALLED_RATIO = 0.5
 
@@ -201,7 +201,7 @@ def _precision(rewards: Sequence[FloatArray]) -> float:
 
 
 def _sweeps(moves: Sequence[csr_array[Any, Any]], max_sweeps: int) -> int:
-    """How many sweeps over so many transitions may take."""
+    """The largest number of sweeps allowed, by the number of transitions."""
     return max(1, min(max_sweeps, int(_MAX_WORK / sum(move.nnz for move in moves))))
 
 
@@ -342,7 +342,7 @@ def _drop_dead_ends(moves: Sequence[csr_array[Any, Any]], stays: BoolArray) -> N
 def _absorbed(
     move: csr_array[Any, Any], classes: _Classes, start: FloatArray, slots: int
 ) -> FloatArray:
-    """The chances (C,) of ending up in each class from the start (R,), within so many slots."""
+    """The chances (C,) of ending up in each class from the start (R,), within `slots` slots."""
     mass = start
     for _ in range(slots):
         # What is still on the way comes first.

@@ -80,7 +80,7 @@ Choice = Callable[[InformationStates], IntArray]
 
 KNOWN = ("optimum", "whittle", "myopic", "lookahead", "random", "fixed", "fixed-best")
 _MAX_STATES = 300_000  # of one policy's chain
-_TIE_DIGITS = 12  # indices and scores that agree to so many digits tie, as equal arms must
+_TIE_DIGITS = 12  # indices and scores that agree to this many digits tie, as equal arms must
 
 
 # ------------------------------------------------------------------------------------- all of them
@@ -132,7 +132,7 @@ def known_values(
 
 
 def fixed_value(arms: Arms, plays: int, scores: npt.ArrayLike) -> float:
-    """Average reward of playing the K arms of largest score for ever; ties to the lower arm."""
+    """Average reward of always playing the K arms of largest score; ties to the lower arm."""
     arms.check_plays(plays)
     best = np.argsort(-_rounded(np.asarray(scores, np.float64)), kind="stable")[:plays]
     return float(

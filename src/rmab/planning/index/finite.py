@@ -29,8 +29,8 @@ indexable that still is a number for every state. It is -inf or inf where one ac
 whatever the subsidy, which average reward allows: a state whose play leads to a poorer class that
 is never left, say. It is never NaN.
 
-`rmab.planning.index.unichain` walks the subsidy line fast, `rmab.planning.index.multichain` for
-any arm.
+`rmab.planning.index.unichain` follows the optimal policies along the subsidy line at low cost,
+`rmab.planning.index.multichain` does it for any arm.
 
 Reference: P. Whittle, "Restless bandits: activity allocation in a changing world", J. Appl. Prob.
 25A, 1988.
@@ -141,7 +141,7 @@ def _doubt(history: History, units: _Units, name: Callable[[int], str]) -> str:
 def _follow(problem: Problem) -> History:
     """The whole line: by pivots if these can be trusted, else by solving.
 
-    Where rounding ends the walk early, the indices are those of a discount near 1.
+    Where rounding ends the search early, the indices are those of a discount near 1.
     """
     history = History(problem.states)
     if follow_by_pivots(problem, history) and confirmed(problem, history.witness):

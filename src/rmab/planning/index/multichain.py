@@ -154,7 +154,7 @@ class Optimum(NamedTuple):
 
 
 def follow_by_solving(problem: Problem, history: History) -> None:
-    """Walk the line with a fresh solution of each policy, any number of recurrent classes."""
+    """Follow the line with a fresh solution of each policy, any number of recurrent classes."""
     closed = recurrent((problem.active != 0) | (problem.passive != 0))
     active, here = np.ones(problem.states, np.bool_), -np.inf
     for _ in range(most_intervals(problem.states)):

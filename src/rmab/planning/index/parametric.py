@@ -10,7 +10,7 @@ a cap J an arm counts as never observed. Let every passive slot pay a subsidy on
 write lambda for the subsidy plus mu . r_0: what never playing pays. Let beta be the discount, 1 for
 average reward, H_s the value of (s, 1) above that of never observed, and t the advantage of leaving
 a never-observed arm alone over playing it. While t < 0 never observed is played, and every slot of
-waiting costs -t; when t > 0 it is left alone for ever, and every play costs t. A play renews the
+waiting costs -t; when t > 0 it is always left alone, and every play costs t. A play renews the
 arm: it leads to some (s', 1). So a policy is one *wait* for each s: play again at age n, or never.
 Waiting in (s, k) to the age n is worth, above never observed,
 
@@ -32,7 +32,7 @@ slots and has the gain lambda, for t > 0 those of stopping for ever.) The iterat
 where every state is active. A *step* goes to the next change of the best waits; until then the
 Q(s, n) are straight lines in t and the A(s, k) concave. A state leaves the active ones where its
 line falls below all later ones, and its index is the lambda there. Never observed leaves at t = 0.
-Where lambda stands still while t rises, many states share one index: the plateaus of the closed
+Where lambda is constant while t rises, many states share one index: the plateaus of the closed
 form (`rmab.planning.channel.index`). States of an arm that is not indexable come back; the best
 waits are followed all the same, and the index is the lowest lambda from which on the state is
 passive.

@@ -9,7 +9,7 @@ Under a policy (which states are active), gain, bias and values are affine in la
 with v the discounted value, or with beta = 1 and v = h, the bias, for average reward; constants
 in v do not matter. A policy stays optimal while A >= 0 in its active and A <= 0 in its passive
 states, so the line falls into intervals with one policy each. `rmab.planning.index.unichain` and
-`rmab.planning.index.multichain` walk them from -infinity upwards; what each state does in them is
+`rmab.planning.index.multichain` find them from -infinity upwards; what each state does in them is
 kept by a `History`, from which `rmab.planning.index.finite` reads the indices and the verdict.
 """
 
@@ -114,7 +114,7 @@ class Interval(NamedTuple):
 
 
 class History:
-    """What each of S states did in the intervals walked so far.
+    """What each of S states did in the intervals found so far.
 
     index: (S,) the upper end of the last interval in which the state was active; witness: of the
     widest margin, or None; doubtful: states whose advantage came so near to 0 that rounding may
@@ -184,7 +184,7 @@ def places(ends: tuple[float, float]) -> tuple[float, float]:
 
 
 def most_intervals(states: int) -> int:
-    """After how many intervals a walk is given up: arms met so far change policy O(S) times."""
+    """After how many intervals the search is given up; the policy usually changes O(S) times."""
     return 40 * states + 1000
 
 

@@ -48,7 +48,7 @@ _MAX_RUNS = 50
 
 
 def follow_by_pivots(problem: Problem, history: History) -> bool:
-    """Walk the line by pivots; False where that cannot be trusted, and history is then void."""
+    """Follow the line by pivots; False where that cannot be trusted, and history is then void."""
     average = problem.discount is None
     together = np.zeros(problem.states, np.int64)  # some policy leads from everywhere to one class
     active, here, ready = np.ones(problem.states, np.bool_), -np.inf, True

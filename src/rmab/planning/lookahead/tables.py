@@ -1,7 +1,7 @@
 """Gains and terminal values of arms of any kind: the tables that a lookahead reads.
 
 Terminal values. Let every slot in which an arm is left alone pay a subsidy lambda, eq. (10): the
-problem decouples, and each arm has relative values of its own. They end the lookahead of
+problem decouples, and each arm has its own relative values. They end the lookahead of
 `rmab.policies.lookahead.choose`. With R(k) the best average reward of k plays a slot in the long
 run, the bound of `rmab.planning.exact.bound`, the subsidy is
 
@@ -12,7 +12,7 @@ is the price of a play that may be put off until it is worth most, which K plays
 not. docs/lookahead.md compares the choices.
 
 Channels have them in closed form, `rmab.planning.lookahead.channel`. Other arms have the mean of
-what so many and one more slot are worth, by backward induction over the rows of a table
+the values of n and of n + 1 slots, by backward induction over the rows of a table
 (`rmab.planning.tables`); past its highest age an arm is never observed again. R(k) comes from the
 same induction at a few subsidies, not from the linear programme of the bound: it is filled anew in
 every episode, for many draws at once, on NumPy or JAX.

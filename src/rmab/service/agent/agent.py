@@ -4,14 +4,14 @@
         while True:
             arms = agent.choose()          # K arms, at once, from the table it has
             states = radio.sense(arms)
-            agent.observe(states)          # counts; exchanges with the server by itself
+            agent.observe(states)          # counts; talks to the server in the background
 
 `choose` and `observe` never wait for the network and never raise because of it: what takes time is
 done in the background (`rmab.service.agent.exchange`). When the episode is over its counts are
-handed over, and the agent plays on by the table it has until the next round is there. All that it
-has seen is in a small file of its own before `observe` returns (`rmab.service.agent.state_file`),
+handed over, and the agent plays on by the table it has until the next round is there. All its
+observations are in its own small file before `observe` returns (`rmab.service.agent.state_file`),
 so that a process that ends, however it ends, loses nothing. The next process sends what the last
-one left under that one's *incarnation*, and begins a new one that has seen nothing: how many slots
+one left under that one's *incarnation*, and begins a new one with nothing observed: how many slots
 passed in between is not known.
 
 Where the server refuses an incarnation because it has something else under it (the agent's file
@@ -265,7 +265,7 @@ class Agent:
 
     @property
     def unsent(self) -> bool:
-        """Whether something was seen that the server has not acknowledged."""
+        """Whether there are observations that the server has not acknowledged."""
         return not self._exchange.has_all(self._player.slots)
 
     @property

@@ -138,7 +138,7 @@ class Exchange:
         return self._outbox.uploads
 
     def has_all(self, slots: int) -> bool:
-        """Whether the server has all, so many slots of this incarnation included."""
+        """Whether the server has all, that many slots of this incarnation included."""
         return self._outbox.has_all(slots)
 
     def refuses(self, incarnation: str) -> bool:

@@ -7,8 +7,8 @@ says what became of it.
 
 Recovery: what earlier incarnations left unsent is made into uploads again when a process begins.
 The snapshot of an incarnation is its player after some slots: counts, visits and, of each arm, the
-state seen last and the slots since. The observations of the slots after it are played again, which
-gives all that the incarnation has seen.
+state last observed and the slots since. The observations of the slots after it are played again,
+which gives all that the incarnation has observed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Seldom:
 
 
 class Offer(NamedTuple):
-    """What the agent hands over: its counts, and what it has seen last of each arm and when.
+    """What the agent hands over: its counts, and each arm's state last observed and its age.
 
     upload: its sequence number is given here; last_seen, age: (N,); send: whether the counts are
     to be sent, or only kept.
@@ -119,7 +119,7 @@ class Outbox:
         self._offers.append(offer)
 
     def has_all(self, slots: int) -> bool:
-        """Whether all is acknowledged, so many slots of this incarnation included."""
+        """Whether all is acknowledged, that many slots of this incarnation included."""
         with self._lock:
             return self.unsent == 0 and self.acknowledged >= slots
 

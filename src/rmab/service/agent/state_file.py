@@ -203,14 +203,14 @@ class AgentFile:
         self._file.grew(len(message))
 
     def keep_snapshot(self, incarnation: str, slots: int, snapshot: bytes) -> None:
-        """The player after so many slots, instead of those slots."""
+        """The player after that many slots, instead of those slots."""
         self._write(lambda keeper: _keep_snapshot(keeper, incarnation, slots, snapshot))
         self._file.grew(len(snapshot) + SLOT_BYTES)
 
     def keep_upload(
         self, incarnation: str, sequence: int, upload: bytes, slots: int, snapshot: bytes | None
     ) -> None:
-        """An upload of so many slots that is about to be sent, instead of the one before, and the
+        """An upload of that many slots that is about to be sent, instead of the one before, and the
         player as it was when the upload was made (None: as kept)."""
 
         def write(keeper: sqlite3.Connection) -> None:

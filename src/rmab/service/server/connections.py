@@ -5,7 +5,7 @@ uvicorn gives a connection as long as it likes to send a request. Here each phas
     handshake of TLS, from connecting to its end
     head      from the first byte (or from connecting) to the end of the headers
     body      from there to the end of the body, or it is answered 408
-    answer    what was written must go out: the peer takes something in so many seconds
+    answer    what was written must go out: the peer takes something within this time
     idle      between two requests: uvicorn's own keep-alive time-out
 
 and its size: bytes and fields of the head, requests sent ahead of their answers. At most `most`

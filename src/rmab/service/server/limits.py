@@ -34,7 +34,7 @@ class ServerLimits:
     connections: int = 10_000
     open_files: int = 65_536
     own_files: int = 100
-    # Connections that the system holds until they are accepted, by so many handles at once.
+    # Connections that the system holds until they are accepted, by this many handles at once.
     backlog: int = 2048
     acceptors: int = 16
 

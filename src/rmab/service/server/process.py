@@ -37,7 +37,7 @@ from rmab.service.tokens import is_loopback
 __all__ = ["Server", "Settings", "in_thread", "serve"]
 
 PORT, TLS_PORT = 8080, 8443
-# Searches for cycles go through all that JAX has made, a tenth of a second each: seldom, then.
+# Searches for cycles go through all that JAX has made and take long: they are made seldom.
 GARBAGE_THRESHOLDS = (20_000, 20, 100)
 SWITCH_SECONDS = 0.0005  # a thread's turn: the writer, which often lets go, soon gets its next one
 

@@ -17,7 +17,7 @@ acknowledged when that is committed. In this order, each the answer if it holds:
     it cannot follow the incarnation's last upload              409 backwards, 422 malformed
     else it is new                                              stored
 
-A repeat is known before the round is looked at: an agent whose answer was lost learns that its
+A repeat is recognised before the round is checked: an agent whose answer was lost learns that its
 upload was kept, also after the round has closed.
 """
 

@@ -141,7 +141,7 @@ class Credentials:
         return known
 
     def recent(self, key_id: str, seconds: float) -> Credential | None:
-        """Whose token has this key id, if that is known from the last so many seconds.
+        """Whose token has this key id, if that is known from the last `seconds` seconds.
 
         May be called in any thread: what it reads is replaced, never changed.
         """

@@ -210,7 +210,7 @@ class Jobs:
         return await here
 
     def recent_credential(self, key_id: str, seconds: float) -> Credential | None:
-        """Whose token has this key id, if the writer has known that within so many seconds."""
+        """Whose token has this key id, if the writer learnt it within the last `seconds`."""
         if self._writer is None:
             return None
         return self._store.credentials.recent(key_id, seconds)
