@@ -10,7 +10,8 @@ so the accepted value does not depend on the rest of the batch.
 
 Binomials come from one uniform each: by the sum of their probabilities where the mean is small, and
 else by the Cornish-Fisher quantile with one term, rounded. Rounding adds 1/12 to the variance,
-which is taken off before (Sheppard). The law is then wrong by less than half a percent in all.
+which is taken off before (Sheppard). The distribution is then off by less than half a percent in
+all.
 
 Reference: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011;
 G. Marsaglia and W. Tsang, "A simple method for generating gamma variables", ACM TOMS 26, 2000.

@@ -3,7 +3,7 @@
 A play shows an arm's state; a fully observed arm shows it in every slot. Two successive
 observations of an arm, s and then s', are a pair. Learners read counts: pairs by kind c, as
 `rmab.learning.learners` has them, and visits. They are the state of such a learner, `start`ed
-before the first slot and `update`d after each; a learner with a state of its own has `init` and
+before the first slot and `update`d after each; a learner with its own state has `init` and
 `update` instead (`rmab.policies.own_index.OwnLearner`).
 
 A policy reads few kinds of pairs or, where it learns from observations at any gap (`Policy.gaps`),

@@ -1,6 +1,6 @@
 """Many trials of several policies: batches side by side, one tally.
 
-A batch runs every policy on the same trials, so that policies are compared on the same channels
+A batch runs every policy on the same trials, so that policies are compared on the same realisations
 trial by trial. Batches run in threads, are merged in order, and are dropped once merged: memory
 does not grow with the number of trials.
 

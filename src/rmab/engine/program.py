@@ -7,7 +7,7 @@ trials. A slot, for all trials at once:
     2. played arms show their state, as fully observed arms do anyway; agents remember it
        (rmab.engine.memory);
     3. every arm's true state moves (played or not), from numbers that depend on the seed, trial,
-       agent, arm and slot alone: every policy meets the same channels (rmab.engine.world).
+       agent, arm and slot alone: every policy faces the same realisations (rmab.engine.world).
 
 A policy that learns runs these slots inside episodes, as Algorithm 1: at the start of an episode
 the agents' counts are aggregated, the learner gives dynamics, and the rule a plan. Trials keep one

@@ -1,1 +1,1 @@
-"""Algorithm 1 without input or output: rounds, merging, policies by name."""
+"""Algorithm 1 without input or output: schedules, aggregation, messages, rounds, agents, plans."""

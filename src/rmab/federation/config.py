@@ -135,7 +135,7 @@ class Federation:
 
     @property
     def plan_per_agent(self) -> bool:
-        """Whether each agent has a plan of its own: its own draw, or evidence of its own."""
+        """Whether each agent has its own plan: from its own draw, or its own evidence."""
         return self.draws == "per-agent" or not self.shares.shared
 
     @property

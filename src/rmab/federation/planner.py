@@ -2,12 +2,12 @@
 
 The learner and the planner are those that the engine runs (`rmab.policies.registry`), on one
 trial, and the draw of round l for lane a is a function of the seed, l, a and the counts alone: so a
-served federation and a simulated one with the same seed and observations play alike, and a server
-that starts again goes on with the same numbers.
+served federation and a simulated one with the same seed and observations decide in the same way,
+and a server that starts again continues with the same numbers.
 
 Where all arms are channels, tables go up to the age at which indices have settled, at most
-CHANNEL_AGES; older arms fall back by two ages, since beliefs of channels with negative memory
-swing. Tables of other arms go up to ARM_AGES, and older arms count as never observed.
+CHANNEL_AGES; larger ages fall back by two, since beliefs of channels with negative memory
+alternate. Tables of other arms go up to ARM_AGES, and older arms count as never observed.
 
 This module loads JAX; the rest of what a server needs to receive uploads does not.
 """
@@ -160,7 +160,7 @@ class Planner:
         weights = np.where(has[None], before[None, :, None] + merged.counts[0], 0.0)
         rest = weights.sum(1, keepdims=True) - weights
         mean = weights / (weights + rest)
-        # What an arm does not have gets a law of its own, which nobody reads.
+        # What an arm does not have gets any distribution; it is never read.
         one, other = np.where(weights > 0, weights, 1), np.where(rest > 0, rest, 1)
         return mean, *(betaincinv(one, other, end) for end in _INTERVAL_ENDS)
 

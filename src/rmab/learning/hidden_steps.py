@@ -6,10 +6,11 @@ slot. It took one step by P_1 and k steps by P_0, so n_k(s, s') such pairs have 
     L = sum over k, s, s' of n_k(s, s') log A_k(s, s'),      A_0 = P_1,  A_k = A_(k-1) P_0.
 
 For an uncontrolled arm the two matrices are one, P, and A_k = P^(k+1). There the last class of
-counts has the pairs that are further apart than all others. They tell little but the stationary
-distribution, and are taken as twice as far apart as the pairs of the class before: A_(K-1)^2.
+counts has the pairs that are further apart than all others. They show hardly more than the
+stationary distribution, and are taken as twice as far apart as the pairs of the class before:
+A_(K-1)^2.
 
-The posterior, with rows that are Dirichlet before, has no closed form. A draw of it is made in two
+The posterior, with Dirichlet priors of the rows, has no closed form. A draw of it is made in two
 steps, from the counts alone: nothing is kept from one draw to the next.
 
 1. Bootstrap. A Dirichlet draw is a set of Gamma variates, one for each count, divided by their
@@ -24,8 +25,9 @@ steps, from the counts alone: nothing is kept from one draw to the next.
 
 Where all pairs are of class 0 the posterior is a Dirichlet for each row, and is drawn directly. The
 bootstrap has the posterior's mean and spread to first order where pairs are many; sweeps alone
-would forget where they began too slowly, as most steps are hidden. Observations at multiples of
-some k > 1 slots alone tell P^k, which may have several roots: draws may then miss some.
+would forget where they began too slowly, as most steps are hidden. If all gaps are
+multiples of some k > 1, observations determine P^k alone, which may have several roots: draws may
+then miss some.
 
 Arrays are (S, S, n, trials): from, to, arm, trial; matrices are stacked in front, P or P_0, P_1.
 """

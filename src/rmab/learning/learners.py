@@ -12,7 +12,7 @@ episodes: the counts are the whole state.
     ucb        posterior mean, with a confidence width moved to the best state (FedUCB-WI, -myopic)
     survivors  Fed1-UCB's elimination: 1 for arms still in play, 0 for those dropped
 
-What is counted, and what it tells. counts[c, s, s', n] are pairs of successive observations of arm
+What is counted, and what it shows. counts[c, s, s', n] are pairs of successive observations of arm
 n, in state s and then in s':
 
 - c = 0: one slot apart, and the arm was played at the first. The step is by P_1, whose rows have
@@ -24,14 +24,14 @@ n, in state s and then in s':
   in the next. The steps are P_1 P_0^c; `hidden_steps` fills in what was not observed.
 
 With gaps = G the learners use all pairs of observations of uncontrolled arms observed when played:
-counts[c] are the pairs c + 1 slots apart up to G, and counts[G] those further apart, which tell the
+counts[c] are the pairs c + 1 slots apart up to G, and counts[G] those further apart, which show the
 stationary distribution. The likelihood of a gap g is P^g, and the posterior is no longer a product
 of Dirichlets: `channel` draws from it for two states, `hidden_steps` for more. An agent's first
 observation of an arm is taken as given: it completes no pair.
 
 Action-dependent arms observed when played are learnt from what follows waits alone. Waits of one
-slot tell P_1 P_0: where P_1 can be inverted that determines P_0. Where it cannot (a restart: P_1
-has equal rows) all waits tell the distributions along one path, P_1 P_0, P_1 P_0^2, ..., and rows
+slot show P_1 P_0: where P_1 can be inverted that determines P_0. Where it cannot (a restart: P_1
+has equal rows) all waits show the distributions along one path, P_1 P_0, P_1 P_0^2, ..., and rows
 of P_0 that this path does not distinguish stay as the prior has them; so do all rows while nobody
 waits.
 """

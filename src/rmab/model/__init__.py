@@ -1,1 +1,1 @@
-"""What an arm is, what is believed of it, and models people know."""
+"""Arms, beliefs and information states, and a catalogue of common models."""

@@ -1,4 +1,4 @@
-"""A small catalogue of arms: channels, machines, information that ages, people who need a call.
+"""A small catalogue of arms: channels, machines, age of information, adherence.
 
 Each function returns an `rmab.Arm` of S states, numbered from 0. Most are *ladders*: chains that
 move by at most one state in a slot,
@@ -6,7 +6,7 @@ move by at most one state in a slot,
     P[x, x + 1] = up,    P[x, x - 1] = down,    P[x, x] = the rest,
 
 where a step over either end stays at that end. `docs/catalogue.md` says when to use which, and
-`rmab run catalogue:NAME` runs a study of each that comes with the package.
+`rmab run catalogue:NAME` runs a bundled study of each.
 
                         states, from 0 on              observed       a play
     gilbert_elliott     bad, good                      when played    sends

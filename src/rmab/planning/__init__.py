@@ -6,8 +6,8 @@
     lookahead  gains and terminal values, by which K arms are chosen together
     exact      the joint chain: the optimum, the value of a policy, the Lagrangian bound
 
-One arm with a subsidy for passivity stands behind all of them. It has several solvers since they
-are asked different things:
+One arm with a subsidy for passivity is the problem behind all of them. It has several solvers, for
+different questions:
 
     channel.values       the waits of one channel at one subsidy, to full precision
     index                the subsidies at which the best policy of an arm changes: its indices
@@ -15,6 +15,6 @@ are asked different things:
     lookahead.tables     the same for other arms, by backward induction over the rows of a table
     exact.bound          the subsidy at which several arms share K plays, by a linear programme
 
-The two of `lookahead` are approximate and cheap, as they run in every episode; tests hold them
-against the others.
+The two of `lookahead` are approximate and cheap, as they run in every episode; tests compare them
+with the others.
 """

@@ -10,8 +10,8 @@ are known. A *rule* says what the dynamics become, and so what agents play by:
     RandomRule     K arms at random
     OwnIndexRule   an index from a learner with its own state, slot by slot
 
-A learner with its own state (`OwnLearner`) keeps any arrays for each arm and agent. The
-counts that other learners read are the first such state: the engine keeps both in the same way.
+A learner with its own state (`OwnLearner`) keeps any arrays for each arm and agent. The counts that
+other learners read are the first such state: the engine keeps both in the same way.
 
 `rmab.policies.registry` has the policies by name. A policy of one's own is a `Policy`, see
 docs/own-policy.md. This module imports no JAX: an agent reads it too.

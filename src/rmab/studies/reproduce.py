@@ -5,8 +5,8 @@
     gaps      regret_figures/   rmab.studies.scaling: learning from observations at any gap
     beyond    catalogue/        here: arms of other kinds
 
-Nobody else has made the claims about the catalogue. They say what the paper's framework promises
-(Section II is for any arms) and are judged as the paper's own claims are.
+The claims about the catalogue are not the paper's. They say what its framework promises (Section II
+is for any arms) and are judged as its own claims are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Regret against the horizon, the agents and the arms, and what observations at any gap save.
 
 FedTSWI learns from observations in consecutive slots, FedTSWI-gap from every two successive
-observations of an arm. Both meet the same channels, and under the `linear` schedule both have the
-same episodes, so they differ only in what they learn from. The schedule does not depend on the
+observations of an arm. Both face the same realisations, and under the `linear` schedule both have
+the same episodes, so they differ only in what they learn from. The schedule does not depend on the
 horizon, so one run gives the regret at every T up to its own.
 
 R is the regret of eq. (23), per agent and against Whittle with known dynamics. Whittle is not

@@ -1,4 +1,4 @@
-"""A study: which policies meet which arms, how long and how often.
+"""A study: which policies play which arms, for how many slots and trials.
 
 A study is a value, checked once when it is made. `load` reads one from a TOML file; an optional
 `[figure]` table in that file says how to draw it and is kept aside, see rmab.studies.figures. The

@@ -7,8 +7,8 @@ stationary belief b0 = p01 / (p01 + p10) and S(x) = 1 / (1 + e^-x), there are th
     STEEP    m < 0:   p11 / (1 + m) = S(x),  1 + m = S(y)
     FALLING  m < 0:   b0 = S(x),             m = -e^-|x| S(y)
 
-All real numbers are allowed. Observations at long gaps tell b0 alone: they leave y open and not x
-in RISING and FALLING. Where m is near -1, b0 is near 1/2 whatever is known: there FALLING has a
+All real numbers are allowed. Observations at long gaps determine b0 alone: x but not y in RISING
+and FALLING. Where m is near -1, b0 is near 1/2 whatever is known: there FALLING has a
 kink, |x|, and STEEP serves. Every probability is a sum of positive terms, so that it is accurate
 however small it is.
 """

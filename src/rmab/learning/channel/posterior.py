@@ -2,9 +2,9 @@
 
 The likelihood of a pair is a g-step transition probability, see `likelihood`. The posterior of p01
 and p11 then can take many shapes: the product of two Betas (consecutive observations alone), two
-modes or more (even gaps do not tell m from -m; observations one slot after 0 and two slots after 1
-do not tell p11 from p01 - p11), a thin curve where b0 is known and m is not (long gaps). In the
-systems of `coordinates` it is nearly normal around a mode.
+modes or more (even gaps do not distinguish m from -m; observations one slot after 0 and two slots
+after 1 do not distinguish p11 from p01 - p11), a thin curve where b0 is known and m is not (long
+gaps). In the systems of `coordinates` it is nearly normal around a mode.
 
 In each of RISING, STEEP and FALLING a mode is found by Fisher scoring, from the best of a fixed set
 of points; where there may be two modes of m < 0, from where `moments` says that they would be. A
@@ -17,7 +17,7 @@ point, here a *place*, is proposed from one of two distributions, its *law*:
 
 A Metropolis chain goes from place to place with probability min(1, w(new) / w(now)), w = posterior
 / density of both laws together: the same channel may come from either. Places do not depend on the
-chain, so all are evaluated at once, and nothing is remembered from one draw to the next.
+chain, so all are evaluated at once, and nothing is kept from one draw to the next.
 
 Reference: L. Tierney, "Markov chains for exploring posterior distributions", Ann. Stat. 22, 1994;
 T. Hesterberg, "Weighted average importance sampling and defensive mixture distributions",

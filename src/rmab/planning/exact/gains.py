@@ -10,9 +10,9 @@ Value iteration: for any v the increments w = max_a (r_a + P_a v) - v bracket th
 <= max w (Odoni), so a run ends when they agree to a precision in units of the largest reward. v
 moves by a part of w only: periodic chains need that.
 
-The gain may differ between states, where what is not known for sure decides for ever. A run whose
-bounds hardly move therefore looks for the *end components*: sets of states that some choices keep
-for ever and in which these lead from every state to every other. Every policy ends up in end
+The gain may differ between states, where chance decides once and for all. A run whose bounds
+hardly move therefore computes the *end components*: sets of states that some choices never leave
+and in which these lead from every state to every other. Every policy ends up in end
 components, and inside one the gain is the same from all states. So
 
 1. the gain of each component, over the choices that stay in it, comes from value iteration;

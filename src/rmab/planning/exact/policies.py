@@ -1,8 +1,8 @@
 """The exact value of a policy that knows the dynamics.
 
 A policy that chooses by the joint information state makes a chain of the states it can meet from
-the start, a part of the joint chain of `rmab.planning.exact.optimum`. How many states that is shows
-only on the way, so it is explored: from each joint state the policy chooses K arms, and every
+the start, a part of the joint chain of `rmab.planning.exact.optimum`. Their number is not known
+beforehand, so the chain is explored: from each joint state the policy chooses K arms, and every
 outcome of positive chance is a state to come. Ages end where beliefs are within a tolerance of what
 replaces them, the finest whose chain fits the limits.
 

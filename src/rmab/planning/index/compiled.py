@@ -6,8 +6,8 @@ leave:
 
 - a step passes once over the ages, from the last, and keeps two of the later lines, the best at
   either end. If a third lies above both in between, a state that leaves asks for a cut, too;
-- lanes are one compiled loop. Each time arms take the places of others all lanes are written down
-  on a page; in the end every arm is looked up where it was done.
+- lanes are one compiled loop. Each time other arms take lanes, the results of all lanes are stored
+  together; in the end the results of an arm are read where it was done.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ The information states of such an arm, (s, k) and never observed, are those of
 subsidy line.
 
     information_indices  with a verdict, on NumPy
-    information_table    indices alone, on NumPy and JAX, ages cut where they are told to be
+    information_table    indices alone, on NumPy and JAX, with ages up to a given cap
 
 The verdict:
 
@@ -19,7 +19,7 @@ The verdict:
 - False: followed once more, a state is clearly passive inside one interval of subsidies and clearly
   active at a higher one inside the same or a later interval: the witness.
 - What remains is doubtful: hardly connected classes, states that come near and no more. There the
-  dense solver decides, or nobody, where the arm is too large for it.
+  dense solver decides; where the arm is too large for it, the verdict is undecided.
 
 Reference: P. Whittle, "Restless bandits: activity allocation in a changing world", J. Appl. Prob.
 25A, 1988.

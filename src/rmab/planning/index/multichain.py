@@ -7,7 +7,7 @@ h, and w = -H h with the deviation matrix H. The advantage has the orders
 
 compared lexicographically: the Bellman pair of gain and bias, with A_1 to make the bias itself the
 largest of all gain-optimal policies (Veinott). So several recurrent classes, transient states and
-periods need no case of their own. At each border of intervals policy iteration runs just after it,
+periods need no special case. At each border of intervals policy iteration runs just after it,
 values first, slopes in lambda where values are 0. With a discount there is one order, A itself.
 
 References: A. F. Veinott, "Discrete dynamic programming with sensitive discount optimality

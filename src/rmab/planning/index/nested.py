@@ -11,8 +11,8 @@ Letting state j become passive changes
     F <- F - F(:, j) F(j, :) / (1 + F(j, j)),     A <- A - F(:, j) A(j) / (1 + F(j, j)).
 
 A state that has left stays passive, so of an arm that is not indexable these are the indices of
-nested policies, not of optimal ones. A slot restarts at any state alike with a chance of the order
-of rounding: where classes never meet, indices are large instead of infinite.
+nested policies, not of optimal ones. A slot restarts at a uniformly drawn state with a probability
+of the order of rounding: where classes never meet, indices are large instead of infinite.
 """
 
 from __future__ import annotations

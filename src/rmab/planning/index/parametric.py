@@ -28,14 +28,13 @@ H_s is the worth of the best wait in (s, 1), and
 
 Given a wait for each s, H solves S equations and is affine in t; so are Q and lambda, and lambda
 never falls. (For t < 0 these are the optimality equations of a problem that counts plays instead of
-slots and has the gain lambda, for t > 0 those of stopping for ever.) The iteration begins at a t
+slots and has the gain lambda, for t > 0 those of optimal stopping.) The iteration begins at a t
 where every state is active. A *step* goes to the next change of the best waits; until then the
-Q(s, n) are straight lines in t and the A(s, k) concave. A state leaves the active ones where its
-line falls below all later ones, and its index is the lambda there. Never observed leaves at t = 0.
-Where lambda is constant while t rises, many states share one index: the plateaus of the closed
-form (`rmab.planning.channel.index`). States of an arm that is not indexable come back; the best
-waits are followed all the same, and the index is the lowest lambda from which on the state is
-passive.
+Q(s, n) are straight lines in t and the A(s, k) concave. A state *leaves*, becomes passive, where
+its line falls below a later one, and its index is the lambda there. Never observed leaves at t = 0.
+Where lambda is constant while t rises, many states share one index: the plateaus of the closed form
+(`rmab.planning.channel.index`). States of an arm that is not indexable come back; the best waits
+are followed all the same, and the index is the lowest lambda from which on the state is passive.
 
 With M(t) = max(beta^(n-k) Q(s, n): n > k, and 0), which is convex, a state is, at the two ends of a
 step,
@@ -50,9 +49,9 @@ Waits under which the observations fall into several classes leave H undetermine
 forgotten, that is leads to never observed, with a chance of the order of rounding, and all stays
 finite.
 
-Arms differ in how many steps they take. So a batch goes in *lanes*: as soon as a share of the arms
-under way are done, others take their places. A long path may be cut into pieces, between fixed t,
-that are under way side by side. `rmab.planning.index.compiled` is the same on JAX, indices alone.
+Arms differ in how many steps they take. So a batch runs in *lanes*: as soon as a share of the
+lanes are done, other arms take them. A long path may be cut into pieces, between fixed t, that are
+solved side by side. `rmab.planning.index.compiled` is the same on JAX, indices alone.
 
 Arrays have the ages on the first axis and the arms on the last: every operation runs along the
 arms.

@@ -15,7 +15,7 @@ one left under that one's *incarnation*, and begins a new one with nothing obser
 passed in between is not known.
 
 Where the server refuses an incarnation because it has something else under it (the agent's file
-was restored from a backup, say), which counts it has cannot be told; the agent gives the
+was restored from a backup, say), it is not known which counts it has; the agent gives the
 incarnation up, with what the server does not have of it, and begins a new one.
 """
 

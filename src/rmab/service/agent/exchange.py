@@ -17,8 +17,8 @@ What comes back for an upload:
     201, 200     the server has it. An answer that does not name the upload's sequence number is
                  some other machine's and acknowledges nothing.
     410          the round is closed: the same counts go out under the round that is open, with the
-                 next sequence number and length 0, since they are no report of that round's episode
-    409          the server has something else under this incarnation. It cannot be told which
+                 next sequence number and length 0, since they do not report that round's episode
+    409          the server has something else under this incarnation. It is not known which
                  counts it has, so the incarnation is given up, and the agent begins a new one.
     413, 422     the server will never take it: an error is logged, and the agent goes on
     401          told once a minute; tried again

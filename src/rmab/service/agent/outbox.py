@@ -1,4 +1,4 @@
-"""What an agent has to tell its server, without the telling.
+"""What an agent has to send to its server: uploads, numbered and kept until acknowledged.
 
 Uploads are numbered and kept in the agent's file before they are sent. Of earlier incarnations
 there may be several, each sent until it is acknowledged; of this one the newest is enough, as

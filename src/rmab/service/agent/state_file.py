@@ -10,8 +10,8 @@ An agent's process may end at any moment, `kill -9` included, and no observation
     slots     the observations of each slot since: the arms played and the states they showed; and
               under life 0, slot 0, which no incarnation has, the state of the agent's learner
 
-A slot is one transaction in the write-ahead log, which outlives the process. A learner that carries
-a state of its own gives it along with each slot, and the file has both or neither; unlike counts it
+A slot is one transaction in the write-ahead log, which outlives the process. The state of a learner
+that keeps its own is stored with each slot, and the file has both or neither; unlike counts it
 stays through restarts and new incarnations. What the machine loses with its power is what was not
 synced yet, a few thousand slots at most; such a loss is never counted wrongly, as the server
 refuses an upload that does not follow what it has.

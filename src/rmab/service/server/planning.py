@@ -1,15 +1,15 @@
-"""Plans in the making: from counts to what the database keeps and what agents are told.
+"""Planning: from counts to the plans that the database keeps and agents are sent.
 
 Round r + 1's plan is a function of the seed, the counts that there were when r closed, r + 1 and
-the lane. What a lane's learner sees of them is for the federation's aggregation to say
-(`rmab.federation.aggregation`): their sum, or what it makes of the counts of each agent.
+the lane. The federation's aggregation (`rmab.federation.aggregation`) gives the evidence
+of a lane's learner: the sum of all counts, or what it makes of the counts of each agent.
 
-Plans are made one after another in a thread of their own; JAX is not loaded until the first one is.
-A round's message is the same for all agents of a lane but for the name in it. Where lanes have
-plans of their own, the one of a lane is made when its agent first asks, and kept.
+Plans are made one after another in a separate thread; JAX is not loaded until the first one is
+made. A round's message is the same for all agents of a lane but for the name in it. Where lanes
+have different plans, the one of a lane is made when its agent first asks, and kept.
 
 Estimates of the arms are for people. From observations at all gaps they are draws from the
-posterior and may take seconds, the first of them several for compilation. So rounds do not wait for
+posterior and may take long, the first of them for compilation. So rounds do not wait for
 them: they are made in another thread, when somebody asks, once for each round.
 """
 

@@ -4,7 +4,7 @@ All of it runs in one event loop. Three things leave it: jobs for the database, 
 the writer's thread (`rmab.service.store.writer`); plans, one after another in the planner's
 (`rmab.service.server.planning`); and nothing else.
 
-    closing  when the coordinator says that the round is due, one task takes the merged counts,
+    closing  when the round is due (`rmab.federation.rounds`), one task takes the merged counts,
              has the next round planned from them, and closes one and opens the other in one
              transaction. Until that is committed the old round stays open, and a plan or a commit
              that fails is tried again.

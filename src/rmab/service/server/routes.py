@@ -10,7 +10,7 @@
     DELETE /v1/agents/NAME               admin   revoke
     GET /healthz, /readyz, /openapi.json all
 
-Who is who is in `rmab.service.server.identity`.
+`rmab.service.server.identity` says who is an agent, an admin or a viewer.
 """
 
 from __future__ import annotations

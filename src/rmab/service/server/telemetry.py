@@ -1,17 +1,17 @@
-"""What a server tells of itself: its log, and its measures for Prometheus.
+"""A server's log, and its metrics for Prometheus.
 
 The log has one JSON object a line, on standard error.
 
     {"time": "2026-01-31T12:00:00.123Z", "level": "info", "event": "round closed", "round": 7, ...}
 
-An event is a few fixed words; everything that varies stands in fields of its own. Only fields named
+An event is a few fixed words; everything that varies stands in separate fields. Only fields named
 by the caller are written: never a request's headers, hence never a credential; and should somebody
 put a token where a name belongs, its secret is left out.
 
 Refusals, which a broken or hostile peer can cause at any rate, are written at most
 `REFUSALS_A_SECOND` times a second, and the first one after a pause tells how many were left out.
 
-Each measure is explained in docs/operations.md.
+Each metric is explained in docs/operations.md.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def quieten(log: Log) -> None:
 
 
 class Metrics:
-    """The measures of one server, in a registry of its own."""
+    """The metrics of one server, in their own registry."""
 
     media_type = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -1,4 +1,4 @@
-"""POST /v1/uploads, the one route that must be fast: thousands a second, whoever sends them.
+"""POST /v1/uploads, the one route that must be fast, whoever sends.
 
 The order is the bound on uploads in flight, credential, type, size, body, the bound once more, and
 only then is the body parsed, so that what is refused costs little. Memory is bounded: bytes of

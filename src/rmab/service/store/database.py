@@ -1,4 +1,4 @@
-"""Connections to SQLite and PostgreSQL behind one small face.
+"""Connections to SQLite and PostgreSQL behind one small interface.
 
 SQL is written once, in the words that both know, with `?` for values and BLOB for bytes. What the
 two databases do differently is here and in rmab.service.store.postgres:

@@ -1,4 +1,4 @@
-"""PostgreSQL behind the face of rmab.service.store.database.
+"""PostgreSQL behind the interface of rmab.service.store.database.
 
 One session does everything. It may be lost at any time: the network fails, the server restarts.
 What was not committed is then undone by the server, the jobs in it fail, and the next transaction
