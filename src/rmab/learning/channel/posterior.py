@@ -46,6 +46,7 @@ from rmab.learning.channel.coordinates import (
 )
 from rmab.learning.channel.likelihood import Observations, log_likelihood, score, summed
 from rmab.learning.channel.moments import Cells, cells, memory_density, pick_memory, ridge
+from rmab.linalg import compute_in_branch
 from rmab.random import Draws, Numbers
 
 __all__ = ["draw_channels", "mean_channels"]
@@ -330,16 +331,9 @@ def _log_density(posterior: _Posterior, channel: Channel, middle: Array, spread:
 
 
 def _computed_once(observed: Observations, *values: Array) -> tuple[Array, ...]:
-    """The values, each computed once: XLA fuses, and would compute them anew for all that follows.
-
-    What goes into a condition is stored, and so is what comes out of it. This one always holds.
-    """
-    stored: tuple[Array, ...] = lax.cond(
-        observed.totals.pairs.max() >= 0,
-        lambda *values: values,
-        lambda *values: tuple(jnp.zeros_like(value) for value in values),
-        *values,
-    )
+    """The values, each computed once: XLA would compute them anew for all that follows."""
+    holds = observed.totals.pairs.max() >= 0
+    stored: tuple[Array, ...] = compute_in_branch(holds, lambda *values: values, *values)
     return stored
 
 
