@@ -194,7 +194,7 @@ def test_what_is_no_channel(changes):
     arms = Arms([Arm(**channel), Arm(**{**channel, **changes})])
     assert not arms.are_channels
     for name in ("p01", "p11", "reward", "dynamics"):
-        with pytest.raises(ModelError, match=r"^this needs channels: two states that move alike"):
+        with pytest.raises(ModelError, match=r"^this needs channels: two states, uncontrolled"):
             getattr(arms, name)
 
 

@@ -316,7 +316,7 @@ def _index_table(arms: list[dict[str, Any]], discount: float | None) -> str:
     rows[0] += [str(age) for age in range(1, width - 1)]
     rows = [[*row, *[""] * (width - len(row))] for row in rows]
     reward = "average reward" if discount is None else f"discount {discount:g}"
-    head = f"Whittle index, {reward}, by the state last seen and slots since, or the state now"
+    head = f"Whittle index, {reward}, by the state last observed and slots since, or the state now"
     return "\n".join([head, columns(rows), *verdicts])
 
 

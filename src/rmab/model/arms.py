@@ -229,8 +229,8 @@ class Arms(Sequence[Arm]):
     def _need_channels(self) -> None:
         if not self.are_channels:
             raise ModelError(
-                "this needs channels: two states that move alike, played or not, seen and paid "
-                "only when played, nothing paid in state 0"
+                "this needs channels: two states, uncontrolled transitions, observed and paid only "
+                "when played, nothing paid in state 0"
             )
 
     @property

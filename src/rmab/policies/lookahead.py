@@ -222,7 +222,7 @@ def check_depth(kinds: Sequence[ArmKind], plays: int, depth: int) -> None:
     if depth > 2 and _count_outcomes(kinds, plays) > most:
         raise ModelError(
             f"depth must be at most 2 for these arms: what a slot shows of {plays} played arms, "
-            f"and of those that are always seen, may turn out in more than {most} ways; "
+            f"and of those that are fully observed, may turn out in more than {most} ways; "
             f"got {depth}"
         )
 
