@@ -10,18 +10,21 @@ import rmab
 from tests.golden.recording import compare, digest
 from tests.golden.studies import STUDIES
 
-__all__ = ["check"]
+__all__ = ["check", "outcome"]
 
 CURVES = ("slots", "regret", "episode_length", "episode_reward", "episode_regret", "episode_error")
 
 
-def check(study: str, policy: str, file: str = "") -> None:
-    """Run the policy, and `whittle` for the paired difference, and compare with the entry of the
-    policy in the study's file, unless another is named."""
-    compare(file or study, policy, _outcome(study, policy))
+def check(study: str, policy: str, file: str = "") -> dict[str, Any]:
+    """The outcome of the policy, after it was compared with the policy's entry in the study's file,
+    unless another is named."""
+    found = outcome(study, policy)
+    compare(file or study, policy, found)
+    return found
 
 
-def _outcome(study: str, policy: str) -> dict[str, Any]:
+def outcome(study: str, policy: str) -> dict[str, Any]:
+    """Of the policy, run beside `whittle` for the paired difference, or why it is refused."""
     names = list(dict.fromkeys((policy, "whittle")))
     try:
         results = rmab.run(STUDIES[study](names))
