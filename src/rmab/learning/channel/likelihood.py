@@ -35,7 +35,6 @@ _STARTS = tuple(  # x and y of points in RISING, STEEP and FALLING
 )
 
 _Floats = npt.NDArray[np.float64]
-_State = tuple[Array, Array, tuple[Array, ...]]
 
 
 class Exponents(NamedTuple):
@@ -237,21 +236,20 @@ def score(observed: Observations, channel: Channel) -> tuple[Array, ...]:
             bend * bend * inside * (odds * sure0 + inverse * sure1),
         )
 
-    def add(gap: Array, state: _State) -> _State:
-        """The pairs of one gap g; state: m^(g-2), a_(g-1) / a_1 and the sums so far."""
-        before, apart, total = state
+    def add(gap: int, *state: Array) -> tuple[Array, ...]:
+        """state: m^(g-1), a_g / a_1 and the sums, each of the gap before."""
+        before, apart, *total = state
         before, apart = before * memory, 1 + memory * apart
-        (stay0, rise), (fall, stay1) = counts[gap - 1]
+        (stay0, rise), (fall, stay1) = counts[gap]
         pairs = stay0, stay1, rise + fall, stay0 + rise, fall + stay1
         power = before * memory
         out = 1 / (_SAFE_ONE + odds * power), 1 / (_SAFE_ONE + inverse * power)
-        more = sums(pairs, out, leaves * apart + TINY, gap * before)
-        return before, apart, tuple(a + b for a, b in zip(total, more, strict=True))
+        more = sums(pairs, out, leaves * apart + TINY, (gap + 1) * before)
+        return before, apart, *(a + b for a, b in zip(total, more, strict=True))
 
     one = jnp.ones_like(memory)
     direct = by.stays0, by.stays1, by.crosses, totals.direct0, totals.direct1
     first = sums(direct, (q0 / p00, b0 / p11), leaves, one)
-    _, _, total = lax.fori_loop(2, counts.shape[0], add, (one, one, first))
-    by_b0, by_m, bb, bm, mm = total
+    _, _, by_b0, by_m, bb, bm, mm = over_gaps(counts, add, one, one, *first)
     by_b0 = by_b0 + by.rises / b0 - by.falls / q0
     return by_b0, by_m, (bb + totals.late) / (b0 * q0), bm, mm
