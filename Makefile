@@ -1,7 +1,8 @@
 # The front door. Every target sets up .venv by itself when that is needed.
 
 PYTHON ?= python3
-JOBS ?= 2
+# Of the tests; more than there are cores, as many tests of the service wait.
+JOBS ?= 4
 ARGS ?=
 
 VENV := .venv

@@ -8,12 +8,14 @@
 Sizes are as small as they can be: what a study costs is to compile its programs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import pytest
 
 import rmab
 
-__all__ = ["POLICIES", "STUDIES"]
+__all__ = ["POLICIES", "STUDIES", "one_quick"]
 
 POLICIES = (
     "fedtswi",
@@ -100,3 +102,14 @@ STUDIES: dict[str, Callable[[list[str]], rmab.Study]] = {
     "mixed": _mixed,
     "weighed": _weighed,
 }
+
+
+def one_quick(policies: Iterable[str]) -> list[Any]:
+    """These policies as parameters of a test; of those that take long to compile, all but one are
+    left to the slow suite: the study `paper` has them all."""
+    return [
+        pytest.param(name, marks=pytest.mark.slow)
+        if name.endswith("-gap") and name != "fedtswi-gap"
+        else name
+        for name in policies
+    ]

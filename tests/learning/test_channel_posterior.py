@@ -214,7 +214,12 @@ def test_draws_are_calibrated_at_every_number_of_observations(observations):
 
 
 @pytest.mark.parametrize(
-    "prior", [(0.5, 0.5), (100.0, 100.0), (0.5, 3.0)], ids=["sure", "independent", "low"]
+    "prior",
+    [
+        pytest.param((0.5, 0.5), id="sure"),
+        pytest.param((100.0, 100.0), id="independent", marks=pytest.mark.slow),
+        pytest.param((0.5, 3.0), id="low", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("observations", [3, 100, 3000, 1_000_000])
 def test_near_deterministic_and_near_independent_channels_are_calibrated(prior, observations):
@@ -290,6 +295,7 @@ def test_whatever_the_counts_draws_and_means_are_probabilities():
         assert ((p >= 0) & (p <= 1)).all()
 
 
+@pytest.mark.slow  # a prior is a compilation
 @pytest.mark.parametrize("weight", [1e-6, 1e6])
 def test_whatever_the_prior_draws_are_probabilities(weight):
     drawn = sampler((weight, weight))(wild_counts())

@@ -142,6 +142,7 @@ def test_a_fully_observed_arm_is_learnt_apart_for_both_actions():
     assert upper.passive[1, 1, 0, 0] == pytest.approx(mean + width, rel=1e-5)
 
 
+@pytest.mark.slow  # five samplers to compile; the golden mixed study has them too
 def test_arms_of_all_kinds_and_sizes_stand_side_by_side():
     """Each is learnt from its own counts, by its own numbers, and goes to no state it has not."""
     kinds = (
