@@ -1,8 +1,7 @@
 # The front door. Every target sets up .venv by itself when that is needed.
 
 PYTHON ?= python3
-# Of the tests; more than there are cores, as many tests of the service wait.
-JOBS ?= 4
+JOBS ?= 2
 ARGS ?=
 
 VENV := .venv

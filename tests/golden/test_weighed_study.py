@@ -3,9 +3,12 @@
 import pytest
 
 from tests.golden.frozen_study import check
-from tests.golden.studies import POLICIES, one_quick
+from tests.golden.studies import POLICIES
+
+# A compilation for each; `paper` and `mixed` stay in the default suite.
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("policy", one_quick(POLICIES))
+@pytest.mark.parametrize("policy", POLICIES)
 def test_results_are_as_recorded(policy):
     check("weighed", policy)
