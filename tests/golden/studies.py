@@ -106,7 +106,7 @@ STUDIES: dict[str, Callable[[list[str]], rmab.Study]] = {
 
 def one_quick(policies: Iterable[str]) -> list[Any]:
     """These policies as parameters of a test; of those that take long to compile, all but one are
-    left to the slow suite: the study `paper` has them all."""
+    left to the slow suite."""
     return [
         pytest.param(name, marks=pytest.mark.slow)
         if name.endswith("-gap") and name != "fedtswi-gap"

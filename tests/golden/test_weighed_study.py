@@ -5,7 +5,7 @@ import pytest
 from tests.golden.frozen_study import check
 from tests.golden.studies import POLICIES
 
-# A compilation for each; `paper` and `mixed` stay in the default suite.
+# A compilation for each; `paper` stays in the default suite.
 pytestmark = pytest.mark.slow
 
 
