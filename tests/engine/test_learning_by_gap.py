@@ -44,7 +44,8 @@ def test_learning_on_arms_that_are_not_channels(policy, arms, draws):
     assert gain > 4 * spread
 
 
-def test_looks_at_all_gaps_gain_on_the_papers_channels():
+@pytest.mark.slow  # test_protocol and the golden studies compile the policy, too
+def test_observations_at_all_gaps_gain_on_the_papers_channels():
     """One play a slot leaves few looks in consecutive slots and many others."""
     study = Study(PAPER, 4, 1, 300, trials=256, policies=["fedtswi-gap", "fedtswi"], seed=4)
     gain, spread = run(study).difference("fedtswi-gap", "fedtswi")

@@ -1,6 +1,6 @@
 """Results on the study `mixed` of the policies that learn from observations at every gap.
 
-They stand apart because they take the longest to compile of all; one is in the default suite.
+They stand apart because they take the longest to compile of all: the slow suite has them.
 """
 
 from math import hypot
@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from tests.golden.frozen_study import check, outcome
-from tests.golden.studies import POLICIES, one_quick
+from tests.golden.studies import POLICIES
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,7 @@ def random() -> dict[str, Any]:
 GAP_POLICIES = [name for name in POLICIES if name.endswith("-gap")]
 
 
-@pytest.mark.parametrize("policy", one_quick(GAP_POLICIES))
+@pytest.mark.parametrize("policy", GAP_POLICIES)
 def test_results_are_as_recorded(policy, random):
     """And better than random plays, with arms of all kinds at once."""
     found = check("mixed", policy, file="mixed-gap")

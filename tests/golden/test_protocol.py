@@ -12,6 +12,7 @@ import pytest
 from tests.golden.commands import call, rows, server
 from tests.golden.recording import compare
 from tests.golden.scripted_agent import Counting, Transcript
+from tests.golden.studies import one_quick
 
 SPECTRUM = """\
 name = "spectrum"
@@ -90,7 +91,7 @@ def counting(message: Any, place: int) -> Counting:
     return Counting(states, message["plays"], message["gaps"], f"{place:032x}")
 
 
-@pytest.mark.parametrize("name", FEDERATIONS)
+@pytest.mark.parametrize("name", one_quick(FEDERATIONS))
 def test_rounds_of_every_kind_of_plan_are_as_recorded(tmp_path, name):
     """Two agents, two rounds that they close, and the plan of the third."""
     with serving(tmp_path, FEDERATIONS[name]) as transcript:

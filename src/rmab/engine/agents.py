@@ -165,16 +165,16 @@ class _ByFormula(Agents):
 
     def choose(self, sight: Sight) -> Array:
         shape = sight.observed.age.shape
+        rewards = sight.truth.reward_active[1][:, None, None]  # taken once, outside the branch
 
         def index() -> Array:
-            found = self._index(sight)
+            found = self._index(sight, rewards)
             return jnp.broadcast_to(found, shape).astype(jnp.float32)
 
         return largest(_computed_once(sight, index), sight.plays)
 
-    def _index(self, sight: Sight) -> Array:
+    def _index(self, sight: Sight, rewards: Array) -> Array:
         p01, p11 = sight.plan
-        rewards = sight.truth.reward_active[1][:, None, None]
         index: Array = self.rule.planner(Dynamics(p01, p11, rewards), sight.observed)
         return index
 
@@ -183,7 +183,7 @@ class _ByTurns(_ByFormula):
     def _filled(self, learnt: Learnt) -> Any:
         return channel_pair(learnt.found)[1]
 
-    def _index(self, sight: Sight) -> Array:
+    def _index(self, sight: Sight, rewards: Array) -> Array:  # noqa: ARG002 - turns, not rewards
         index: Array = take_turns(sight.plan > 0, sight.observed)
         return index
 
