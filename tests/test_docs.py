@@ -23,7 +23,7 @@ from rmab.service.server.telemetry import Metrics
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
 COMMANDS = ("server", "enroll", "revoke", "agents", "agent", "demo")
-ANYWHERE = {"421"}  # codes that every route may answer, which the page says once
+ANYWHERE = {"403", "421"}  # codes that every route may answer, which the page says once
 
 
 def text(name: str) -> str:
