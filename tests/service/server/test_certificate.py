@@ -128,7 +128,8 @@ class Running:
         """Send SIGHUP; what is logged until it has done what it does."""
         before = len(self.machine.events())
         self.server.process.send_signal(signal.SIGHUP)
-        until(lambda: "reloaded" in [e["event"] for e in self.machine.events()[before:]])
+        last = {"reloaded", "settings not reloaded"}
+        until(lambda: last & {e["event"] for e in self.machine.events()[before:]})
         assert self.server.process.poll() is None
         return self.machine.events()[before:]
 
@@ -176,16 +177,15 @@ def test_a_hangup_with_bad_files_changes_nothing(running, authority):
     good = running.certificate()
     running.cert.write_bytes(authority.other_cert.read_bytes())  # and not its key
     file.write_text(SPECTRUM.replace("deadline = 3600", "deadline = -1"))
-    *failed, told = running.hang_up()
+    failed = running.hang_up()
     assert [e["event"] for e in failed] == ["certificate not reloaded", "settings not reloaded"]
     assert {e["level"] for e in failed} == {"error"}
     assert "must be a certificate and its key" in failed[0]["error"]
     assert "deadline must be" in failed[1]["error"]
-    assert set(told) == {"time", "level", "event"}
     assert running.certificate() == good
     running.cert.unlink()
     file.unlink()
-    assert len(running.hang_up()) == 3
+    assert len(running.hang_up()) == 2
     assert running.certificate() == good
     answer = httpx.get(f"{running.server.url}/v1/overview", verify=False, timeout=PATIENCE)
     assert answer.json()["deadline"] == 3600

@@ -27,7 +27,7 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from rmab.errors import FederationError
+from rmab.errors import FederationError, RmabError
 from rmab.federation.config import Federation, load_federation
 from rmab.service.server.certificate import CertificateWatch
 from rmab.service.server.connections import Connection, Secured, Watch
@@ -193,18 +193,20 @@ class Server:
         settings = self.settings
         done: dict[str, Any] = {}
         try:
-            self._tls = _tls(settings)
+            tls = _tls(settings)
             if settings.tls_cert is not None:
                 done["certificate"] = self._certificate.loaded(settings.tls_cert)
-        except (FederationError, OSError) as error:
+            self._tls = tls
+        except (RmabError, OSError) as error:
             self.log("error", "certificate not reloaded", error=str(error))
         try:
             if settings.file is not None:
                 found = self.rounds.reconfigure(load_federation(settings.file))
                 done["changed"], done["needs_restart"] = found
-        except FederationError as error:
+        except RmabError as error:
             self.log("error", "settings not reloaded", error=str(error))
-        self.log("info", "reloaded", **done)
+        if done:
+            self.log("info", "reloaded", **done)
 
     def _end(self) -> None:
         again = self._stop.is_set()
