@@ -50,7 +50,9 @@ def add_commands(command: Commands) -> None:
         "serve a federation to its agents",
         "  rmab server spectrum.toml\n"
         "  rmab server spectrum.toml --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem\n"
-        "  rmab server spectrum.toml --trusted-proxy 127.0.0.1\n\n" + EXAMPLE_FEDERATION,
+        "  rmab server spectrum.toml --trusted-proxy 127.0.0.1\n\n"
+        "SIGTERM and SIGINT end it; SIGHUP has it read its certificate and the federation's\n"
+        "schedule, deadline and reference again\n\n" + EXAMPLE_FEDERATION,
     )
     server.add_argument("federation", metavar="FEDERATION.toml", help="the federation's file")
     server.add_argument(
