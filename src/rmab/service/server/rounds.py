@@ -93,7 +93,7 @@ class Rounds:
         self._alarm: asyncio.TimerHandle | None = None
 
     def reconfigure(self, federation: Federation) -> tuple[dict[str, Any], list[str]]:
-        """Take over what may change while serving, from the next round on.
+        """Take over what may change while serving: the schedule from the next round on.
 
         What has changed, and the names of what else is different and needs a restart.
         """
@@ -106,6 +106,11 @@ class Rounds:
         changed = {key: getattr(federation, key) for key in different if key in RELOADED}
         self.federation = replace(current, **changed)
         self.changes += 1
+        if self._round is not None:
+            self._coordinator.deadline = self.federation.deadline
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._ring()
         return changed, [key for key in different if key not in RELOADED]
 
     @property
