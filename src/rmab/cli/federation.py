@@ -38,7 +38,8 @@ a federation file:
   (one [[arm]] table for each arm; the dynamics are learnt)
 
 further keys, above the arms: seed, draws ("shared" or "per-agent"), reference (a reward to
-  compare with on the page), horizon (fed1-ucb), [options] of the policy
+  compare with on the page), live_seconds (since an agent was heard of, up to which it is shown as
+  live; default: two deadlines), horizon (fed1-ucb), [options] of the policy
 """
 
 
@@ -209,11 +210,13 @@ def _agents(options: argparse.Namespace) -> int:
 
 
 def _agents_table(found: list[dict[str, Any]]) -> str:
-    rows = [["name", "role", "enrolled", "last seen", "uploads", "revoked"]]
+    rows = [["name", "role", "enrolled", "last seen", "live", "uploads", "revoked"]]
     for agent in found:
         times = [_when(agent[key]) for key in ("enrolled", "last_seen", "revoked")]
-        uploads = "" if agent["role"] == "admin" else str(agent["uploads"])
-        rows.append([agent["name"], agent["role"], times[0], times[1], uploads, times[2]])
+        uploads, live = ("", "")
+        if agent["role"] == "agent":
+            uploads, live = str(agent["uploads"]), "yes" if agent["live"] else "no"
+        rows.append([agent["name"], agent["role"], times[0], times[1], live, uploads, times[2]])
     return columns(rows)
 
 

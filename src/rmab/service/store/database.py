@@ -13,9 +13,11 @@ two databases do differently is here and in rmab.service.store.postgres:
 A *claim* is the right to serve: one process has it at a time, and the system takes it back when
 that process ends, however it ends. Commands that only write credentials need none.
 
-Errors of operation (disk full, connection lost, lock not granted in time) come out as StorageError.
-Errors in what was asked (a constraint, a type) come out as the driver's: those are mistakes here.
-No message has a password in it.
+Errors of operation (disk full, connection lost, lock not granted in time) come out as StorageError,
+and a claim that another process has as UnavailableError: both may pass. What will not (an address
+that is none, rights that are missing, a wrong password) is a FederationError where the database is
+opened. Errors in what was asked (a constraint, a type) come out as the driver's: those are mistakes
+here. No message has a password in it.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from rmab.errors import FederationError, StorageError
-from rmab.service.sqlite import lock_file, open_connection
+from rmab.errors import FederationError, StorageError, UnavailableError
+from rmab.service.sqlite import lock_file, open_connection, sqlite_trouble, trouble
 from rmab.service.store.limits import StoreLimits
 
 __all__ = ["Database", "SqliteDatabase", "Value", "connect"]
@@ -66,7 +68,7 @@ class Database(ABC):
 
     @abstractmethod
     def claim(self) -> None:
-        """Become the one server on this database; FederationError if another is."""
+        """Become the one server on this database; UnavailableError if another is."""
 
     @abstractmethod
     def release(self) -> None:
@@ -124,9 +126,10 @@ class SqliteDatabase(Database):
                 raise FederationError(f"there is no database at {path}; `rmab server` makes one")
             self._connection = self._connect()
         except OSError as error:
-            raise FederationError(f"database {path}: {error.strerror}") from None
+            raise trouble(f"database {path}", error) from None
         except sqlite3.Error as error:
-            raise FederationError(f"database {path} cannot be opened: {error}") from None
+            found = sqlite_trouble(f"database {path} cannot be opened", error, path)
+            raise FederationError(str(found)) if found.lasting else found from None
 
     def _connect(self) -> sqlite3.Connection:
         connection = open_connection(
@@ -153,7 +156,7 @@ class SqliteDatabase(Database):
         except sqlite3.DatabaseError as error:
             if _is_mistake(error):
                 raise
-            raise StorageError(f"database {self.place} failed: {error}") from error
+            raise self._trouble("failed", error) from error
 
     def run(self, sql: str, values: Sequence[Value] = ()) -> int:
         try:
@@ -161,7 +164,10 @@ class SqliteDatabase(Database):
         except sqlite3.DatabaseError as error:
             if _is_mistake(error):
                 raise
-            raise StorageError(f"database {self.place} failed: {error}") from error
+            raise self._trouble("failed", error) from error
+
+    def _trouble(self, what: str, error: sqlite3.Error) -> StorageError:
+        return sqlite_trouble(f"database {self.place} {what}", error, self._path)
 
     def begin(self) -> None:
         self.run("BEGIN IMMEDIATE")
@@ -170,7 +176,7 @@ class SqliteDatabase(Database):
         try:
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
-            raise StorageError(f"database {self.place} did not commit: {error}") from error
+            raise self._trouble("did not commit", error) from error
 
     def rollback(self) -> None:
         try:
@@ -188,11 +194,11 @@ class SqliteDatabase(Database):
             descriptor = lock_file(path)
         except BlockingIOError:
             holder = path.read_bytes()[:20].decode("ascii", "replace").strip() or "unknown"
-            raise FederationError(
+            raise UnavailableError(
                 f"database {self.place} is served by another process already ({holder})"
             ) from None
         except OSError as error:
-            raise FederationError(f"lock {path}: {error.strerror}") from None
+            raise trouble(f"lock {path}", error) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
         self._lock = descriptor
