@@ -1,4 +1,4 @@
-"""The commands around a server: server, enroll, revoke, agents, demo."""
+"""The commands around a server: server, enroll, revoke, agents, backup, demo."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "EXAMPLE_FEDERATION", "add_commands"]
 
-COMMANDS = ("server", "enroll", "revoke", "agents", "demo")
+COMMANDS = ("server", "enroll", "revoke", "agents", "backup", "demo")
 
 EXAMPLE_FEDERATION = """\
 a federation file:
@@ -99,7 +99,17 @@ def add_commands(command: Commands) -> None:
     for each in (enroll, revoke):
         each.add_argument("name", metavar="NAME", help="the agent's name")
     enroll.add_argument("--admin", action="store_true", help="an admin's credential instead")
-    for each in (server, enroll, revoke, agents):
+    backup = command(
+        "backup",
+        _backup,
+        "copy a federation's SQLite database into a file, while its server runs",
+        "  rmab backup spectrum.toml spectrum-backup.db\n\n"
+        "the file is replaced if it is there, and only its owner can read it; of a PostgreSQL\n"
+        "database pg_dump makes one",
+    )
+    backup.add_argument("federation", metavar="FEDERATION.toml", help="the federation's file")
+    backup.add_argument("file", metavar="FILE", help="the backup")
+    for each in (server, enroll, revoke, agents, backup):
         each.add_argument(
             "--database",
             metavar="URL",
@@ -196,6 +206,19 @@ def _revoke(options: argparse.Namespace) -> int:
     with _admin(options) as admin:
         admin.revoke(name)
     print(json.dumps({"name": name, "revoked": True}) if options.json else f"{name} is revoked")
+    return DONE
+
+
+def _backup(options: argparse.Namespace) -> int:
+    from rmab.federation.config import load_federation
+    from rmab.service.store.store import back_up
+
+    back_up(_database(options), load_federation(options.federation), Path(options.file))
+    size = Path(options.file).stat().st_size
+    if options.json:
+        print(json.dumps({"file": options.file, "bytes": size}))
+    else:
+        print(f"{options.file}: {size} bytes")
     return DONE
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,6 +82,10 @@ class Database(ABC):
     @abstractmethod
     def lock_schema(self) -> None:
         """Inside a transaction: nobody else may prepare tables until it ends."""
+
+    @abstractmethod
+    def back_up(self, target: Path) -> None:
+        """Copy all that is committed into a file that only its owner can read."""
 
     @abstractmethod
     def close(self) -> None:
@@ -218,6 +223,35 @@ class SqliteDatabase(Database):
     def lock_schema(self) -> None:
         """BEGIN IMMEDIATE has done it."""
 
+    def back_up(self, target: Path) -> None:
+        if target.exists() and target.samefile(self._path):
+            raise FederationError(f"backup {target}: must be another file than the database")
+        try:
+            # Made for its owner alone, as are the files that SQLite puts beside it.
+            descriptor, name = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
+            try:
+                os.close(descriptor)
+                self._copy(name)
+                _sync(Path(name))
+                Path(name).replace(target)
+            except BaseException:
+                for end in ("", "-journal", "-wal", "-shm"):
+                    Path(f"{name}{end}").unlink(missing_ok=True)
+                raise
+            _sync(target.absolute().parent)
+        except OSError as error:
+            raise trouble(f"backup {target}", error) from None
+        except sqlite3.Error as error:
+            raise sqlite_trouble(f"backup {target} is not made", error, target) from None
+
+    def _copy(self, name: str) -> None:
+        copy = sqlite3.connect(name, isolation_level=None)
+        try:
+            self._connection.backup(copy)  # one moment's state; writers go on meanwhile
+            copy.execute("PRAGMA journal_mode = DELETE")  # a backup is one file
+        finally:
+            copy.close()
+
     def close(self) -> None:
         self._connection.close()
         self.release()
@@ -240,12 +274,15 @@ def _create(path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         return
+    os.close(descriptor)
+    _sync(path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    """Let a file, or what a folder says of its files, outlive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

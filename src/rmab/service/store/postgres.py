@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -188,6 +189,11 @@ class PostgresDatabase(Database):
         self.run(
             "SELECT pg_advisory_xact_lock(CAST(? AS INTEGER), hashtext(current_schema()))",
             (_TABLES,),
+        )
+
+    def back_up(self, target: Path) -> None:
+        raise FederationError(
+            f"backup {target}: of a PostgreSQL database pg_dump makes one; rmab does of SQLite's"
         )
 
     def close(self) -> None:

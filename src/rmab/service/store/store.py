@@ -21,7 +21,7 @@ from rmab.federation.uploads import Merged, Record
 from rmab.service.store.credentials import Credential, Credentials, Sighting
 from rmab.service.store.database import Database, connect
 from rmab.service.store.limits import StoreLimits
-from rmab.service.store.schema import count_up, counter, prepare
+from rmab.service.store.schema import check_owner, count_up, counter, prepare, version_of
 from rmab.service.store.uploads import LaneCounts, Ledger, Totals
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "RewardRow",
     "RoundRow",
     "Store",
+    "back_up",
     "claimed_store",
     "default_database",
     "open_store",
@@ -147,6 +148,21 @@ def claimed_store(url: str, federation: Federation, limits: StoreLimits | None =
         store.close()
         raise
     return store
+
+
+def back_up(url: str, federation: Federation, target: Path) -> None:
+    """Copy the federation's database into a file, whether a server runs or not.
+
+    Of whatever version it is: a backup comes before a migration.
+    """
+    database = connect(url, create=False)
+    try:
+        if version_of(database) == 0:
+            raise FederationError(f"database {database.place} has no federation in it yet")
+        check_owner(database, federation)
+        database.back_up(target)
+    finally:
+        database.close()
 
 
 class Store:
