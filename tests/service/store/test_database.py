@@ -9,6 +9,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -332,7 +333,7 @@ def test_a_lock_that_is_not_granted_is_a_storage_error(tmp_path, federation):
 
 def test_a_disk_without_room_says_so_however_sqlite_puts_it(tmp_path, federation, monkeypatch):
     """Where it cannot make its log, SQLite says that the disk failed, or that it cannot open it."""
-    opened = open_store(str(tmp_path / "x.db"), federation)
+    opened: Any = open_store(str(tmp_path / "x.db"), federation)
     statvfs = os.statvfs
 
     def no_room(path):
@@ -385,8 +386,8 @@ def as_nobody(work):
         os._exit(0)
     os.close(writing)
     os.waitpid(child, 0)
-    with os.fdopen(reading) as told:
-        return told.read()
+    with os.fdopen(reading) as pipe:
+        return pipe.read()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -437,7 +438,7 @@ def test_a_postgresql_that_is_read_only_may_pass(postgres_url, federation):
     with pytest.raises(StorageError, match="it is read-only: cannot execute") as caught:
         open_store(only_read, federation)
     assert not caught.value.lasting
-    opened = open_store(postgres_url, federation)
+    opened: Any = open_store(postgres_url, federation)
     opened.database._connection.execute("SET default_transaction_read_only = on")
     with pytest.raises(StorageError, match="it is read-only: cannot execute"):
         enrolled(opened)
