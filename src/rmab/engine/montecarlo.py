@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rmab.engine.program import simulator
 from rmab.engine.setting import Guide, Joint, Lookup, Setting, Simulate
-from rmab.engine.tally import BLOCK, REFERENCE_KEY, Batch, CoMoments, Simulated, reduce_batch
+from rmab.engine.tally import BLOCK, REFERENCE_KEY, Batch, Simulated, Units, reduce_batch
 from rmab.engine.world import truth
 from rmab.federation.aggregation import AGGREGATIONS
 from rmab.model.arms import Arms
@@ -38,6 +39,7 @@ REFERENCE = "whittle"
 _CACHED_ELEMENTS = 16384  # arms x agents x trials that nearly keep a slot inside a core's cache
 _DEVICE_ELEMENTS = 1 << 24  # the same for an accelerator, which wants many
 _SERIES_BYTES = 1 << 26  # the most a batch may keep of rewards by slot
+_DEVICE_SERIES_BYTES = 1 << 30  # the same on an accelerator
 
 Progress = Callable[[int], None]
 
@@ -70,8 +72,12 @@ class Trials:
 
 def batch_size(setting: Setting) -> int:
     """Trials to run at once: a power of two of at least BLOCK."""
-    wide = _CACHED_ELEMENTS if jax.default_backend() == "cpu" else _DEVICE_ELEMENTS
-    size = min(wide // (setting.n_arms * setting.n_agents), _SERIES_BYTES // (4 * setting.horizon))
+    elements, series = (
+        (_CACHED_ELEMENTS, _SERIES_BYTES)
+        if jax.default_backend() == "cpu"
+        else (_DEVICE_ELEMENTS, _DEVICE_SERIES_BYTES)
+    )
+    size = min(elements // (setting.n_arms * setting.n_agents), series // (4 * setting.horizon))
     return max(BLOCK, 1 << (max(1, size).bit_length() - 1))
 
 
@@ -100,7 +106,7 @@ def simulate(
 ) -> Simulated:
     """Run all trials of all policies; Ctrl-C ends early with the trials done so far."""
     everyone = {**policies, REFERENCE_KEY: named(REFERENCE, trials.setting.horizon)}
-    result = Simulated(0, {}, CoMoments(len(everyone)))
+    result = Simulated(_units(trials), len(everyone))
     pool = ThreadPoolExecutor(trials.workers)
     try:
         batch = _batch_of(trials, everyone, optimum, pool)
@@ -122,7 +128,7 @@ def _batch_of(
     pool: ThreadPoolExecutor,
 ) -> Callable[[int], Batch]:
     """What runs the batch that begins with a trial; programs are compiled side by side."""
-    width, world = trials.width, truth(trials.arms)
+    width, world, units = trials.width, truth(trials.arms), _units(trials)
     guides = {policy: _guide(trials, policy, optimum) for policy in everyone.values()}
 
     def build(policy: Policy) -> Simulate:
@@ -143,9 +149,17 @@ def _batch_of(
             for policy, program in programs.items()
         }
         mine = {name: outcomes[policy] for name, policy in everyone.items()}
-        return reduce_batch(mine, trials.setting.n_agents, min(width, trials.n_trials - start))
+        return reduce_batch(mine, units, min(width, trials.n_trials - start))
 
     return batch
+
+
+def _units(trials: Trials) -> Units:
+    """Of rewards, from the most that a slot may pay all agents."""
+    arms = trials.arms
+    active, passive = (float(np.abs(x).max()) for x in (arms.reward_active, arms.reward_passive))
+    largest = trials.setting.n_agents * (trials.plays * active + len(arms) * passive)
+    return Units.of(trials.setting, largest)
 
 
 def _run_batches(

@@ -1,20 +1,29 @@
-"""What trials came to: means and standard errors of arrays over trials, added up batch by batch.
+"""What trials came to: sums over trials, made where the trials are.
 
-Welford's update in the form of Chan, Golub and LeVeque: two sets of trials with their means and
-sums of squared deviations merge into one without losing digits. Trials are always merged in blocks
-of BLOCK in their order, so the result does not depend on how they were batched, to the last bit.
-Values may be missing (NaN): a trial without a twentieth episode says nothing about it.
+A batch's rewards, episodes and errors become whole numbers, and what leaves the device are sums of
+these and of their squares. Sums of whole numbers are exact in any order, so results do not depend on
+how trials were batched, on threads, or on what else was run, to the last bit; and what is fetched
+does not grow with the trials.
+
+A quantity is v = unit * n with a whole number |n| < 2^31, where the unit is a billionth, or less,
+of the largest value that is possible. Squares are summed in two halves of 31 bits: 2^32 trials fit.
+Values may be missing: a trial without a twentieth episode says nothing about it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
+from jax import Array, lax
 
-from rmab.engine.setting import Outcome
+from rmab.engine.setting import Outcome, Setting
 
 __all__ = [
     "BLOCK",
@@ -23,107 +32,114 @@ __all__ = [
     "CoMoments",
     "Moments",
     "Simulated",
-    "Summary",
+    "Sums",
     "Tally",
     "final_slots",
     "reduce_batch",
-    "summary",
+    "sums",
+    "wide",
 ]
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
-BLOCK = 32
-
-
-class Summary(NamedTuple):
-    """Blocks of trials: each (..., blocks)."""
-
-    trials: Floats
-    mean: Floats
-    squares: Floats  # sums of squared deviations from the block's mean
+BLOCK = 32  # widths of batches are multiples of this
+_BITS = 30  # of a whole number, but for its sign
+_HALF = 31  # bits of the lower half of a square
+_ERROR_BITS = 25  # of the fraction of a squared error,
+_MAX_ERROR = 32.0  # which is at most this: bounds that are not clipped may be off by more than 1
 
 
-def summary(values: Floats) -> Summary:
-    """`values` (..., trials) by blocks of BLOCK trials; the last block may be smaller."""
-    whole = values.shape[-1] // BLOCK * BLOCK
-    parts = [values[..., :whole].reshape(*values.shape[:-1], -1, BLOCK)] if whole else []
-    if whole < values.shape[-1]:
-        parts.append(values[..., None, whole:])
-    each = [_summary(part) for part in parts]
-    return Summary(*(np.concatenate(x, axis=-1) for x in zip(*each, strict=True)))
+def wide() -> AbstractContextManager[None]:
+    """Within it JAX has numbers of 64 bits, in this thread alone."""
+    context: AbstractContextManager[None] = jax.enable_x64(True)
+    return context
 
 
-def _summary(blocks: Floats) -> Summary:
-    """`blocks` (..., blocks, trials of a block)."""
-    mean = blocks.mean(-1)
-    if not np.isnan(mean).any():
-        rest = blocks - mean[..., None]
-        squares = np.einsum("...i,...i->...", rest, rest)
-        return Summary(np.full(mean.shape, float(blocks.shape[-1])), mean, squares)
-    there = ~np.isnan(blocks)
-    count = there.sum(-1).astype(np.float64)
-    mean = np.where(there, blocks, 0).sum(-1) / np.maximum(count, 1)
-    rest = np.where(there, blocks - mean[..., None], 0)
-    return Summary(count, mean, np.einsum("...i,...i->...", rest, rest))
+class Sums(NamedTuple):
+    """Of whole numbers n over trials: how many there are, sum n, and sum n^2 in two halves."""
+
+    count: Any
+    total: Any
+    high: Any
+    low: Any
+
+
+def sums(values: Array, there: Array) -> Sums:
+    """Over the last axis; there: which values are, broadcast to them."""
+    values = jnp.where(there, values, 0)
+    squares = values * values
+    count = jnp.broadcast_to(there, values.shape).sum(-1, dtype=jnp.int64)
+    high, low = squares >> _HALF, squares & ((1 << _HALF) - 1)
+    return Sums(count, values.sum(-1), high.sum(-1), low.sum(-1))
 
 
 class Moments:
     """Count, mean and standard error of each entry of an array over trials."""
 
-    def __init__(self, *shape: int) -> None:
-        self.count: Floats = np.zeros(shape)
-        self.mean: Floats = np.zeros(shape)
-        self._squares: Floats = np.zeros(shape)
+    def __init__(self, unit: float = 1.0) -> None:
+        self._unit = unit
+        self._sums: Sums | None = None
 
-    def add(self, blocks: Summary) -> None:
-        """Add blocks of trials of the array, or of its first rows."""
-        rows = slice(blocks.mean.shape[0]) if self.mean.ndim else ...
-        for place in range(blocks.mean.shape[-1]):
-            count, mean, squares = (x[..., place] for x in blocks)
-            total = self.count[rows] + count
-            share = count / np.maximum(total, 1)
-            step = mean - self.mean[rows]
-            self._squares[rows] += squares + step**2 * self.count[rows] * share
-            self.mean[rows] += step * share
-            self.count[rows] = total
+    def add(self, more: Sums) -> None:
+        """The sums of more trials."""
+        known = self._sums
+        self._sums = more if known is None else Sums(*map(np.add, known, more))
+
+    def _known(self) -> Sums:
+        if self._sums is None:
+            return Sums(*(np.zeros((), np.int64) for _ in Sums._fields))
+        return self._sums
+
+    @property
+    def count(self) -> Ints:
+        """How many trials gave a value."""
+        return np.asarray(self._known().count)
+
+    @property
+    def mean(self) -> Floats:
+        """0 where no trial gave a value."""
+        return np.asarray(self._known().total / np.maximum(self.count, 1) * self._unit)
 
     @property
     def se(self) -> Floats:
         """Standard error of the mean; NaN where fewer than two trials gave a value."""
+        count, total, high, low = (np.asarray(x).astype(object) for x in self._known())
+        # n sum of squares - square of sum, exactly: n (n - 1) times the variance
+        spread = np.asarray(count * (high * (1 << _HALF) + low) - total**2, np.float64)
         many = self.count > 1
-        safe = np.where(many, self.count, 2)
-        return np.where(many, np.sqrt(self._squares / (safe - 1) / safe), np.nan)
+        n = np.where(many, self.count, 2).astype(np.float64)
+        return np.where(many, np.sqrt(spread / (n - 1)) / n * self._unit, np.nan)
 
 
 class CoMoments:
     """Means of several quantities of the same trials and the covariance of those means."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, unit: float = 1.0) -> None:
         self.count = 0
-        self.mean: Floats = np.zeros(size)
-        self._products: Floats = np.zeros((size, size))
+        self._unit = unit
+        self._total: Any = np.zeros(size, object)
+        self._products: Any = np.zeros((size, size), object)
 
-    def add(self, values: Floats) -> None:
-        """Add trials: `values` is (size, trials)."""
-        for start in range(0, values.shape[1], BLOCK):
-            block = values[:, start : start + BLOCK]
-            count = block.shape[1]
-            mean = block.mean(1)
-            rest = block - mean[:, None]
-            total = self.count + count
-            step = mean - self.mean
-            # A matrix product would round an entry differently in other company.
-            products = np.einsum("ik,jk->ij", rest, rest)
-            self._products += products + np.outer(step, step) * self.count * count / total
-            self.mean += step * count / total
-            self.count = total
+    def add(self, count: int, total: Ints, high: Ints, low: Ints) -> None:
+        """The sums (size,) of more trials and, in two halves, of their products (size, size)."""
+        self.count += count
+        self._total = self._total + total.astype(object)
+        self._products = self._products + (high.astype(object) * (1 << _HALF) + low.astype(object))
+
+    @property
+    def mean(self) -> Floats:
+        """(size,)"""
+        return np.asarray(self._total / max(self.count, 1) * self._unit, np.float64)
 
     @property
     def covariance(self) -> Floats:
         """(size, size) covariance of the means; NaN for fewer than two trials."""
-        if self.count < 2:
-            return np.full_like(self._products, np.nan)
-        return self._products / (self.count - 1) / self.count
+        n = self.count
+        if n < 2:
+            return np.full(self._products.shape, np.nan)
+        spread = n * self._products - np.multiply.outer(self._total, self._total)
+        return np.asarray(np.asarray(spread, np.float64) / (n - 1) / n / n * self._unit**2)
 
 
 # ---------------------------------------------------------------------------- results of policies
@@ -134,15 +150,15 @@ REFERENCE_KEY = ""  # of the reference policy among those of a batch
 class Tally:
     """One policy's results over trials; rewards are per agent and slot."""
 
-    def __init__(self, horizon: int, most: int, n_arms: int) -> None:
-        self.reward = Moments(horizon)  # by slot
-        self.regret = Moments(horizon)  # cumulative, against the reference
-        self.final = Moments()  # over the last tenth of the slots
+    def __init__(self, units: Units) -> None:
+        self.reward = Moments(units.slot)  # by slot
+        self.regret = Moments(units.whole)  # cumulative, against the reference
+        self.final = Moments(units.final)  # over the last tenth of the slots
         self.episodes = Moments()  # how many there were
-        self.length = Moments(most)  # by episode
-        self.episode_reward = Moments(most)
-        self.episode_regret = Moments(most)  # per slot
-        self.error = Moments(most, n_arms)  # squared error of the dynamics
+        self.length = Moments()  # by episode
+        self.episode_reward = Moments(units.slot)
+        self.episode_regret = Moments(units.slot)  # per slot
+        self.error = Moments(2.0**-_ERROR_BITS)  # squared error of the dynamics
 
 
 def final_slots(horizon: int) -> int:
@@ -150,68 +166,165 @@ def final_slots(horizon: int) -> int:
     return max(1, round(horizon / 10))
 
 
+@dataclass(frozen=True)
+class Units:
+    """What the whole numbers of a study stand for, per agent.
+
+    scale: whole numbers to a reward of 1, summed over agents, a power of two; horizon: T.
+    """
+
+    scale: float
+    horizon: int
+    n_agents: int
+
+    @classmethod
+    def of(cls, setting: Setting, largest: float) -> Units:
+        """largest: a bound on the reward of all agents in a slot."""
+        bits = _BITS - (int(np.ceil(np.log2(largest))) if largest > 0 else 0)
+        return cls(2.0**bits, setting.horizon, setting.n_agents)
+
+    @property
+    def slot(self) -> float:
+        return 1 / (self.scale * self.n_agents)
+
+    @property
+    def whole(self) -> float:
+        """Of sums over all slots."""
+        return self.slot * 2.0 ** shift(self.horizon)
+
+    @property
+    def mean(self) -> float:
+        """Of the average over all slots, from sums over them."""
+        return self.whole / self.horizon
+
+    @property
+    def final(self) -> float:
+        last = final_slots(self.horizon)
+        return self.slot * 2.0 ** shift(last) / last
+
+
+def shift(slots: int) -> int:
+    """Bits by which a sum over slots is larger than one of them."""
+    return (slots - 1).bit_length()
+
+
+def _shortened(values: Array, bits: int | Array) -> Array:
+    """values / 2^bits, rounded."""
+    return (values + ((jnp.int64(1) << bits) >> 1)) >> bits
+
+
+def _paid(rewards: Array, scale: Array) -> Array:
+    return jnp.round(rewards.astype(jnp.float64) * scale).astype(jnp.int64)
+
+
+@jax.jit
+def _totals(rewards: Array, scale: Array) -> Array:
+    """What was earned after each slot, (T, R) whole numbers, from rewards (T, R)."""
+
+    def earn(before: Array, rewards: Array) -> tuple[Array, Array]:
+        now = before + _paid(rewards, scale)
+        return now, now
+
+    found: Array = lax.scan(earn, jnp.zeros(rewards.shape[1], jnp.int64), rewards)[1]
+    return found
+
+
+@jax.jit
+def _sums_of(out: Outcome, against: Array, scale: Array, count: Array) -> tuple[Array, Any]:
+    """A policy's total in each trial, (R,), and its sums over the first `count` trials, by
+    attribute of Tally; against: (T, R), the totals of the reference after each slot."""
+    horizon, n_trials = out.rewards.shape
+    there = jnp.arange(n_trials) < count
+
+    # Slot by slot: a slot of all trials stays in a core's cache.
+    def earn(before: Array, slot: tuple[Array, Array]) -> tuple[Array, Any]:
+        paid = _paid(slot[0], scale)
+        now = before + paid
+        behind = _shortened(slot[1] - now, shift(horizon))
+        return now, (now, sums(paid, there), sums(behind, there))
+
+    start = jnp.zeros(n_trials, jnp.int64)
+    total, (totals, reward, regret) = lax.scan(earn, start, (out.rewards, against))
+    last = final_slots(horizon)
+    final = total - (totals[-last - 1] if last < horizon else 0)
+    lengths = out.lengths.astype(jnp.int64)  # 0 past the last episode
+    ends = jnp.maximum(jnp.cumsum(lengths, axis=0) - 1, 0)
+    ran = there & (lengths > 0)
+    each = jnp.maximum(lengths, 1)
+    earned = [
+        jnp.diff(jnp.take_along_axis(x, ends, 0), axis=0, prepend=start[None])
+        for x in (totals, against)
+    ]
+    found = {
+        "reward": reward,
+        "regret": regret,
+        "final": sums(_shortened(final, shift(last)), there),
+        "episodes": sums(out.episodes.astype(jnp.int64), there),
+        "length": sums(lengths, ran),
+        "episode_reward": sums(_divided(earned[0], each), ran),
+        "episode_regret": sums(_divided(earned[1] - earned[0], each), ran),
+    }
+    if out.error.shape[0]:
+        scaled = jnp.clip(out.error, 0, _MAX_ERROR).astype(jnp.float64) * (1 << _ERROR_BITS)
+        found["error"] = sums(jnp.round(scaled).astype(jnp.int64), ran[:, None])
+    return total, found
+
+
+def _divided(values: Array, by: Array) -> Array:
+    """values / by, rounded; both below 2^52."""
+    return jnp.round(values.astype(jnp.float64) / by.astype(jnp.float64)).astype(jnp.int64)
+
+
+@jax.jit
+def _products(totals: list[Array], count: Array, horizon: Array) -> tuple[Array, Array, Array]:
+    """Sums over trials of all policies' totals, (size,), and of their products in two halves,
+    (size, size)."""
+    there = jnp.arange(totals[0].size) < count
+    ends = jnp.stack([jnp.where(there, _shortened(x, horizon), 0) for x in totals])
+    products = ends[:, None] * ends
+    high, low = products >> _HALF, products & ((1 << _HALF) - 1)
+    return ends.sum(-1), high.sum(-1), low.sum(-1)
+
+
 class Batch(NamedTuple):
     """A batch reduced to what the tallies take."""
 
     n_trials: int
-    means: Floats  # (policies + 1, trials) average rewards
-    sizes: dict[str, tuple[int, int, int]]  # slots, a bound on episodes, arms
-    parts: dict[str, dict[str, Summary]]  # by policy and by attribute of Tally
+    joint: tuple[Ints, Ints, Ints]  # see CoMoments
+    parts: dict[str, dict[str, Sums]]  # by policy and by attribute of Tally
 
 
-def reduce_batch(outcomes: dict[str, Outcome], n_agents: int, count: int) -> Batch:
-    """Moments of the first `count` trials of a batch; the reference comes last, as
-    REFERENCE_KEY."""
-    horizon = next(iter(outcomes.values())).rewards.shape[0]
-    last = horizon - final_slots(horizon)
-    totals = {}
-    parts: dict[str, dict[str, Summary]] = {}
-    for name, out in outcomes.items():
-        rewards = np.asarray(out.rewards)[:, :count] / np.float64(n_agents)
-        total = np.zeros((horizon + 1, count))  # earned before each slot, and in all
-        np.cumsum(rewards, axis=0, out=total[1:])
-        totals[name] = total
-        parts[name] = {"reward": summary(rewards)}
-    against = totals[REFERENCE_KEY]
-    del parts[REFERENCE_KEY]
-    for name, part in parts.items():
-        out, total = outcomes[name], totals[name]
-        behind = against - total
-        part["regret"] = summary(behind[1:])
-        part["final"] = summary((total[-1] - total[last]) / (horizon - last))
-        episodes = np.asarray(out.episodes)[:count]
-        part["episodes"] = summary(episodes.astype(np.float64))
-        lengths = np.asarray(out.lengths)[: episodes.max(), :count]  # 0 past the last episode
-        ends = np.cumsum(lengths, axis=0)
-        starts = ends - lengths
-        lasted = np.where(lengths > 0, lengths, np.nan)
-        part["length"] = summary(lasted)
-        for key, series in (("episode_reward", total), ("episode_regret", behind)):
-            earned = np.take_along_axis(series, ends, 0) - np.take_along_axis(series, starts, 0)
-            part[key] = summary(earned / lasted)
-        if out.error.shape[0]:
-            error = np.asarray(out.error)[: episodes.max(), :, :count].astype(np.float64)
-            part["error"] = summary(np.where(lengths[:, None] > 0, error, np.nan))
-    means = np.stack([total[-1] / horizon for total in totals.values()])
-    sizes = {n: (horizon, o.lengths.shape[0], o.error.shape[1]) for n, o in outcomes.items()}
-    return Batch(count, means, sizes, parts)
+def reduce_batch(outcomes: Mapping[str, Outcome], units: Units, count: int) -> Batch:
+    """Sums over the first `count` trials of a batch; the reference comes last, as REFERENCE_KEY."""
+    with wide():
+        scale, first = jnp.float64(units.scale), jnp.int64(count)
+        against = _totals(outcomes[REFERENCE_KEY].rewards, scale)
+        totals, parts = [], {}
+        for name, out in outcomes.items():
+            if name != REFERENCE_KEY:
+                total, parts[name] = _sums_of(out, against, scale, first)
+                totals.append(total)
+        bits = jnp.int64(shift(units.horizon))
+        joint = _products([*totals, against[-1]], first, bits)
+        fetched = jax.device_get((joint, parts))
+    return Batch(count, *fetched)
 
 
-@dataclass
 class Simulated:
     """What `simulate` returns: tallies by policy, and the policies' joint moments."""
 
-    n_trials: int
-    tallies: dict[str, Tally]
-    means: CoMoments  # average rewards of the policies in order, then of the reference
-    interrupted: bool = False
+    def __init__(self, units: Units, size: int) -> None:
+        self.n_trials = 0
+        self.tallies: dict[str, Tally] = {}
+        self.means = CoMoments(size, units.mean)  # of the policies in order, then of the reference
+        self.interrupted = False
+        self._units = units
 
     def add(self, batch: Batch) -> None:
         """One more batch."""
         for name, part in batch.parts.items():
-            if name not in self.tallies:
-                self.tallies[name] = Tally(*batch.sizes[name])
-            for key, blocks in part.items():
-                getattr(self.tallies[name], key).add(blocks)
-        self.means.add(batch.means)
+            tally = self.tallies.setdefault(name, Tally(self._units))
+            for key, more in part.items():
+                getattr(tally, key).add(more)
+        self.means.add(batch.n_trials, *batch.joint)
         self.n_trials += batch.n_trials
