@@ -1,108 +1,160 @@
-"""Means and standard errors added up block by block, against NumPy on all the data at once."""
+"""Sums of batches of trials, against NumPy on all the data at once."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.engine.tally import BLOCK, CoMoments, Moments, summary
+from rmab.engine.setting import Outcome
+from rmab.engine.tally import (
+    REFERENCE_KEY,
+    Simulated,
+    Units,
+    final_slots,
+    reduce_batch,
+)
 
-TRIALS = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK, 5 * BLOCK + 7]
+HORIZON, ARMS, MOST, AGENTS = 30, 3, 7, 2
+UNITS = Units(2.0**28, HORIZON, AGENTS)
 
 
-def some_data(n_trials: int, *, missing: float = 0.0) -> np.ndarray:
-    """(6, 3, trials) far from zero, so that naive sums of squares would lose digits."""
-    rng = np.random.default_rng(n_trials)
-    data = 1e4 + rng.normal(size=(6, 3, n_trials)) * np.arange(1, 19).reshape(6, 3, 1)
-    data[rng.random(data.shape) < missing] = np.nan
-    return data
+def outcome(rng, n_trials: int, paid: float = 1.0) -> Outcome:
+    """Trials that nothing played: rewards, and episodes of many lengths."""
+    rewards = (paid * (1 + 0.2 * rng.normal(size=(HORIZON, n_trials)))).astype(np.float32)
+    lengths = np.zeros((MOST, n_trials), np.int32)
+    for trial in range(n_trials):
+        number = int(rng.integers(1, MOST + 1))
+        cuts = np.sort(rng.choice(np.arange(1, HORIZON), number - 1, replace=False))
+        lengths[:number, trial] = np.diff([0, *cuts, HORIZON])
+    error = rng.random((MOST, ARMS, n_trials)).astype(np.float32)
+    return Outcome(rewards, (lengths > 0).sum(0), lengths, error)
 
 
-def moments_of(data: np.ndarray, *batches: int) -> Moments:
-    """Added in batches of these sizes by turns."""
-    result = Moments(*data.shape[:-1])
+def some(n_trials: int, seed: int = 0) -> dict[str, Outcome]:
+    rng = np.random.default_rng([seed, n_trials])
+    return {name: outcome(rng, n_trials) for name in ("one", "two", REFERENCE_KEY)}
+
+
+def added(outcomes: dict[str, Outcome], *batches: int) -> Simulated:
+    """In batches of these sizes by turns; the last trials of a batch are left out of it."""
+    found = Simulated(UNITS, len(outcomes))
+    n_trials = outcomes[REFERENCE_KEY].rewards.shape[-1]
     start = turn = 0
-    while start < data.shape[-1]:
-        size = batches[turn % len(batches)]
-        result.add(summary(data[..., start : start + size]))
+    while start < n_trials:
+        size = min(batches[turn % len(batches)], n_trials - start)
+        part = {
+            name: Outcome(*(jnp.asarray(x[..., start : start + size + 5]) for x in out))
+            for name, out in outcomes.items()
+        }
+        found.add(reduce_batch(part, UNITS, size))
         start, turn = start + size, turn + 1
-    return result
+    return found
 
 
-@pytest.mark.parametrize("missing", [0.0, 0.3, 0.97], ids=["whole", "gaps", "sparse"])
-@pytest.mark.parametrize("n_trials", TRIALS)
-def test_moments_are_those_of_all_the_data(n_trials, missing):
-    data = some_data(n_trials, missing=missing)
-    got = moments_of(data, 2 * BLOCK)
-    count = (~np.isnan(data)).sum(-1)
-    np.testing.assert_array_equal(got.count, count)
-    for place in np.ndindex(count.shape):
-        there = data[place][~np.isnan(data[place])]
-        if there.size:
-            assert got.mean[place] == pytest.approx(there.mean(), rel=1e-13)
-        if there.size > 1:
-            error = there.std(ddof=1) / np.sqrt(there.size)
-            assert got.se[place] == pytest.approx(error, rel=1e-9)
-        else:
-            assert np.isnan(got.se[place])
+def direct(outcomes: dict[str, Outcome], name: str) -> dict[str, np.ndarray]:
+    """Every quantity of every trial, NaN where there is none."""
+    out, reference = outcomes[name], outcomes[REFERENCE_KEY]
+    rewards, others = (x.rewards.astype(np.float64) / AGENTS for x in (out, reference))
+    total, behind = np.cumsum(rewards, 0), np.cumsum(others - rewards, 0)
+    lengths = np.where(out.lengths > 0, out.lengths, np.nan)
+    shape = lengths.shape
+    by_episode = {
+        "episode_reward": np.full(shape, np.nan),
+        "episode_regret": np.full(shape, np.nan),
+    }
+    for trial in range(shape[1]):
+        ends = np.cumsum(out.lengths[:, trial])
+        for place in range(int(out.episodes[trial])):
+            slots = slice(ends[place] - out.lengths[place, trial], ends[place])
+            own, other = (x[slots, trial].mean() for x in (rewards, others))
+            by_episode["episode_reward"][place, trial] = own
+            by_episode["episode_regret"][place, trial] = other - own
+    return by_episode | {
+        "reward": rewards,
+        "regret": behind,
+        "final": (total[-1] - total[-final_slots(HORIZON) - 1]) / final_slots(HORIZON),
+        "episodes": out.episodes.astype(np.float64),
+        "length": lengths,
+        "error": np.where(np.isnan(lengths)[:, None], np.nan, out.error),
+    }
 
 
-@pytest.mark.parametrize("missing", [0.0, 0.02, 0.3], ids=["whole", "a-few-gaps", "gaps"])
-def test_moments_do_not_depend_on_batches(missing):
-    data = some_data(20 * BLOCK + 5, missing=missing)
-    whole = moments_of(data, data.shape[-1])
-    for batches in ([BLOCK], [2 * BLOCK], [3 * BLOCK], [BLOCK, 4 * BLOCK, 2 * BLOCK]):
-        parts = moments_of(data, *batches)
-        for name in ("count", "mean", "se"):
-            np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
+@pytest.mark.parametrize("n_trials", [1, 2, 31, 100])
+def test_moments_are_those_of_all_the_data(n_trials):
+    outcomes = some(n_trials)
+    found = added(outcomes, 32)
+    assert found.n_trials == n_trials
+    for name in ("one", "two"):
+        for key, data in direct(outcomes, name).items():
+            moments, there = getattr(found.tallies[name], key), ~np.isnan(data)
+            count = there.sum(-1)
+            np.testing.assert_array_equal(moments.count, count, key)
+            for place in np.ndindex(count.shape):
+                values = data[place][there[place]]
+                if values.size:
+                    assert moments.mean[place] == pytest.approx(values.mean(), abs=1e-7), key
+                if values.size > 1:
+                    error = values.std(ddof=1) / np.sqrt(values.size)
+                    assert moments.se[place] == pytest.approx(error, rel=1e-6, abs=1e-7), key
+                else:
+                    assert np.isnan(moments.se[place])
 
 
-def test_batches_with_fewer_rows_fill_the_first_rows():
-    """A batch whose longest trial has four episodes says nothing about the fifth."""
-    data = some_data(3 * BLOCK)
-    data[4:, :, :BLOCK] = np.nan
-    data[5:, :, 2 * BLOCK :] = np.nan
-    short = Moments(6, 3)
-    for rows, start in ((4, 0), (6, BLOCK), (5, 2 * BLOCK)):
-        short.add(summary(data[:rows, :, start : start + BLOCK]))
-    whole = moments_of(data, 3 * BLOCK)
-    for name in ("count", "mean", "se"):
-        np.testing.assert_array_equal(getattr(short, name), getattr(whole, name))
-    assert short.count[:, 0].tolist() == [96, 96, 96, 96, 64, 32]
+def test_nothing_depends_on_batches():
+    outcomes = some(203)
+    whole = added(outcomes, 203)
+    for batches in ([1], [32], [64, 7, 100]):
+        parts = added(outcomes, *batches)
+        np.testing.assert_array_equal(parts.means.mean, whole.means.mean)
+        np.testing.assert_array_equal(parts.means.covariance, whole.means.covariance)
+        for name, tally in whole.tallies.items():
+            for key, moments in vars(tally).items():
+                other = getattr(parts.tallies[name], key)
+                for what in ("count", "mean", "se"):
+                    np.testing.assert_array_equal(getattr(other, what), getattr(moments, what))
 
 
-def test_moments_of_one_number_per_trial():
-    data = some_data(100)[0, 0]
-    got = Moments()
-    got.add(summary(data))
-    assert got.mean == pytest.approx(data.mean(), rel=1e-14)
-    assert got.se == pytest.approx(data.std(ddof=1) / 10, rel=1e-10)
+def test_covariance_of_means_alone_and_in_company():
+    outcomes = some(60)
+    found = added(outcomes, 32)
+    data = np.stack([out.rewards.mean(0) / AGENTS for out in outcomes.values()]).astype(np.float64)
+    np.testing.assert_allclose(found.means.mean, data.mean(1), rtol=1e-7)
+    np.testing.assert_allclose(found.means.covariance, np.cov(data) / 60, rtol=1e-5, atol=1e-10)
+    alone = added({name: outcomes[name] for name in ("two", REFERENCE_KEY)}, 32)
+    np.testing.assert_array_equal(alone.means.mean, found.means.mean[1:])
+    np.testing.assert_array_equal(alone.means.covariance, found.means.covariance[1:, 1:])
+    assert np.isnan(added(some(1), 1).means.covariance).all()
 
 
-@pytest.mark.parametrize("n_trials", TRIALS[1:])
-def test_covariance_of_means(n_trials):
-    data = some_data(n_trials)[0] + some_data(n_trials)[1, :1]  # three that go together
-    got = CoMoments(3)
-    got.add(data)
-    np.testing.assert_allclose(got.mean, data.mean(1), rtol=1e-13)
-    np.testing.assert_allclose(got.covariance, np.cov(data) / n_trials, rtol=1e-8)
+def test_constant_rewards_have_no_spread():
+    rng = np.random.default_rng(1)
+    outcomes = {name: outcome(rng, 50) for name in ("one", REFERENCE_KEY)}
+    for out in outcomes.values():
+        out.rewards[:] = 1 / 3
+    found = added(outcomes, 32)
+    assert not found.tallies["one"].reward.se.any()
+    assert not found.tallies["one"].regret.se.any()
+    assert not found.means.covariance.any()
 
 
-def test_covariance_does_not_depend_on_batches_or_company():
-    data = some_data(10 * BLOCK + 3).reshape(18, -1)
-    whole = CoMoments(18)
-    whole.add(data)
-    parts = CoMoments(18)
-    for start in range(0, data.shape[1], 2 * BLOCK):
-        parts.add(data[:, start : start + 2 * BLOCK])
-    np.testing.assert_array_equal(parts.mean, whole.mean)
-    np.testing.assert_array_equal(parts.covariance, whole.covariance)
-    for some in ([3], [0, 17], [2, 5, 7], list(range(9)), list(range(1, 14))):
-        alone = CoMoments(len(some))
-        alone.add(data[some])
-        np.testing.assert_array_equal(alone.mean, whole.mean[some])
-        np.testing.assert_array_equal(alone.covariance, whole.covariance[np.ix_(some, some)])
+@pytest.mark.parametrize("largest", [1e-6, 0.7, 1.0, 3.0, 1e9])
+def test_units_are_fine_and_the_largest_reward_fits(largest):
+    """What a slot pays has 29 bits at least, and whole studies of extremes do not overflow."""
+    units = Units(2.0, HORIZON, AGENTS).of(_Sizes(), largest)
+    assert 2**29 < largest * units.scale <= 2**30
+    high = np.full((HORIZON, 64), largest, np.float32)
+    lengths = np.full((1, 64), HORIZON, np.int32)
+    none = np.zeros((0, ARMS, 64), np.float32)
+    outcomes = {
+        "least": Outcome(-high, np.ones(64, np.int32), lengths, none),
+        REFERENCE_KEY: Outcome(high, np.ones(64, np.int32), lengths, none),
+    }
+    found = Simulated(units, 2)
+    found.add(reduce_batch(outcomes, units, 64))
+    one = found.tallies["least"]
+    assert one.regret.mean[-1] == pytest.approx(2 * HORIZON * largest / AGENTS, rel=1e-7)
+    assert one.regret.se[-1] == one.episode_regret.se[0] == 0
+    assert found.means.mean == pytest.approx([-largest / AGENTS, largest / AGENTS], rel=1e-7)
 
 
-def test_one_trial_has_no_covariance():
-    got = CoMoments(2)
-    got.add(np.ones((2, 1)))
-    assert np.isnan(got.covariance).all()
+class _Sizes:
+    horizon, n_agents = HORIZON, AGENTS
