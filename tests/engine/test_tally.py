@@ -1,5 +1,7 @@
 """Sums of batches of trials, against NumPy on all the data at once."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,24 +19,29 @@ HORIZON, ARMS, MOST, AGENTS = 30, 3, 7, 2
 UNITS = Units(2.0**28, HORIZON, AGENTS)
 
 
-def outcome(rng, n_trials: int, paid: float = 1.0) -> Outcome:
+def arrays(*given: Any) -> Any:
+    """An outcome of NumPy's arrays."""
+    return Outcome(*given)
+
+
+def outcome(rng, n_trials: int) -> Any:
     """Trials that nothing played: rewards, and episodes of many lengths."""
-    rewards = (paid * (1 + 0.2 * rng.normal(size=(HORIZON, n_trials)))).astype(np.float32)
+    rewards = (1 + 0.2 * rng.normal(size=(HORIZON, n_trials))).astype(np.float32)
     lengths = np.zeros((MOST, n_trials), np.int32)
     for trial in range(n_trials):
         number = int(rng.integers(1, MOST + 1))
         cuts = np.sort(rng.choice(np.arange(1, HORIZON), number - 1, replace=False))
         lengths[:number, trial] = np.diff([0, *cuts, HORIZON])
     error = rng.random((MOST, ARMS, n_trials)).astype(np.float32)
-    return Outcome(rewards, (lengths > 0).sum(0), lengths, error)
+    return arrays(rewards, (lengths > 0).sum(0), lengths, error)
 
 
-def some(n_trials: int, seed: int = 0) -> dict[str, Outcome]:
+def some(n_trials: int, seed: int = 0) -> dict[str, Any]:
     rng = np.random.default_rng([seed, n_trials])
     return {name: outcome(rng, n_trials) for name in ("one", "two", REFERENCE_KEY)}
 
 
-def added(outcomes: dict[str, Outcome], *batches: int) -> Simulated:
+def added(outcomes: dict[str, Any], *batches: int) -> Simulated:
     """In batches of these sizes by turns; the last trials of a batch are left out of it."""
     found = Simulated(UNITS, len(outcomes))
     n_trials = outcomes[REFERENCE_KEY].rewards.shape[-1]
@@ -50,7 +57,7 @@ def added(outcomes: dict[str, Outcome], *batches: int) -> Simulated:
     return found
 
 
-def direct(outcomes: dict[str, Outcome], name: str) -> dict[str, np.ndarray]:
+def direct(outcomes: dict[str, Any], name: str) -> dict[str, np.ndarray]:
     """Every quantity of every trial, NaN where there is none."""
     out, reference = outcomes[name], outcomes[REFERENCE_KEY]
     rewards, others = (x.rewards.astype(np.float64) / AGENTS for x in (out, reference))
@@ -139,14 +146,14 @@ def test_constant_rewards_have_no_spread():
 @pytest.mark.parametrize("largest", [1e-6, 0.7, 1.0, 3.0, 1e9])
 def test_units_are_fine_and_the_largest_reward_fits(largest):
     """What a slot pays has 29 bits at least, and whole studies of extremes do not overflow."""
-    units = Units(2.0, HORIZON, AGENTS).of(_Sizes(), largest)
+    units = Units.of(HORIZON, AGENTS, largest)
     assert 2**29 < largest * units.scale <= 2**30
     high = np.full((HORIZON, 64), largest, np.float32)
     lengths = np.full((1, 64), HORIZON, np.int32)
     none = np.zeros((0, ARMS, 64), np.float32)
     outcomes = {
-        "least": Outcome(-high, np.ones(64, np.int32), lengths, none),
-        REFERENCE_KEY: Outcome(high, np.ones(64, np.int32), lengths, none),
+        "least": arrays(-high, np.ones(64, np.int32), lengths, none),
+        REFERENCE_KEY: arrays(high, np.ones(64, np.int32), lengths, none),
     }
     found = Simulated(units, 2)
     found.add(reduce_batch(outcomes, units, 64))
@@ -154,7 +161,3 @@ def test_units_are_fine_and_the_largest_reward_fits(largest):
     assert one.regret.mean[-1] == pytest.approx(2 * HORIZON * largest / AGENTS, rel=1e-7)
     assert one.regret.se[-1] == one.episode_regret.se[0] == 0
     assert found.means.mean == pytest.approx([-largest / AGENTS, largest / AGENTS], rel=1e-7)
-
-
-class _Sizes:
-    horizon, n_agents = HORIZON, AGENTS

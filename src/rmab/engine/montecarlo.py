@@ -158,8 +158,8 @@ def _units(trials: Trials) -> Units:
     """Of rewards, from the most that a slot may pay all agents."""
     arms = trials.arms
     active, passive = (float(np.abs(x).max()) for x in (arms.reward_active, arms.reward_passive))
-    largest = trials.setting.n_agents * (trials.plays * active + len(arms) * passive)
-    return Units.of(trials.setting, largest)
+    horizon, n_agents = trials.setting.horizon, trials.setting.n_agents
+    return Units.of(horizon, n_agents, n_agents * (trials.plays * active + len(arms) * passive))
 
 
 def _run_batches(

@@ -1,9 +1,9 @@
 """What trials came to: sums over trials, made where the trials are.
 
 A batch's rewards, episodes and errors become whole numbers, and what leaves the device are sums of
-these and of their squares. Sums of whole numbers are exact in any order, so results do not depend on
-how trials were batched, on threads, or on what else was run, to the last bit; and what is fetched
-does not grow with the trials.
+these and of their squares. Sums of whole numbers are exact in any order, so results do not depend
+on how trials were batched, on threads, or on what else was run, to the last bit; and what is
+fetched does not grow with the trials.
 
 A quantity is v = unit * n with a whole number |n| < 2^31, where the unit is a billionth, or less,
 of the largest value that is possible. Squares are summed in two halves of 31 bits: 2^32 trials fit.
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array, lax
 
-from rmab.engine.setting import Outcome, Setting
+from rmab.engine.setting import Outcome
 
 __all__ = [
     "BLOCK",
@@ -92,9 +92,9 @@ class Moments:
         return self._sums
 
     @property
-    def count(self) -> Ints:
+    def count(self) -> Floats:
         """How many trials gave a value."""
-        return np.asarray(self._known().count)
+        return np.asarray(self._known().count, np.float64)
 
     @property
     def mean(self) -> Floats:
@@ -108,7 +108,7 @@ class Moments:
         # n sum of squares - square of sum, exactly: n (n - 1) times the variance
         spread = np.asarray(count * (high * (1 << _HALF) + low) - total**2, np.float64)
         many = self.count > 1
-        n = np.where(many, self.count, 2).astype(np.float64)
+        n = np.where(many, self.count, 2)
         return np.where(many, np.sqrt(spread / (n - 1)) / n * self._unit, np.nan)
 
 
@@ -178,10 +178,10 @@ class Units:
     n_agents: int
 
     @classmethod
-    def of(cls, setting: Setting, largest: float) -> Units:
+    def of(cls, horizon: int, n_agents: int, largest: float) -> Units:
         """largest: a bound on the reward of all agents in a slot."""
         bits = _BITS - (int(np.ceil(np.log2(largest))) if largest > 0 else 0)
-        return cls(2.0**bits, setting.horizon, setting.n_agents)
+        return cls(2.0**bits, horizon, n_agents)
 
     @property
     def slot(self) -> float:
@@ -210,7 +210,7 @@ def shift(slots: int) -> int:
 
 def _shortened(values: Array, bits: int | Array) -> Array:
     """values / 2^bits, rounded."""
-    return (values + ((jnp.int64(1) << bits) >> 1)) >> bits
+    return jnp.right_shift(values + jnp.right_shift(jnp.left_shift(jnp.int64(1), bits), 1), bits)
 
 
 def _paid(rewards: Array, scale: Array) -> Array:
