@@ -61,6 +61,11 @@ def test_counts_of_federations_that_differ_in_what_they_mean_are_told_apart(tmp_
         ('"fedtswi"', '"whittle"', "policy: unknown 'whittle'; known are fedtswi, "),
         ('"linear"', '"weekly"', "schedule: unknown 'weekly'"),
         ("deadline = 30", "deadline = 0", "deadline must be a number of seconds above 0"),
+        ("seed = 0", "slot_seconds = -1", "slot_seconds must be 0 for no limit, or from 1e-9"),
+        ("seed = 0", "slot_seconds = 1e-300", "slot_seconds must be 0 for no limit"),
+        ("seed = 0", "slot_seconds = nan", "slot_seconds must be 0 for no limit"),
+        ("seed = 0", "cap = 0.5", "cap must be a number from 1 to 1e"),
+        ("seed = 0", "cap = true", "cap must be a number from 1"),
         ("seed = 0", "seed = -1", "seed must be a whole number from 0"),
         ("seed = 0", "speed = 0", "unknown key 'speed'; known are name, "),
         (

@@ -77,14 +77,15 @@ def add_commands(command: Commands) -> None:
     revoke = command(
         "revoke",
         _revoke,
-        "take an agent's credential back; what it gave stays",
-        "  rmab revoke spectrum.toml radio-1",
+        "take an agent's credential back; what it gave stays, unless --forget",
+        "  rmab revoke spectrum.toml radio-1\n  rmab revoke spectrum.toml radio-1 --forget",
     )
     agents = command(
         "agents",
         _agents,
-        "list agents and admins",
+        "list agents and admins, or forget what one gave",
         "  rmab agents spectrum.toml\n"
+        "  rmab agents spectrum.toml --forget radio-1\n"
         "  rmab agents https://server:8443 --token-file admin.token --json",
     )
     for each in (enroll, revoke, agents):
@@ -97,6 +98,14 @@ def add_commands(command: Commands) -> None:
         each.add_argument("--ca", metavar="F", help="with a URL: certificates to trust, PEM")
     for each in (enroll, revoke):
         each.add_argument("name", metavar="NAME", help="the agent's name")
+    revoke.add_argument(
+        "--forget", action="store_true", help="take all that it gave out of the counts, for good"
+    )
+    agents.add_argument(
+        "--forget",
+        metavar="NAME",
+        help="take all that this agent gave out of the counts, for good, instead of listing",
+    )
     enroll.add_argument("--admin", action="store_true", help="an admin's credential instead")
     for each in (server, enroll, revoke, agents):
         each.add_argument(
@@ -192,13 +201,48 @@ def _revoke(options: argparse.Namespace) -> int:
     from rmab.service.admin import check_name
 
     name = check_name(options.name)
+    given = None
     with _admin(options) as admin:
-        admin.revoke(name)
-    print(json.dumps({"name": name, "revoked": True}) if options.json else f"{name} is revoked")
+        # Whose credential is revoked already may still be forgotten.
+        if not (options.forget and _is_revoked(admin, name)):
+            admin.revoke(name)
+        if options.forget:
+            given = admin.forget(name)
+    if options.json:
+        forgotten = {} if given is None else {"forgotten": True, **given}
+        print(json.dumps({"name": name, "revoked": True, **forgotten}))
+    else:
+        print(f"{name} is revoked" if given is None else f"{name} is revoked and {_told(given)}")
+    return DONE
+
+
+def _is_revoked(admin: Admin, name: str) -> bool:
+    return any(row["name"] == name and row["revoked"] is not None for row in admin.agents())
+
+
+def _told(given: dict[str, Any]) -> str:
+    """What was forgotten, in words."""
+    if not given["incarnations"]:
+        return "forgotten; it had given nothing"
+    return f"forgotten (uploads: {given['uploads']}, slots: {given['slots']})"
+
+
+def _forget(options: argparse.Namespace) -> int:
+    from rmab.service.admin import check_name
+
+    name = check_name(options.forget)
+    with _admin(options) as admin:
+        given = admin.forget(name)
+    if options.json:
+        print(json.dumps({"name": name, "forgotten": True, **given}))
+    else:
+        print(f"{name} is {_told(given)}")
     return DONE
 
 
 def _agents(options: argparse.Namespace) -> int:
+    if options.forget is not None:
+        return _forget(options)
     with _admin(options) as admin:
         found = admin.agents()
     if options.json:
@@ -209,11 +253,14 @@ def _agents(options: argparse.Namespace) -> int:
 
 
 def _agents_table(found: list[dict[str, Any]]) -> str:
-    rows = [["name", "role", "enrolled", "last seen", "uploads", "revoked"]]
+    rows = [["name", "role", "enrolled", "last seen", "uploads", "outlier", "revoked"]]
     for agent in found:
         times = [_when(agent[key]) for key in ("enrolled", "last_seen", "revoked")]
-        uploads = "" if agent["role"] == "admin" else str(agent["uploads"])
-        rows.append([agent["name"], agent["role"], times[0], times[1], uploads, times[2]])
+        of_agent = ["", ""]
+        if agent["role"] == "agent":
+            score = agent.get("outlier")  # an older server has none
+            of_agent = [str(agent["uploads"]), "-" if score is None else f"{score:.1f}"]
+        rows.append([agent["name"], agent["role"], *times[:2], *of_agent, times[2]])
     return columns(rows)
 
 

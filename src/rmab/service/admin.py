@@ -1,4 +1,4 @@
-"""Enrolling, revoking and listing agents: on the database, or over HTTP as an admin.
+"""Enrolling, revoking, forgetting and listing agents: on the database, or over HTTP as an admin.
 
 On the database it is enough to be able to open it, whether a server runs or not. Over HTTP an
 admin's credential is needed; an agent's is refused by the server. Tokens travel over TLS, or to
@@ -31,6 +31,9 @@ class Admin(Protocol):
 
     def revoke(self, name: str) -> None:
         """Take a credential back."""
+
+    def forget(self, name: str) -> dict[str, Any]:
+        """Take all counts of an agent out, for good; how many uploads and slots that were."""
 
     def agents(self) -> list[dict[str, Any]]:
         """All that were ever enrolled."""
@@ -71,6 +74,7 @@ class DatabaseAdmin:
     def __init__(self, federation: Federation, database: str) -> None:
         from rmab.service.store.store import open_store
 
+        self._federation = federation
         self._store = open_store(database, federation)
 
     def __enter__(self) -> DatabaseAdmin:
@@ -90,9 +94,19 @@ class DatabaseAdmin:
         if not self._store.revoke(name, time.time()):
             raise FederationError(f"{name} has no credential to revoke")
 
+    def forget(self, name: str) -> dict[str, Any]:
+        """Take all counts of an agent out, for good; how many uploads and slots that were."""
+        done = self._store.erase(name, time.time())
+        if done is None:
+            raise FederationError(f"no agent {name} was ever enrolled")
+        return done.to_table()
+
     def agents(self) -> list[dict[str, Any]]:
         """All that were ever enrolled."""
-        return [row.to_table() for row in self._store.agents()]
+        from rmab.federation.outliers import scores_by_name
+
+        scores = scores_by_name(self._store.counts_by_agent(), self._federation.shape)
+        return [{**row.to_table(), "outlier": scores.get(row.name)} for row in self._store.agents()]
 
 
 class HttpAdmin:
@@ -141,6 +155,10 @@ class HttpAdmin:
     def revoke(self, name: str) -> None:
         """Take a credential back."""
         self._ask("DELETE", f"/v1/agents/{name}", 204)
+
+    def forget(self, name: str) -> dict[str, Any]:
+        """Take all counts of an agent out, for good; how many uploads and slots that were."""
+        return self._ask("DELETE", f"/v1/agents/{name}/counts", 200)
 
     def agents(self) -> list[dict[str, Any]]:
         """All that were ever enrolled."""

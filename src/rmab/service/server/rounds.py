@@ -7,7 +7,8 @@ the writer's thread (`rmab.service.store.writer`); plans, one after another in t
     closing  when the round is due (`rmab.federation.rounds`), one task takes the merged counts,
              has the next round planned from them, and closes one and opens the other in one
              transaction. Until that is committed the old round stays open, and a plan or a commit
-             that fails is tried again.
+             that fails is tried again. Where counts of an agent were taken out meanwhile, it is
+             planned once more: no round opens with them.
     restart  the open round is in the database with its plan and the counts it was made from. It
              goes on as it was; JAX is not loaded until a round must be planned.
 
@@ -41,7 +42,14 @@ from rmab.service.server.planning import (
 )
 from rmab.service.server.telemetry import Log, Metrics
 from rmab.service.store.credentials import Sighting
-from rmab.service.store.store import AgentRow, OpenRound, Store, claimed_store
+from rmab.service.store.store import (
+    AgentRow,
+    Erased,
+    Erasure,
+    OpenRound,
+    Store,
+    claimed_store,
+)
 from rmab.service.store.uploads import Totals
 from rmab.service.store.writer import Jobs
 
@@ -128,6 +136,7 @@ class Rounds:
             ),
         )
         self._log("info", "round open", round=found.number, limit=found.limit)
+        await self.audit()
         self._tasks.start(self.presence.keep_writing(self.limits.sightings_seconds))
         self._consider()
 
@@ -135,7 +144,7 @@ class Rounds:
         return claimed_store(self._database, self.federation, self.limits.store)
 
     async def _first_round(self) -> tuple[OpenRound, Plan]:
-        counted, _ = await self.jobs.run(self._counted)
+        counted, *_ = await self.jobs.run(self._counted)
         opened, plan = await self._draft(1, first_limit(self.federation.schedule), counted)
         await self.jobs.run(lambda store: store.open_round(opened))
         return opened, plan
@@ -207,6 +216,12 @@ class Rounds:
         self.leave(name)
         self.changes += 1
 
+    async def audit(self) -> None:
+        """Log what was taken out of the counts, here or by another process."""
+        for erasure in await self.jobs.run(lambda store: store.audit()):
+            self._log("warning", "forgotten", agent=erasure.agent, **_audited(erasure))
+            self.changes += 1
+
     # ---------------------------------------------------------------------------------- rounds
 
     def _enter(self, opened: OpenRound, plan: Plan | None, coordinator: Coordinator) -> None:
@@ -261,28 +276,40 @@ class Rounds:
 
     async def _advance(self, reason: str) -> None:
         """Close the open round and open the next."""
+        while not await self._advanced(reason):
+            pass
+
+    async def _advanced(self, reason: str) -> bool:
+        """Close the open round and open the next, unless counts were taken out meanwhile."""
         closing = self.opened
         number = closing.number + 1
-        counted, totals = await self.jobs.run(self._counted)
+        counted, totals, erased = await self.jobs.run(self._counted)
         # The limit is of what was reported until now; who reports while the plan is made is
         # awaited in the next round all the same.
         limit = self._coordinator.next(self.federation.schedule).limit
         opened, plan = await self._draft(number, limit, counted)
-        slots = totals.slots - self._slots_before
-        reward = self._mean_reward(counted.merged, closing.merged, slots)
+        # What was taken out has been brought all the same, and some of it in this round.
+        brought = totals.slots + erased.slots
+        slots = brought - self._slots_before
+        reward = self._mean_reward(counted.merged, closing.merged, slots, erased.paid)
         reports, now = self.reports, self.clock()
 
-        def commit(store: Store) -> set[str]:
+        def commit(store: Store) -> set[str] | None:
+            if store.last_erasure() != erased.last:
+                return None
             store.close_round(closing.number, now, reason, reports, slots, reward)
             store.open_round(opened)
             return {row.name for row in store.agents() if row.revoked is not None}
 
         # Who was revoked by another process, and has asked for nothing since, is found here.
-        for name in await self.jobs.run(commit) & (self.polls.names | self._coordinator.awaited):
+        revoked = await self.jobs.run(commit)
+        if revoked is None:
+            return False
+        for name in revoked & (self.polls.names | self._coordinator.awaited):
             self.forget(name)
         following = self._coordinator.next(self.federation.schedule)
         coordinator = Coordinator(number, opened.limit, self.federation.deadline, following.awaited)
-        self._slots_before = totals.slots
+        self._slots_before = brought
         self._metrics.rounds_closed.labels(reason).inc()
         self._log(
             "info",
@@ -295,11 +322,14 @@ class Rounds:
         )
         self._enter(opened, plan, coordinator)
         self._log("info", "round open", round=number, limit=opened.limit)
+        await self.audit()
+        return True
 
-    def _counted(self, store: Store) -> tuple[Counted, Totals]:
+    def _counted(self, store: Store) -> tuple[Counted, Totals, Erased]:
         """A job: all that the next plan is made from, as of one moment."""
-        by_lane = None if self.federation.shares.running else store.counts_by_lane()
-        return Counted(store.merged(), by_lane), store.totals()
+        summed = self.federation.shares.running and self.federation.cap is None
+        by_lane = None if summed else store.counts_by_lane()
+        return Counted(store.merged(), by_lane), store.totals(), store.erased()
 
     async def _draft(self, number: int, limit: int, counted: Counted) -> tuple[OpenRound, Plan]:
         """Round `number` as it would open now; limit: its slots, unless the policy sets them."""
@@ -317,11 +347,14 @@ class Rounds:
         )
         return opened, planned.plan
 
-    def _mean_reward(self, now: Merged, before: Merged, slots: int) -> float | None:
-        """Of a slot, by the visits since; None without slots."""
+    def _mean_reward(
+        self, now: Merged, before: Merged, slots: int, taken_out: float
+    ) -> float | None:
+        """Of a slot, by the visits since; None without slots. taken_out: what visits paid that are
+        before, but no longer now."""
         if slots < 1:
             return None
-        return float(((now.visits - before.visits) * self._rewards).sum()) / slots
+        return (float(((now.visits - before.visits) * self._rewards).sum()) + taken_out) / slots
 
 
 def _resumed(store: Store) -> tuple[OpenRound | None, set[str], Mapping[str, int], int]:
@@ -330,6 +363,12 @@ def _resumed(store: Store) -> tuple[OpenRound | None, set[str], Mapping[str, int
     awaited, reports = store.awaited(found.number) if found else (set(), {})
     slots = sum(row.slots or 0 for row in store.rewards(2**31 - 1))
     return found, awaited, reports, slots
+
+
+def _audited(erasure: Erasure) -> dict[str, int]:
+    """What the log has of it."""
+    found = erasure._asdict()
+    return {key: found[key] for key in ("round", "incarnations", "uploads", "slots")}
 
 
 def _visit_factor(schedule: str, agents: int) -> int | None:

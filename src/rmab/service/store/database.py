@@ -81,6 +81,10 @@ class Database(ABC):
         """Inside a transaction: nobody else may prepare tables until it ends."""
 
     @abstractmethod
+    def lock_counts(self) -> None:
+        """Inside a transaction: nobody else may take counts out, or add to them, until it ends."""
+
+    @abstractmethod
     def close(self) -> None:
         """Give back the connection and the claim."""
 
@@ -210,6 +214,9 @@ class SqliteDatabase(Database):
         }
 
     def lock_schema(self) -> None:
+        """BEGIN IMMEDIATE has done it."""
+
+    def lock_counts(self) -> None:
         """BEGIN IMMEDIATE has done it."""
 
     def close(self) -> None:

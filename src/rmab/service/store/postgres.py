@@ -45,6 +45,7 @@ _SESSION = (
 )
 _CLAIM = 0x726D6162  # "rmab": the first key of the advisory lock that is the claim
 _TABLES = _CLAIM + 1  # ... and of the one that whoever prepares tables has
+_COUNTS = _CLAIM + 2  # ... and of the one that whoever adds to counts, or takes them out, has
 
 
 class PostgresDatabase(Database):
@@ -169,6 +170,12 @@ class PostgresDatabase(Database):
         self.run(
             "SELECT pg_advisory_xact_lock(CAST(? AS INTEGER), hashtext(current_schema()))",
             (_TABLES,),
+        )
+
+    def lock_counts(self) -> None:
+        self.run(
+            "SELECT pg_advisory_xact_lock(CAST(? AS INTEGER), hashtext(current_schema()))",
+            (_COUNTS,),
         )
 
     def close(self) -> None:
