@@ -5,10 +5,10 @@ from math import comb
 
 import numpy as np
 import pytest
+from benchmarks.liar import lie
 
 from rmab.federation.messages import Shape
 from rmab.federation.outliers import _variance, outlier_scores
-from tests.federation.lying import lie
 
 SHAPE = Shape(2, (2, 2, 2, 2), 8)
 P01, P11 = [0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16]
@@ -89,7 +89,7 @@ def test_liars_stand_out_and_nobody_else_whatever_they_claim(slots, liars):
     """Though they are also among the others that everybody is held against."""
     rng = np.random.default_rng(7)
     counts = [honest(rng, 600) for _ in range(4)]
-    counts += [lie(SHAPE, slots, P11, P01).counts for _ in range(liars)]
+    counts += [lie(SHAPE, slots).counts for _ in range(liars)]
     scores = outlier_scores(np.stack(counts), SHAPE)
     assert scores[:4].max() < UNLIKELY
     assert scores[4:].min() > 12
@@ -121,5 +121,5 @@ def test_nothing_to_compare_is_no_score():
     scores = outlier_scores(counts, SHAPE)
     assert np.isnan(scores).tolist() == [False, False, True]
     # Of two that disagree both are unlike the other.
-    two = np.stack([counts[0], lie(SHAPE, 300, P11, P01).counts])
+    two = np.stack([counts[0], lie(SHAPE, 300).counts])
     assert outlier_scores(two, SHAPE).min() > 5

@@ -83,6 +83,12 @@ class Shape(NamedTuple):
         return self.gaps + 1
 
     @property
+    def exact_kinds(self) -> list[int]:
+        """Of how many kinds of pairs of each arm, the first, it is known how far they are apart:
+        all but those more than G slots apart."""
+        return [self.gaps] * self.n_arms
+
+    @property
     def n_arms(self) -> int:
         """N."""
         return len(self.states)

@@ -55,8 +55,10 @@ def outlier_scores(counts: Ints, shape: Shape) -> Floats:
     """
     M, S = counts.shape[0], counts.shape[2]
     scores = np.full(M, np.nan)
-    for arm in range(shape.n_arms if M > 1 else 0):
-        tables = counts[:, : shape.kinds - 1, :, :, arm].reshape(M, -1, S)
+    if M < 2:
+        return scores
+    for arm, kinds in enumerate(shape.exact_kinds):
+        tables = counts[:, :kinds, :, :, arm].reshape(M, -1, S)
         scores = np.fmax(scores, _of_arm(tables))
     return scores
 

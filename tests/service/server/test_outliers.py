@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from benchmarks.liar import lie
 
 from rmab.cli import main
 from rmab.model.arms import channels
 from rmab.model.simulated import SimulatedArms
 from rmab.service.server.limits import ServerLimits
 from rmab.service.store.limits import StoreLimits
-from tests.federation.lying import lie
 from tests.service.support.processes import SPECTRUM
 from tests.service.support.serving import Served, served, spectrum, until
 
@@ -30,7 +30,7 @@ def with_a_liar(live: Served) -> None:
             played = sorted(rng.permutation(4)[:2].tolist())
             agent.player.observe(played, arms.sense(played))
         assert agent.send(agent.player.upload(1)).status_code == 201
-    lies = lie(shape, 300, [0.8, 0.17, 0.9, 0.16], [0.2, 0.89, 0.1, 0.9])
+    lies = lie(shape, 300)
     assert agents[3].send(lies).status_code == 201
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import httpx
 import numpy as np
 import pytest
+from benchmarks.liar import lie
 
 from rmab.policies.plans import IndexPlan
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.status import Status
-from tests.federation.lying import lie
 from tests.service.support.serving import PATIENCE, ByHand, Flat, Planned, served, spectrum, until
 
 # ----------------------------------------------------------------------------------------- restarts
@@ -45,10 +45,7 @@ def test_an_agent_weighs_no_more_than_the_cap(tmp_path):
     federation = spectrum(cap=2, draws="per-agent")
     shape = federation.shape
     slots = {"a": 40, "b": 50, "c": 60, "liar": 10**5}
-    uploads = {
-        name: lie(shape, n, [0.5] * 4, [0.5] * 4, length=n, incarnation=f"{n:032x}")
-        for name, n in slots.items()
-    }
+    uploads = {name: lie(shape, n, length=n, incarnation=f"{n:032x}") for name, n in slots.items()}
     pairs = {name: int(upload.counts.sum()) for name, upload in uploads.items()}
     visits = {name: int(upload.visits.sum()) for name, upload in uploads.items()}
     due = sum(visits[name] for name in "abc") + visits["liar"] * 2 * pairs["b"] / pairs["liar"]

@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx
 import pytest
+from benchmarks.liar import lie
 
 from rmab.federation.config import Federation, KnownArm
 from rmab.federation.uploads import most_bytes
-from tests.federation.lying import lie
 from tests.service.support.serving import PATIENCE, ByHand, Flat, served, spectrum, until
 
 
@@ -207,7 +207,7 @@ def test_an_upload_that_is_larger_than_a_head_may_be_is_taken(tmp_path):
 def test_more_slots_than_time_allows_are_refused(live, pair):
     a, _ = pair
     shape = live.federation.shape
-    answer = a.send(lie(shape, 2**40, [0.5] * 4, [0.5] * 4))
+    answer = a.send(lie(shape, 2**40))
     assert answer.status_code == 429
     assert answer.json()["error"] == "slots"
     assert "got 1099511627776" in answer.json()["detail"]
@@ -223,6 +223,4 @@ def test_more_slots_than_time_allows_are_refused(live, pair):
 
 def test_slot_seconds_of_0_are_no_limit(tmp_path):
     with served(tmp_path, spectrum(slot_seconds=0)) as live:
-        assert (
-            live.agent("a").send(lie(live.federation.shape, 2**40, [0.5] * 4, [0.5] * 4)).is_success
-        )
+        assert live.agent("a").send(lie(live.federation.shape, 2**40)).is_success

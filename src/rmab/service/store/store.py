@@ -196,6 +196,7 @@ class Store:
         self.limits = limits
         self.credentials = Credentials(database)
         self._ledger = Ledger(database, federation.shape, limits)
+        self._shape = federation.shape
         self._rewards = federation.rewards
         self._cap = federation.cap
         self._claimed = False
@@ -426,8 +427,14 @@ class Store:
         if self._cap is None:
             return by_lane
         weights = np.ones(len(by_lane.counts))
-        sizes = by_lane.counts.sum((1, 2, 3, 4))
-        return by_lane._replace(weights=capped(weights, sizes, self._cap))
+        return by_lane._replace(weights=capped(weights, self._sizes(by_lane.counts), self._cap))
+
+    def _sizes(self, counts: Ints) -> Ints:
+        """How many pairs (L,) there are in counts (L, C, S, S, N) whose distance is known: those
+        further apart tell learners little or nothing."""
+        kinds = np.arange(counts.shape[1])[:, None] < self._shape.exact_kinds  # (C, N)
+        sizes: Ints = (counts.sum((2, 3)) * kinds).sum((1, 2))
+        return sizes
 
     def counts_by_agent(self) -> dict[str, Ints]:
         """What each agent has counted, by name; nothing where that is too much to compare."""
