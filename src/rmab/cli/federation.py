@@ -37,8 +37,10 @@ a federation file:
   reward = [0.0, 0.5, 1.0]
   (one [[arm]] table for each arm; the dynamics are learnt)
 
-further keys, above the arms: seed, draws ("shared" or "per-agent"), reference (a reward to
-  compare with on the page), horizon (fed1-ucb), [options] of the policy
+further keys, above the arms: slot_seconds (the shortest slot; no agent can claim more slots than
+  time allows), cap (no agent weighs more than so many times the median one), seed, draws
+  ("shared" or "per-agent"), reference (a reward to compare with on the page), horizon (fed1-ucb),
+  [options] of the policy
 """
 
 
