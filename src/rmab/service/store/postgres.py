@@ -172,6 +172,11 @@ class PostgresDatabase(Database):
             (_TABLES,),
         )
 
+    def change_check(self, table: str, column: str, before: str, after: str) -> None:  # noqa: ARG002 - SQLite finds a rule by its words
+        rule = f"{table}_{column}_check"  # as PostgreSQL calls it
+        self.run(f"ALTER TABLE {table} DROP CONSTRAINT {rule}")
+        self.run(f"ALTER TABLE {table} ADD CONSTRAINT {rule} CHECK ({after})")
+
     def lock_counts(self) -> None:
         self.run(
             "SELECT pg_advisory_xact_lock(CAST(? AS INTEGER), hashtext(current_schema()))",

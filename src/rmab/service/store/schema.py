@@ -103,6 +103,12 @@ def _first_tables(database: Database) -> None:
         database.run("INSERT INTO meta (name, value) VALUES (?, '0')", (counter,))
 
 
+def _viewers(database: Database) -> None:
+    """A third role, of those who read."""
+    before = "role IN ('agent', 'admin')"
+    database.change_check("agents", "role", before, "role IN ('agent', 'admin', 'viewer')")
+
+
 def _forgetting(database: Database) -> None:
     """Counts of an agent can be taken out."""
     database.run(
@@ -125,7 +131,7 @@ def _forgetting(database: Database) -> None:
     )
 
 
-MIGRATIONS: tuple[Migration, ...] = (_first_tables, _forgetting)
+MIGRATIONS: tuple[Migration, ...] = (_first_tables, _viewers, _forgetting)
 
 
 def prepare(database: Database, federation: Federation, *, create: bool) -> None:
