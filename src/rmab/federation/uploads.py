@@ -36,8 +36,9 @@ __all__ = ["Merged", "Record", "check_growth", "check_pace", "most_bytes", "pars
 Ints = npt.NDArray[np.int64]
 _INT64 = np.dtype(np.int64)
 _MAX_MATRIX_STATES = 4  # up to which sums are one product
-# What an agent may have beyond its time: restarts begin with a slot, and clocks differ.
-_BURST_SLOTS, _BURST_SECONDS = 100, 60.0
+# What an agent may have beyond its time, as restarts begin with a slot and clocks differ; no more,
+# for in the beginning, when others have little, a liar does most harm.
+_BURST_SLOTS, _BURST_SECONDS = 10, 10.0
 _LONGEST_PAUSE = 86_400  # seconds that an agent is told to wait
 _QUOTES = 2 * len(UPLOAD_KEYS) + 4  # in an upload: of its keys, federation and incarnation
 
