@@ -66,6 +66,9 @@ def test_counts_of_federations_that_differ_in_what_they_mean_are_told_apart(tmp_
         ("seed = 0", "slot_seconds = nan", "slot_seconds must be 0 for no limit"),
         ("seed = 0", "cap = 0.5", "cap must be a number from 1 to 1e"),
         ("seed = 0", "cap = true", "cap must be a number from 1"),
+        ("deadline = 30", "live_seconds = 0", "live_seconds must be a number of seconds above 0"),
+        ("deadline = 30", "live_seconds = '9'", "live_seconds must be a number of seconds above 0"),
+        ("deadline = 30", "live_seconds = 1e9", "and at most 31536000, got 1000000000.0"),
         ("seed = 0", "seed = -1", "seed must be a whole number from 0"),
         ("seed = 0", "speed = 0", "unknown key 'speed'; known are name, "),
         (

@@ -1,4 +1,4 @@
-"""The commands around a server: server, enroll, revoke, agents, demo."""
+"""The commands around a server: server, enroll, revoke, agents, backup, demo."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "EXAMPLE_FEDERATION", "add_commands"]
 
-COMMANDS = ("server", "enroll", "revoke", "agents", "demo")
+COMMANDS = ("server", "enroll", "revoke", "agents", "backup", "demo")
 
 EXAMPLE_FEDERATION = """\
 a federation file:
@@ -39,8 +39,9 @@ a federation file:
 
 further keys, above the arms: slot_seconds (the shortest slot; no agent can claim more slots than
   time allows), cap (no agent weighs more than so many times the median one), seed, draws
-  ("shared" or "per-agent"), reference (a reward to compare with on the page), horizon (fed1-ucb),
-  [options] of the policy
+  ("shared" or "per-agent"), reference (a reward to compare with on the page), live_seconds (since
+  an agent was heard of, up to which it is shown as live; default: two deadlines), horizon
+  (fed1-ucb), [options] of the policy
 """
 
 
@@ -133,7 +134,17 @@ def add_commands(command: Commands) -> None:
         action="store_true",
         help="a viewer's: reads the page, the status and the metrics, no more",
     )
-    for each in (server, enroll, revoke, agents):
+    backup = command(
+        "backup",
+        _backup,
+        "copy a federation's SQLite database into a file, while its server runs",
+        "  rmab backup spectrum.toml spectrum-backup.db\n\n"
+        "the file is replaced if it is there, and only its owner can read it; of a PostgreSQL\n"
+        "database pg_dump makes one",
+    )
+    backup.add_argument("federation", metavar="FEDERATION.toml", help="the federation's file")
+    backup.add_argument("file", metavar="FILE", help="the backup")
+    for each in (server, enroll, revoke, agents, backup):
         each.add_argument(
             "--database",
             metavar="URL",
@@ -270,6 +281,19 @@ def _forget(options: argparse.Namespace) -> int:
     return DONE
 
 
+def _backup(options: argparse.Namespace) -> int:
+    from rmab.federation.config import load_federation
+    from rmab.service.store.store import back_up
+
+    back_up(_database(options), load_federation(options.federation), Path(options.file))
+    size = Path(options.file).stat().st_size
+    if options.json:
+        print(json.dumps({"file": options.file, "bytes": size}))
+    else:
+        print(f"{options.file}: {size} bytes")
+    return DONE
+
+
 def _agents(options: argparse.Namespace) -> int:
     if options.forget is not None:
         return _forget(options)
@@ -283,13 +307,14 @@ def _agents(options: argparse.Namespace) -> int:
 
 
 def _agents_table(found: list[dict[str, Any]]) -> str:
-    rows = [["name", "role", "enrolled", "last seen", "uploads", "outlier", "revoked"]]
+    rows = [["name", "role", "enrolled", "last seen", "live", "uploads", "outlier", "revoked"]]
     for agent in found:
         times = [_when(agent[key]) for key in ("enrolled", "last_seen", "revoked")]
-        of_agent = ["", ""]
+        of_agent = ["", "", ""]
         if agent["role"] == "agent":
             score = agent.get("outlier")  # an older server has none
-            of_agent = [str(agent["uploads"]), "-" if score is None else f"{score:.1f}"]
+            outlier = "-" if score is None else f"{score:.1f}"
+            of_agent = ["yes" if agent["live"] else "no", str(agent["uploads"]), outlier]
         rows.append([agent["name"], agent["role"], *times[:2], *of_agent, times[2]])
     return columns(rows)
 

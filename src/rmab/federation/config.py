@@ -21,7 +21,8 @@ A TOML file says it:
     reward = [0.0, 0.5, 1.0]
 
 Arms have uncontrolled transitions and are observed when played. Further keys: `horizon`, the slots
-that fed1-ucb's phases are made for, and `reference`, a reward to compare with on the page.
+that fed1-ucb's phases are made for, `reference`, a reward to compare with on the page, and
+`live_seconds`, how long after it was last heard of an agent is shown as live (two deadlines).
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from rmab.reading import is_number, one_of, read_toml, shown
 __all__ = ["Federation", "KnownArm", "load_federation"]
 
 _MAX_ARMS, _MAX_STATES = 4096, 64
+_MAX_LIVE_SECONDS = 31_536_000  # a year
 _REWARDS = (1e-30, 1e30)  # sizes that single precision keeps
 _SLOT_SECONDS = 1e-4  # by default: shorter than a slot of any agent that plays as fast as it can
 _LARGEST_CAP = 1e6
@@ -81,6 +83,7 @@ class Federation:
     options: Mapping[str, Any] = field(default_factory=dict)
     horizon: int = 10**6
     reference: float | None = None
+    live_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if not is_name(self.name):
@@ -111,6 +114,12 @@ class Federation:
             raise FederationError(
                 f"cap must be a number from 1 to {_LARGEST_CAP:g}, got {shown(self.cap)}"
             )
+        seconds = self.live_seconds
+        if seconds is not None and not (is_number(seconds) and 0 < seconds <= _MAX_LIVE_SECONDS):
+            raise FederationError(
+                f"live_seconds must be a number of seconds above 0 and at most "
+                f"{_MAX_LIVE_SECONDS}, got {shown(seconds)}"
+            )
         if self.reference is not None and not is_number(self.reference):
             raise FederationError(f"reference must be a number, got {shown(self.reference)}")
         try:
@@ -138,6 +147,11 @@ class Federation:
                 "arms, states or gaps"
             )
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+
+    @property
+    def heard_seconds(self) -> float:
+        """How long after it was last heard of an agent counts as live."""
+        return 2 * self.deadline if self.live_seconds is None else self.live_seconds
 
     @property
     def gaps(self) -> int:

@@ -21,6 +21,7 @@ from rmab.service.tokens import is_loopback, make_token, parse_token
 __all__ = ["Admin", "DatabaseAdmin", "HttpAdmin", "check_name", "is_url", "read_token"]
 
 SECONDS = 20.0  # that an answer may take
+_BUSY = (408, 425, 429)  # refusals that may pass, as those from 500 on do
 
 
 class Admin(Protocol):
@@ -75,6 +76,7 @@ class DatabaseAdmin:
         from rmab.service.store.store import open_store
 
         self._federation = federation
+        self._heard_seconds = federation.heard_seconds
         self._store = open_store(database, federation)
 
     def __enter__(self) -> DatabaseAdmin:
@@ -106,7 +108,15 @@ class DatabaseAdmin:
         from rmab.federation.outliers import scores_by_name
 
         scores = scores_by_name(self._store.counts_by_agent(), self._federation.shape)
-        return [{**row.to_table(), "outlier": scores.get(row.name)} for row in self._store.agents()]
+        now = time.time()
+        return [
+            {
+                **row.to_table(),
+                "outlier": scores.get(row.name),
+                "live": row.is_live(now, self._heard_seconds),
+            }
+            for row in self._store.agents()
+        ]
 
 
 class HttpAdmin:
@@ -182,7 +192,8 @@ class HttpAdmin:
         if answer.status_code == due and (isinstance(table, dict) or due == 204):
             return table or {}
         detail = table.get("detail") if isinstance(table, dict) else None
-        if answer.status_code >= 500 or not isinstance(detail, str):
+        busy = answer.status_code in _BUSY or answer.status_code >= 500
+        if busy or not isinstance(detail, str):
             raise UnreachableError(
                 f"{self.url} answered {answer.status_code}: {detail or 'not as a federation does'}"
             )

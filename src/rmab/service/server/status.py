@@ -72,7 +72,7 @@ class Status:
         return {
             **self._head(totals),
             "agents": sum(row.role == "agent" and row.revoked is None for row in rows),
-            "live": len(rounds.live),
+            "live": len(self._live(rows)),
             "arms": estimates,
         }
 
@@ -88,12 +88,12 @@ class Status:
             revoked = [row.revoked is not None for row in rows if row.role == "agent"]
             metrics.agents.labels("enrolled").set(revoked.count(False))
             metrics.agents.labels("revoked").set(revoked.count(True))
+            metrics.agents.labels("live").set(len(self._live(rows)))
             scores = await self._outliers.lately(self._limits.page_estimate_seconds)
             metrics.outlier.clear()
             for name, score in scores.items():
                 if score is not None:
                     metrics.outlier.labels(name).set(score)
-        metrics.agents.labels("live").set(len(self._rounds.live))
         metrics.longpolls.set(self._rounds.polls.count)
         if self._rounds.jobs.running:
             metrics.queue_jobs.set(self._rounds.jobs.waiting)
@@ -170,14 +170,18 @@ class Status:
             "slots": totals.slots,
         }
 
+    def _live(self, rows: Sequence[AgentRow]) -> set[str]:
+        return self._rounds.live(map(self._rounds.presence.updated, rows))
+
     def _agents(self, rows: Sequence[AgentRow], scores: Scores) -> list[Table]:
         """Agents and admins, with what the database may not know yet."""
-        live, presence = self._rounds.live, self._rounds.presence
+        presence = self._rounds.presence
+        live = self._live(rows)
         return [
             {
                 **presence.updated(row).to_table(),
                 "outlier": scores.get(row.name),
-                "live": row.name in live and row.revoked is None,
+                "live": row.name in live,
             }
             for row in rows
         ]
