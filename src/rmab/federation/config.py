@@ -19,7 +19,8 @@ A TOML file says it:
     reward = [0.0, 0.5, 1.0]
 
 Arms have uncontrolled transitions and are observed when played. Further keys: `horizon`, the slots
-that fed1-ucb's phases are made for, and `reference`, a reward to compare with on the page.
+that fed1-ucb's phases are made for; `reference`, a reward to compare with on the page; and how much
+one agent may send: `uploads_per_second` and `incarnations_per_hour`, 0 for no limit.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ class Federation:
     options: Mapping[str, Any] = field(default_factory=dict)
     horizon: int = 10**6
     reference: float | None = None
+    uploads_per_second: float = 20.0
+    incarnations_per_hour: float = 60.0
 
     def __post_init__(self) -> None:
         if not is_name(self.name):
@@ -94,6 +97,12 @@ class Federation:
                 f"deadline must be a number of seconds above 0 and at most 86400, "
                 f"got {shown(self.deadline)}"
             )
+        for key in ("uploads_per_second", "incarnations_per_hour"):
+            rate = getattr(self, key)
+            if not is_number(rate) or not (rate == 0 or 1e-6 <= rate <= 1e6):
+                raise FederationError(
+                    f"{key} must be 0 for no limit, or from 1e-6 to 1e6, got {shown(rate)}"
+                )
         if self.reference is not None and not is_number(self.reference):
             raise FederationError(f"reference must be a number, got {shown(self.reference)}")
         try:

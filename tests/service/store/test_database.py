@@ -101,7 +101,7 @@ def test_a_newer_schema_is_refused(database_url, federation):
     opened.database.run("UPDATE meta SET value = '7' WHERE name = 'schema'")
     opened.close()
     with pytest.raises(
-        FederationError, match=r"has schema version 7, but this rmab knows versions up to 1"
+        FederationError, match=f"has schema version 7, but this rmab knows versions up to {NEWEST}"
     ):
         open_store(database_url, federation)
 
@@ -122,7 +122,10 @@ def test_a_foreign_table_of_the_same_name_is_refused(database_url, federation):
         open_store(database_url, federation)
 
 
-def with_version_2(monkeypatch, step):
+NEWEST = len(schema.MIGRATIONS)
+
+
+def with_one_more(monkeypatch, step):
     """A program that knows one version more."""
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, step))
 
@@ -133,29 +136,29 @@ def add_site(database):
     database.run("UPDATE agents SET site = 'old'")
 
 
-def test_migration_of_version_1(database_url, federation, monkeypatch):
+def test_migration_to_one_more_version(database_url, federation, monkeypatch):
     opened = open_store(database_url, federation)
     token = enrolled(opened)
     upload = Counting(federation.shape).upload(1)
     given(opened, token, upload)
     opened.close()
-    with_version_2(monkeypatch, add_site)
+    with_one_more(monkeypatch, add_site)
     again = open_store(database_url, federation)
-    assert schema.version_of(again.database) == 2
+    assert schema.version_of(again.database) == NEWEST + 1
     assert again.database.rows("SELECT name, site FROM agents") == [("alice", "old")]
     assert given(again, token, upload) == "repeat"
     again.claim()  # the migration's own claim was given back and can be taken
     again.close()
     open_store(database_url, federation).close()
     monkeypatch.undo()
-    with pytest.raises(FederationError, match="has schema version 2, but this rmab knows"):
+    with pytest.raises(FederationError, match=f"has schema version {NEWEST + 1}, but this"):
         open_store(database_url, federation)
 
 
 def test_a_new_database_has_the_newest_version(database_url, federation, monkeypatch):
-    with_version_2(monkeypatch, add_site)
+    with_one_more(monkeypatch, add_site)
     opened = open_store(database_url, federation)
-    assert schema.version_of(opened.database) == 2
+    assert schema.version_of(opened.database) == NEWEST + 1
     enrolled(opened)
     assert opened.database.rows("SELECT site FROM agents") == [(None,)]
     opened.close()
@@ -170,22 +173,22 @@ def test_a_failed_migration_changes_nothing(database_url, federation, monkeypatc
         add_site(database)
         raise ZeroDivisionError
 
-    with_version_2(monkeypatch, broken)
+    with_one_more(monkeypatch, broken)
     with pytest.raises(FederationError, match="cannot be prepared: ZeroDivisionError"):
         open_store(database_url, federation)
     monkeypatch.undo()
     opened = open_store(database_url, federation)
-    assert schema.version_of(opened.database) == 1
+    assert schema.version_of(opened.database) == NEWEST
     assert [row.name for row in opened.agents()] == ["alice"]
     opened.claim()
     opened.close()
 
 
 def test_no_migration_under_a_running_server(opened, database_url, federation, monkeypatch):
-    with_version_2(monkeypatch, add_site)
+    with_one_more(monkeypatch, add_site)
     with pytest.raises(FederationError, match="is served by another process already"):
         open_store(database_url, federation, limits=IMPATIENT)
-    assert schema.version_of(opened.database) == 1
+    assert schema.version_of(opened.database) == NEWEST
 
 
 def test_servers_that_start_at_once_make_one_database(database_url, federation):
