@@ -71,11 +71,9 @@ class ServerLimits:
     first_retry_seconds: float = 1.0
     last_retry_seconds: float = 60.0
 
-    # A page is given out again while nothing has changed, waits for estimates, shows the last ones;
-    # the status waits for them a little longer.
+    # A page is given out again while nothing has changed, waits for estimates, shows the last ones.
     page_seconds: float = 0.25
     page_estimate_seconds: float = 0.5
-    status_estimate_seconds: float = 0.7
     page_rewards: int = 500
     page_rounds: int = 50
 

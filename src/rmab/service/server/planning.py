@@ -11,7 +11,8 @@ agent first asks, and kept.
 
 Estimates of the arms are for people. From observations at all gaps they are draws from the
 posterior and may take long, the first of them for compilation. So rounds do not wait for
-them: they are made in another thread, when somebody asks, once for each round.
+them: they are made in another thread, when somebody asks, once for each round, and nobody is kept
+waiting for them.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class RoundPlanning:
     ) -> None:
         self._federation = federation
         self._planner = _LazyPlanner(federation, planner)
-        self.estimates = Estimates(self._planner)
+        self._estimates = Estimates(self._planner)
         self._jobs = jobs
         self._tasks = tasks
         self._metrics = metrics
@@ -166,7 +167,7 @@ class RoundPlanning:
     @property
     def busy(self) -> bool:
         """Whether a thread is at work that cannot be stopped."""
-        return self._busy or self.estimates.busy
+        return self._busy or self._estimates.busy
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Do something else that takes time in the planner's thread."""
@@ -174,7 +175,7 @@ class RoundPlanning:
 
     def stop(self, *, patient: bool) -> None:
         """Make no more; `patient` waits for what is being made."""
-        self.estimates.stop(patient=patient)
+        self._estimates.stop(patient=patient)
         self._executor.shutdown(wait=patient, cancel_futures=True)
 
     async def plan(self, counted: Counted, number: int, lane: int = 0) -> Planned:
@@ -198,6 +199,13 @@ class RoundPlanning:
         """Have all compiled that a plan needs, by making one."""
         if not self.able:
             await self.plan(counted, number)
+
+    async def estimated(self, opened: OpenRound | None, seconds: float) -> Arms | None:
+        """What is known of the arms in the open round, or where that takes longer than so many
+        seconds, in an earlier one; None where there is nothing yet. Plans are compiled first."""
+        if opened is None or not self.able:
+            return None
+        return await self._estimates.last(opened, seconds)
 
     # -------------------------------------------------------------------------------- messages
 
@@ -271,10 +279,8 @@ class Estimates:
         """Whether its thread is at work."""
         return self._work is not None and not self._work.done()
 
-    async def last(self, opened: OpenRound | None, seconds: float) -> Arms | None:
+    async def last(self, opened: OpenRound, seconds: float) -> Arms | None:
         """Those of the open round, or where they take longer, of the last that has any."""
-        if opened is None:
-            return None
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while True:

@@ -62,8 +62,8 @@ class Status:
         """The federation in numbers, at once: estimates that take long are of an earlier round, or
         not there yet."""
         rounds = self._rounds
-        estimates = await rounds.planning.estimates.last(
-            rounds.current, self._limits.status_estimate_seconds
+        estimates = await rounds.planning.estimated(
+            rounds.current, self._limits.page_estimate_seconds
         )
         rows, totals = await rounds.jobs.run(lambda store: (store.agents(), store.totals()))
         return {
@@ -98,7 +98,7 @@ class Status:
         changes = rounds.changes
         found = await rounds.jobs.run(self._read)
         now = rounds.clock()
-        estimates = await rounds.planning.estimates.last(
+        estimates = await rounds.planning.estimated(
             rounds.current, self._limits.page_estimate_seconds
         )
         table = self._page(found, now, estimates)
