@@ -18,7 +18,7 @@ COMPILE := pip compile --no-config --quiet --universal --python-version 3.11 \
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce check test test-slow bench format lock clean crash load
+.PHONY: help setup reproduce check test test-slow bench format lock clean crash load year
 
 help:  ## Show this list
 	@echo "usage: make TARGET [ARGS='options for the command'] [PYTHON=python3.11]"
@@ -86,3 +86,6 @@ crash: setup  ## Kill a server 1,000 times under load and look for what was lost
 
 load: setup  ## Measure uploads a second, overload and a thousand agents at once
 	$(BIN)/python -m benchmarks.load $(ARGS)
+
+year: setup  ## Measure how large the database of 1,000 agents is over a year
+	$(BIN)/python -m benchmarks.year $(ARGS)
