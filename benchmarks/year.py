@@ -145,11 +145,11 @@ class Year:
         else:
             files = (Path(database + suffix) for suffix in ("", "-wal"))
             size = sum(file.stat().st_size for file in files if file.exists())
-        rows = [
+        incarnations, ledger, ended = (
             int(store.database.rows(f"SELECT COUNT(*) FROM {table}")[0][0])
             for table in ("incarnations", "uploads", "ended")
-        ]
-        return Measured(day, size / 1e6, *rows, restart)
+        )
+        return Measured(day, size / 1e6, incarnations, ledger, ended, restart)
 
 
 def main() -> int:

@@ -81,7 +81,13 @@ class Transcript:
 
     def wait_for_estimates(self) -> None:
         """Until the status has them: whoever asks it before that is not kept waiting."""
-        wait_for(lambda: self._client.get("/v1/status").json()["arms"][0] is not None)
+        header = {"Authorization": f"Bearer {self.tokens['eye']}"}
+
+        def there() -> bool:
+            answer = self._client.get("/v1/status", headers=header)
+            return bool(answer.json()["arms"][0])
+
+        wait_for(there)
 
     def ask(
         self,

@@ -65,13 +65,13 @@ def played(machine, tmp_path_factory):
     states = true_states(PAPER, federation.seed, AGENTS, SLOTS)
     decisions = np.zeros(states.shape, bool)
     around = []  # the status before and after each restart
-    server = machine.serve()
+    server = machine.serve("--open")
 
     def restart(number):
         nonlocal server
         before = status(server) if number == signal.SIGTERM else None
         assert server.end(number) == (0 if number == signal.SIGTERM else -number)
-        server = machine.serve(port=server.port)
+        server = machine.serve("--open", port=server.port)
         around.append((before, status(server)))
 
     limits = AgentLimits(first_pause=0.02, longest_pause=0.1)

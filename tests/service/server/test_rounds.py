@@ -7,9 +7,11 @@ from dataclasses import replace
 import httpx
 import numpy as np
 
+from rmab.federation.config import load_federation
 from rmab.policies.plans import IndexPlan
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.status import Status
+from tests.service.support.processes import SPECTRUM
 from tests.service.support.serving import PATIENCE, ByHand, Flat, Planned, served, spectrum, until
 
 # ----------------------------------------------------------------------------------------- restarts
@@ -227,6 +229,23 @@ def test_uploads_beyond_the_bound_are_told_to_come_back(tmp_path):
     with served(tmp_path, spectrum()) as live:
         a.client = live.client(a.token)
         assert a.send(a.player.upload(1)).status_code == 201
+
+
+def test_a_deadline_that_is_reloaded_holds_for_the_open_round(tmp_path):
+    file = tmp_path / "federation.toml"
+    file.write_text(SPECTRUM)  # it has an hour
+    with served(tmp_path, load_federation(file), file=file) as live:
+        punctual, late = live.agent("a"), live.agent("b")
+        late.fetch()
+        assert punctual.episode().status_code == 201
+        assert live.server.rounds.number == 1
+        file.write_text(SPECTRUM.replace("deadline = 3600", "deadline = 0.05"))
+        loop = live.server._loop
+        assert loop is not None
+        loop.call_soon_threadsafe(live.server.reload)
+        assert punctual.fetch(after=1, wait=30).round == 2
+        (closed,) = [event for event in live.events() if event["event"] == "round closed"]
+        assert closed["reason"] == "deadline"
 
 
 def test_one_agent_cannot_take_all_the_waiting(tmp_path):

@@ -100,8 +100,9 @@ def test_a_newer_schema_is_refused(database_url, federation):
     opened = open_store(database_url, federation)
     opened.database.run("UPDATE meta SET value = '7' WHERE name = 'schema'")
     opened.close()
+    newest = len(schema.MIGRATIONS)
     with pytest.raises(
-        FederationError, match=f"has schema version 7, but this rmab knows versions up to {NEWEST}"
+        FederationError, match=rf"has schema version 7, but this rmab knows versions up to {newest}"
     ):
         open_store(database_url, federation)
 
@@ -122,7 +123,7 @@ def test_a_foreign_table_of_the_same_name_is_refused(database_url, federation):
         open_store(database_url, federation)
 
 
-NEWEST = len(schema.MIGRATIONS)
+NOW = len(schema.MIGRATIONS)
 
 
 def with_one_more(monkeypatch, step):
@@ -136,7 +137,7 @@ def add_site(database):
     database.run("UPDATE agents SET site = 'old'")
 
 
-def test_migration_to_one_more_version(database_url, federation, monkeypatch):
+def test_migration_of_this_version(database_url, federation, monkeypatch):
     opened = open_store(database_url, federation)
     token = enrolled(opened)
     upload = Counting(federation.shape).upload(1)
@@ -144,21 +145,55 @@ def test_migration_to_one_more_version(database_url, federation, monkeypatch):
     opened.close()
     with_one_more(monkeypatch, add_site)
     again = open_store(database_url, federation)
-    assert schema.version_of(again.database) == NEWEST + 1
+    assert schema.version_of(again.database) == NOW + 1
     assert again.database.rows("SELECT name, site FROM agents") == [("alice", "old")]
     assert given(again, token, upload) == "repeat"
     again.claim()  # the migration's own claim was given back and can be taken
     again.close()
     open_store(database_url, federation).close()
     monkeypatch.undo()
-    with pytest.raises(FederationError, match=f"has schema version {NEWEST + 1}, but this"):
+    with pytest.raises(FederationError, match=f"has schema version {NOW + 1}, but this rmab knows"):
         open_store(database_url, federation)
+
+
+def test_version_1_becomes_this_one_and_keeps_everything(database_url, federation, monkeypatch):
+    """Version 1 knows agents and admins alone."""
+    insert = "INSERT INTO agents (name, role, lane, enrolled, refused) VALUES (?, ?, ?, 1, 0)"
+    with monkeypatch.context() as older:
+        older.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
+        opened = open_store(database_url, federation)
+        opened.database.run(insert, ("alice", "agent", 0))
+        opened.database.run(insert, ("boss", "admin", -1))
+        opened.database.run(
+            "INSERT INTO credentials (key_id, agent, secret_hash, created) VALUES (?, ?, ?, 1)",
+            ("0" * 16, "alice", b"digest"),
+        )
+        with pytest.raises(Exception, match=r"(?i)check constraint"):
+            opened.database.run(insert, ("eye", "viewer", -1))
+        opened.close()
+    opened = open_store(database_url, federation)
+    assert schema.version_of(opened.database) == NOW
+    assert opened.credential("0" * 16) == ("alice", "agent", 0, b"digest", False)
+    enrolled(opened, "eye", "viewer")
+    enrolled(opened, "bob")
+    assert {row.name: (row.role, row.lane) for row in opened.agents()} == {
+        "alice": ("agent", 0),
+        "bob": ("agent", 1),
+        "boss": ("admin", -1),
+        "eye": ("viewer", -1),
+    }
+    for nonsense in (("k", "king", 9), ("k", "agent", 0)):
+        with pytest.raises(Exception, match=r"(?i)constraint"):
+            opened.database.run(insert, nonsense)
+    with pytest.raises(Exception, match=r"(?i)foreign key"):
+        opened.database.run("DELETE FROM agents WHERE name = 'alice'")
+    opened.close()
 
 
 def test_a_new_database_has_the_newest_version(database_url, federation, monkeypatch):
     with_one_more(monkeypatch, add_site)
     opened = open_store(database_url, federation)
-    assert schema.version_of(opened.database) == NEWEST + 1
+    assert schema.version_of(opened.database) == NOW + 1
     enrolled(opened)
     assert opened.database.rows("SELECT site FROM agents") == [(None,)]
     opened.close()
@@ -178,7 +213,7 @@ def test_a_failed_migration_changes_nothing(database_url, federation, monkeypatc
         open_store(database_url, federation)
     monkeypatch.undo()
     opened = open_store(database_url, federation)
-    assert schema.version_of(opened.database) == NEWEST
+    assert schema.version_of(opened.database) == NOW
     assert [row.name for row in opened.agents()] == ["alice"]
     opened.claim()
     opened.close()
@@ -188,7 +223,7 @@ def test_no_migration_under_a_running_server(opened, database_url, federation, m
     with_one_more(monkeypatch, add_site)
     with pytest.raises(FederationError, match="is served by another process already"):
         open_store(database_url, federation, limits=IMPATIENT)
-    assert schema.version_of(opened.database) == NEWEST
+    assert schema.version_of(opened.database) == NOW
 
 
 def test_servers_that_start_at_once_make_one_database(database_url, federation):

@@ -492,7 +492,7 @@ class World:
         log, metrics = Log(io.StringIO(), "error"), Metrics()
         hosts = frozenset({"127.0.0.1"})
         self.app = make_app(self.server, hosts=hosts, log=log, metrics=metrics)
-        self.access = Access(self.server, loopback=True, log=log)
+        self.access = Access(self.server, open=True, log=log)
         self.settle()
 
     def stop_server(self) -> None:

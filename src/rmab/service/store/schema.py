@@ -104,6 +104,12 @@ def _first_tables(database: Database) -> None:
         database.run("INSERT INTO meta (name, value) VALUES (?, '0')", (counter,))
 
 
+def _viewers(database: Database) -> None:
+    """A third role, of those who read."""
+    before = "role IN ('agent', 'admin')"
+    database.change_check("agents", "role", before, "role IN ('agent', 'admin', 'viewer')")
+
+
 # round: the last of their uploads; floor: incarnations of this round and before are no more told
 # apart, so that of these rounds none is taken for a new one.
 _FOLDING = (
@@ -135,7 +141,7 @@ def _folding(database: Database) -> None:
         database.run(statement)
 
 
-MIGRATIONS: tuple[Migration, ...] = (_first_tables, _folding)
+MIGRATIONS: tuple[Migration, ...] = (_first_tables, _viewers, _folding)
 
 
 def prepare(database: Database, federation: Federation, *, create: bool) -> None:
