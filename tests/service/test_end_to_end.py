@@ -164,7 +164,7 @@ def test_the_agent_command(played, kind):
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     table = json.loads(done.stdout)
-    assert list(table) == ["slots", "reward", "uploads", "round"]
+    assert list(table) == ["slots", "reward", "uploads", "round", "bad_readings"]
     assert table["slots"] == 45
     assert 0 <= table["reward"] <= 1.6
     after = status(server)

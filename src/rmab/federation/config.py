@@ -19,8 +19,9 @@ A TOML file says it:
     reward = [0.0, 0.5, 1.0]
 
 Arms have uncontrolled transitions and are observed when played. Further keys: `horizon`, the slots
-that fed1-ucb's phases are made for; `reference`, a reward to compare with on the page; and how much
-one agent may send: `uploads_per_second` and `incarnations_per_hour`, 0 for no limit.
+that fed1-ucb's phases are made for; `reference`, a reward to compare with on the page;
+`live_seconds`, how long after it was last heard of an agent is shown as live (two deadlines); and
+how much one agent may send: `uploads_per_second` and `incarnations_per_hour`, 0 for no limit.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from rmab.reading import is_number, one_of, read_toml, shown
 __all__ = ["Federation", "KnownArm", "load_federation"]
 
 _MAX_ARMS, _MAX_STATES = 4096, 64
+_MAX_LIVE_SECONDS = 31_536_000  # a year
 _REWARDS = (1e-30, 1e30)  # sizes that single precision keeps
 
 
@@ -76,6 +78,7 @@ class Federation:
     options: Mapping[str, Any] = field(default_factory=dict)
     horizon: int = 10**6
     reference: float | None = None
+    live_seconds: float | None = None
     uploads_per_second: float = 20.0
     incarnations_per_hour: float = 60.0
 
@@ -103,6 +106,12 @@ class Federation:
                 raise FederationError(
                     f"{key} must be 0 for no limit, or from 1e-6 to 1e6, got {shown(rate)}"
                 )
+        seconds = self.live_seconds
+        if seconds is not None and not (is_number(seconds) and 0 < seconds <= _MAX_LIVE_SECONDS):
+            raise FederationError(
+                f"live_seconds must be a number of seconds above 0 and at most "
+                f"{_MAX_LIVE_SECONDS}, got {shown(seconds)}"
+            )
         if self.reference is not None and not is_number(self.reference):
             raise FederationError(f"reference must be a number, got {shown(self.reference)}")
         try:
@@ -130,6 +139,11 @@ class Federation:
                 "arms, states or gaps"
             )
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+
+    @property
+    def heard_seconds(self) -> float:
+        """How long after it was last heard of an agent counts as live."""
+        return 2 * self.deadline if self.live_seconds is None else self.live_seconds
 
     @property
     def gaps(self) -> int:

@@ -88,7 +88,10 @@ class Player:
         return self._chosen
 
     def observe(self, arms: Sequence[int], states: Sequence[int]) -> None:
-        """What a slot's plays showed: a state for each arm, in the order of the arms."""
+        """What a slot's plays showed: a state for each arm, in the order of the arms.
+
+        An arm that was played and could not be read is left out: its age grows as if unplayed.
+        """
         shape = self.message.shape
         if len(states) != len(arms) or len(arms) > shape.plays:
             raise ModelError(
@@ -101,7 +104,8 @@ class Player:
                 raise ModelError(f"arms must be different ones below {shape.n_arms}, got {arms}")
             if not 0 <= state < shape.states[arm]:
                 raise ModelError(
-                    f"arm {arm}: the state must lie from 0 to {shape.states[arm] - 1}, got {state}"
+                    f"arm {arm + 1}: the state must lie from 0 to {shape.states[arm] - 1}, "
+                    f"got {state}"
                 )
         self._remember(seen)
         for arm, state in seen:

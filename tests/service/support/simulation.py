@@ -708,7 +708,7 @@ class World:
         """The network is fast while a new agent waits for its first round."""
         for _ in range(4):
             self.settle()
-            if exchange.message is not None:
+            if exchange.met:
                 return exchange.message
             for letter in [one for one in self.sent if one.sender == peer.name and one.waited_for]:
                 self.deliver(letter)

@@ -195,7 +195,9 @@ class Middleware:
                 agent=scope.get("rmab.agent"),
                 client=caller.client,
                 reason="overload" if problem is None else _word(problem),
-                detail=str(problem)[:300] if isinstance(problem, ProtocolError) else None,
+                detail=str(problem)[:300]
+                if isinstance(problem, ProtocolError | StorageError)
+                else None,
             )
         elif self._log.verbose:
             self._log(
