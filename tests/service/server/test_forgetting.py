@@ -141,6 +141,6 @@ def test_an_agent_that_is_forgotten_begins_anew(live, tmp_path, admin_of):
             agent.flush(0.05)
             with DatabaseAdmin(live.federation, live.database) as admin:
                 (row,) = [row for row in admin.agents() if row["name"] == "radio"]
-            return row["slots"] > 0 and row["reward"] == 0.0  # what it saw before had paid
+            return bool(row["slots"] > 0 and row["reward"] == 0.0)  # what it saw before had paid
 
         until(heard)

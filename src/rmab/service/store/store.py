@@ -3,13 +3,13 @@
 A `Store` is used by one thread. Inside `with store.transaction():` all of what is written becomes
 durable together, or none of it; a single call outside makes a transaction of its own.
 
-How uploads are kept is in rmab.service.store.uploads, and how credentials are in
-rmab.service.store.credentials.
+How uploads are kept is in rmab.service.store.uploads and what is dropped of them in
+rmab.service.store.folding; how credentials are kept is in rmab.service.store.credentials.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,8 @@ from rmab.federation.config import Federation
 from rmab.federation.messages import Upload
 from rmab.federation.uploads import Merged, Record
 from rmab.service.store.credentials import Credential, Credentials, Sighting
-from rmab.service.store.database import Database, connect
+from rmab.service.store.database import Database, Value, connect
+from rmab.service.store.folding import Ended, Folding
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.schema import check_owner, count_up, counter, prepare, version_of
 from rmab.service.store.uploads import LaneCounts, Ledger, Totals
@@ -41,6 +42,8 @@ __all__ = [
     "default_database",
     "open_store",
 ]
+
+_DROPPED = "slots of dropped rounds"  # a counter
 
 
 Ints = npt.NDArray[np.int64]
@@ -219,6 +222,7 @@ class Store:
         self.credentials = Credentials(database)
         self._ledger = Ledger(database, federation.shape, limits)
         self._shape = federation.shape
+        self._folding = Folding(database, self._ledger, limits)
         self._rewards = federation.rewards
         self._cap = federation.cap
         self._claimed = False
@@ -428,6 +432,24 @@ class Store:
         """Count an upload, in a transaction, after it was found to be new and to fit."""
         self._ledger.accept(agent, upload, now)
 
+    def ended(self, agent: str, incarnation: str) -> Ended | None:
+        """The last upload of an incarnation that has ended; None where none such is known."""
+        return self._folding.ended(agent, incarnation)
+
+    def floor(self, agent: str) -> int:
+        """The round up to which an unknown incarnation of an agent may be one that has ended."""
+        return self._folding.floor(agent)
+
+    def contributors(self) -> list[str]:
+        """Names of agents that have uploaded anything."""
+        return self._folding.agents()
+
+    def tidy(self, agents: Iterable[str], now: float) -> list[str]:
+        """Drop rows of these agents that can no longer matter; those that may have more of them."""
+        with self._atomic():
+            number = self.open_number()
+            return [agent for agent in agents if self._folding.tidy(agent, number, now)]
+
     def slots_of(self, agent: str) -> int:
         """Slots that all incarnations of an agent tell of."""
         tally = self._ledger.tallies().get(agent)
@@ -545,6 +567,27 @@ class Store:
             (limit,),
         )
         return [RoundRow(*row) for row in found]
+
+    def drop_rounds(self) -> None:
+        """Drop rounds that were closed long ago; their slots stay counted."""
+        with self._atomic():
+            which = "FROM rounds WHERE closed IS NOT NULL AND number < ?"
+            values = (self.open_number() - self.limits.kept_rounds,)
+            slots = self._slots_of(which, values)
+            if self.database.run(f"DELETE {which}", values):
+                count_up(self.database, _DROPPED, slots)
+
+    def closed_slots(self) -> int:
+        """Agent slots that closed rounds have brought, those that were dropped too."""
+        with self._atomic():
+            kept = self._slots_of("FROM rounds WHERE closed IS NOT NULL")
+            return kept + int(counter(self.database, _DROPPED))
+
+    def _slots_of(self, which: str, values: Sequence[Value] = ()) -> int:
+        ((slots,),) = self.database.rows(
+            f"SELECT CAST(COALESCE(SUM(slots), 0) AS BIGINT) {which}", values
+        )
+        return int(slots)
 
     def rewards(self, limit: int) -> list[RewardRow]:
         """What the last closed rounds brought, oldest first."""
