@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rmab.cli.console import DONE, FAILED, INTERRUPTED, Commands, line, say, whole
 from rmab.errors import FederationError, RmabError
@@ -32,7 +32,14 @@ _FLUSH_SECONDS = 2.0  # for what is unsent, when asked to end
 _POLL_SECONDS = 0.5  # between two checks whether the server is away
 _MAX_SECONDS = 1e6  # of an option
 
-Sense = Callable[[list[int]], Sequence[int]]
+Sense = Callable[[list[int]], Sequence[int]]  # of arms, in a slot
+
+
+class _Device(NamedTuple):
+    """What is played; look: at arms that are always observed, where it can."""
+
+    sense: Sense
+    look: Sense | None
 
 
 class _Ended(BaseException):
@@ -51,7 +58,9 @@ def add_agent(command: Commands) -> None:
         "an environment, in radio.py:\n"
         "  class Radio:\n"
         "      def sense(self, arms):            # arms to play in this slot, from 0\n"
-        "          return [self.busy(a) for a in arms]    # the state of each, from 0\n\n"
+        "          return [self.busy(a) for a in arms]    # the state of each, from 0\n"
+        "      def look(self, arms):             # only for arms that are always observed:\n"
+        "          return [...]                  # the state of each, before any is played\n\n"
         "after its slots, or when it is interrupted, it sends what is unsent and prints slots,\n"
         "mean reward per slot, acknowledged uploads and the round; what cannot be sent is kept in\n"
         "its file and sent at the next start. Exit codes: 0 done, 1 the server was not reached,\n"
@@ -102,7 +111,7 @@ def run_agent(options: argparse.Namespace) -> int:
     )
     token = _token(options.token_file)
     study = None if options.simulate is None else _study(options.simulate)
-    sense = None if options.env is None else _environment(options.env)
+    device = None if options.env is None else _environment(options.env)
     from rmab.service.agent.agent import Agent
 
     with (
@@ -113,13 +122,18 @@ def run_agent(options: argparse.Namespace) -> int:
     ):
         waits = False
         if study is not None:
-            sense = _simulated(study, agent, token, options.simulate)
+            device = _simulated(study, agent, token, options.simulate)
             waits = pace is None
-        assert sense is not None
+        assert device is not None
+        if agent.always_observed and device.look is None:
+            raise FederationError(
+                f"--env {options.env}: must have a method look(arms) that returns states, as "
+                f"{len(agent.always_observed)} arms of the federation are always observed"
+            )
         code, asked = DONE, False
         try:
             with _ends_when_asked():
-                _play(agent, sense, slots, pace, patience if waits else 0.0)
+                _play(agent, device, slots, pace, patience if waits else 0.0)
         except KeyboardInterrupt:
             code = INTERRUPTED
         except _Ended:
@@ -141,7 +155,7 @@ def run_agent(options: argparse.Namespace) -> int:
 
 
 def _play(
-    agent: Agent, sense: Sense, slots: int | None, pace: float | None, patience: float
+    agent: Agent, device: _Device, slots: int | None, pace: float | None, patience: float
 ) -> None:
     """Play that many slots, at that pace.
 
@@ -154,10 +168,19 @@ def _play(
         if patience and agent.over and waited != agent.round:
             waited = agent.round
             _wait(agent, patience)
-        agent.observe(sense(agent.choose()))
+        arms = agent.choose(_looked(agent, device))
+        agent.observe(device.sense(arms))
         if pace is not None:
             due = max(due + pace, time.monotonic() - pace)
             time.sleep(max(0.0, due - time.monotonic()))
+
+
+def _looked(agent: Agent, device: _Device) -> Sequence[int] | None:
+    """What is seen before a choice; None where no arm is always observed."""
+    if not agent.always_observed:
+        return None
+    assert device.look is not None
+    return device.look(list(agent.always_observed))
 
 
 def _wait(agent: Agent, patience: float) -> None:
@@ -208,8 +231,8 @@ def _token(name: str) -> str:
     return token
 
 
-def _environment(name: str) -> Sense:
-    """`sense` of an object of MODULE:CLASS; every fault is an error of one line."""
+def _environment(name: str) -> _Device:
+    """`sense` and `look` of an object of MODULE:CLASS; every fault is an error of one line."""
     module, _, class_name = name.partition(":")
     if not module or not class_name:
         raise FederationError(f"--env must be like radio:Radio, got {name!r}")
@@ -224,8 +247,8 @@ def _environment(name: str) -> Sense:
     sense: Any = getattr(environment, "sense", None)
     if not callable(sense):
         raise FederationError(f"--env {name}: must have a method sense(arms) that returns states")
-    made: Sense = sense
-    return made
+    look: Any = getattr(environment, "look", None)
+    return _Device(sense, look if callable(look) else None)
 
 
 def _study(name: str) -> Study:
@@ -234,7 +257,7 @@ def _study(name: str) -> Study:
     return load(name)
 
 
-def _simulated(study: Study, agent: Agent, token: str, name: str) -> Sense:
+def _simulated(study: Study, agent: Agent, token: str, name: str) -> _Device:
     """Arms of the study, seeded by it and by the agent's credential, so agents' arms differ."""
     from rmab.model.simulated import SimulatedArms
 
@@ -244,8 +267,19 @@ def _simulated(study: Study, agent: Agent, token: str, name: str) -> Sense:
             f"--simulate {name}: must have arms of {_counts(agent.arms)} states, as the federation "
             f"has, got {_counts(states)}"
         )
+    for n, kind in enumerate(study.arms.kinds):
+        if kind.action_dependent and n not in agent.action_dependent:
+            raise FederationError(
+                f"--simulate {name}: arm {n + 1} must move alike when played, as the federation "
+                "has no action_dependent = true for it"
+            )
+        if n in agent.always_observed and not kind.fully_observed:
+            raise FederationError(
+                f'--simulate {name}: arm {n + 1} must be observed "always", as in the federation'
+            )
     key_id = int(token.split("_")[1], 16)
-    return SimulatedArms(study.arms, (study.seed, key_id)).sense
+    simulated = SimulatedArms(study.arms, (study.seed, key_id))
+    return _Device(simulated.sense, simulated.look)
 
 
 def _counts(states: Sequence[int]) -> str:

@@ -75,10 +75,17 @@ AGGREGATIONS: dict[str, Aggregation] = {"sum": Sum(), "none": Alone()}
 
 
 def evidence_of(
-    aggregation: Aggregation, counts: Sequence[npt.NDArray[Any]], agent: int
+    aggregation: Aggregation,
+    counts: Sequence[npt.NDArray[Any]],
+    agent: int,
+    weights: npt.NDArray[np.float64] | None = None,
 ) -> npt.NDArray[Any]:
-    """The evidence of one agent, from the counts (...) of each of M agents of weight 1."""
+    """The evidence of one agent, from the counts (...) of each of M agents.
+
+    weights: (M,), 1 for each where none are given; then sums of whole numbers are whole.
+    """
     stacked = np.stack(counts, -1)[..., None]  # (..., M, 1)
-    combined = np.asarray(aggregation.combine(stacked, np.ones(len(counts), stacked.dtype)))
+    ones = np.ones(len(counts), stacked.dtype)
+    combined = np.asarray(aggregation.combine(stacked, ones if weights is None else weights))
     found: npt.NDArray[Any] = combined[..., 0 if aggregation.shared else agent, 0]
     return found

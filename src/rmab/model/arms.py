@@ -25,11 +25,13 @@ import numpy.typing as npt
 from rmab.errors import ModelError
 from rmab.linalg import Array
 
-__all__ = ["OBSERVED", "Arm", "ArmKind", "Arms", "Dynamics", "Moves", "channels"]
+__all__ = ["OBSERVED", "WAITS", "Arm", "ArmKind", "Arms", "Dynamics", "Moves", "channels"]
 
 FloatArray = npt.NDArray[np.float64]
 
 OBSERVED = ("when_played", "always")
+# Of an action-dependent arm observed when played, waits below this many slots are learnt from.
+WAITS = 8
 
 
 @dataclass(frozen=True, init=False, eq=False)

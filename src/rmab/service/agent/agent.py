@@ -6,6 +6,11 @@
             states = radio.sense(arms)
             agent.observe(states)          # counts; talks to the server in the background
 
+Where the federation has arms that are always observed, `choose` is given the states that they are
+in now, before anything is played:
+
+            arms = agent.choose(radio.look(agent.always_observed))
+
 `choose` and `observe` never wait for the network and never raise because of it: what takes time is
 done in the background (`rmab.service.agent.exchange`). When the episode is over its counts are
 handed over, and the agent plays on by the table it has until the next round is there. All its
@@ -120,6 +125,7 @@ class Agent:
             raise
         self._closed = False
         self._chosen: list[int] | None = None
+        self._looks: list[int | None] = []  # of this slot, at the arms that are always observed
         self._offered = 0  # slots of this incarnation that were handed over to be sent
         self._folded = 0  # ... or to be kept together
         self._reported: int | None = None  # this episode's length, once it is over
@@ -153,15 +159,27 @@ class Agent:
 
     # ---------------------------------------------------------------------------------- every slot
 
-    def choose(self) -> list[int]:
-        """The K arms to play now, from 0, in ascending order."""
+    def choose(self, states: Sequence[int | None] | None = None) -> list[int]:
+        """The K arms to play now, from 0, in ascending order.
+
+        states: those that the arms of `always_observed` are in now, in its order, None for one that
+        could not be read; nothing where there are no such arms.
+        """
         self._follow()
+        always = self.always_observed
+        if states is None and always:
+            raise ModelError(
+                f"choose must be given the states of {len(always)} arms that are always observed"
+            )
+        self._looks = [] if states is None else _whole_states(states)
+        self._player.look(self._looks)
         chosen: list[int] = self._player.choose().tolist()
         self._chosen = chosen
         return list(chosen)
 
-    def observe(self, states: Sequence[int]) -> None:
-        """What the arms of the last `choose` showed, from 0, in its order; a slot has passed."""
+    def observe(self, states: Sequence[int | None]) -> None:
+        """What the arms of the last `choose` showed, from 0, in its order, None for one that could
+        not be read; a slot has passed."""
         self._check_open()
         arms = self._chosen
         if arms is None:
@@ -205,10 +223,10 @@ class Agent:
             self._lament(error)
         self._exchange.renew(incarnation)
 
-    def _keep_slot(self, arms: list[int], states: list[int]) -> None:
+    def _keep_slot(self, arms: list[int], states: list[int | None]) -> None:
         slot = self._player.slots
         try:
-            self._file.keep_slot(slot, arms, states, self._player.learner_state)
+            self._file.keep_slot(slot, arms, states, self._player.learner_state, self._looks)
         except StorageError as error:
             self._lament(error)
             return
@@ -249,13 +267,24 @@ class Agent:
         return self._player.message.shape.states
 
     @property
+    def always_observed(self) -> tuple[int, ...]:
+        """The arms, from 0, whose states `choose` is to be given in every slot."""
+        return self._player.message.shape.always
+
+    @property
+    def action_dependent(self) -> tuple[int, ...]:
+        """The arms, from 0, that move otherwise when they are played."""
+        return self._player.message.shape.controlled
+
+    @property
     def slots(self) -> int:
         """Slots since the process began."""
         return self._before[0] + self._player.slots
 
     @property
     def reward(self) -> float:
-        """What those slots paid, in all."""
+        """What those slots paid, in all: arms that were played, and those that are always observed;
+        what others pay when they are left alone is not seen."""
         return self._before[1] + self._player.reward
 
     @property
@@ -355,13 +384,13 @@ def _address(url: str) -> tuple[str, bool]:
     return url.rstrip("/"), loopback
 
 
-def _whole_states(states: Any) -> list[int]:
-    """States as whole numbers; what is none is refused, not rounded."""
+def _whole_states(states: Any) -> list[int | None]:
+    """States as whole numbers, or None; what is neither is refused, not rounded."""
     try:
         given = states.tolist() if isinstance(states, np.ndarray) else list(states)
     except TypeError:
         raise ModelError(f"states must be a list of whole numbers, got {shown(states)}") from None
     for state in given:
-        if not isinstance(state, int | np.integer | np.bool_):
+        if state is not None and not isinstance(state, int | np.integer | np.bool_):
             raise ModelError(f"a state must be a whole number, got {shown(state)}")
-    return [int(state) for state in given]
+    return [None if state is None else int(state) for state in given]

@@ -80,13 +80,20 @@ class Counted(NamedTuple):
         """What the learner of a lane sees."""
         if self.by_lane is None:
             return self.merged
-        counts, visits = ([*x, *self._nothing(x, lane)] for x in self.by_lane)
+        counts, visits = ([*x, *self._nothing(x, lane)] for x in self.by_lane[:2])
         given = [np.asarray(of_agent.any(), np.int64) for of_agent in visits]
+        weights = self.by_lane.weights
+        if weights is not None:  # who has given nothing may have any
+            weights = np.append(weights, np.ones(len(given) - len(weights)))
         return Merged(
-            evidence_of(aggregation, counts, lane),
-            evidence_of(aggregation, visits, lane),
-            evidence_of(aggregation, given, lane).item(),
+            evidence_of(aggregation, counts, lane, weights),
+            evidence_of(aggregation, visits, lane, weights),
+            evidence_of(aggregation, given, lane, weights).item(),
         )
+
+    def pooled(self, aggregation: Aggregation) -> Merged:
+        """What all agents' learners see, or where each sees its own, the sum of all counts."""
+        return self.evidence(aggregation, 0) if aggregation.shared else self.merged
 
     @staticmethod
     def _nothing(x: npt.NDArray[np.int64], lane: int) -> npt.NDArray[np.int64]:
@@ -148,7 +155,7 @@ class RoundPlanning:
     ) -> None:
         self._federation = federation
         self._planner = _LazyPlanner(federation, planner)
-        self.estimates = Estimates(self._planner)
+        self.estimates = Estimates(self._planner, federation.shares)
         self._jobs = jobs
         self._tasks = tasks
         self._metrics = metrics
@@ -243,8 +250,9 @@ class RoundPlanning:
 class Estimates:
     """What is known of the arms in the open round; used in one event loop."""
 
-    def __init__(self, planner: _LazyPlanner) -> None:
+    def __init__(self, planner: _LazyPlanner, aggregation: Aggregation) -> None:
         self._planner = planner
+        self._aggregation = aggregation
         self._executor = ThreadPoolExecutor(1, "rmab-estimates")
         self._round = 0
         self._work: asyncio.Future[Arms] | None = None
@@ -271,12 +279,13 @@ class Estimates:
         if self._work is None or (self._round < opened.number and not self.busy):
             loop = asyncio.get_running_loop()
             self._round = opened.number
-            self._work = loop.run_in_executor(self._executor, self._make, opened.merged)
+            counted = Counted(opened.merged, opened.by_lane)
+            self._work = loop.run_in_executor(self._executor, self._make, counted)
             self._work.add_done_callback(self._made)
         return self._work
 
-    def _make(self, merged: Merged) -> Arms:
-        return self._planner.get().estimates(merged)
+    def _make(self, counted: Counted) -> Arms:
+        return self._planner.get().estimates(counted.pooled(self._aggregation))
 
     def _made(self, done: asyncio.Future[Arms]) -> None:
         if done.cancelled() or done.exception() is not None:
@@ -312,6 +321,7 @@ def _message_parts(federation: Federation, opened: OpenRound, plan: Plan) -> Par
         shape=federation.shape,
         rewards=tuple(arm.reward for arm in federation.arms),
         plan=plan,
+        idle_rewards=tuple(arm.reward_passive for arm in federation.arms),
     )
     # Before the agent there is the federation's name, which has no quotes in it.
     head, key, tail = message.to_json().partition(b'"agent":"')

@@ -75,6 +75,7 @@ class Rounds:
         self._log = log
         self._metrics = metrics
         self._rewards = federation.rewards
+        self._idle_rewards = federation.idle_rewards
         self._tasks = Tasks()
         self.jobs = Jobs()
         self.planning = RoundPlanning(
@@ -298,7 +299,8 @@ class Rounds:
 
     def _counted(self, store: Store) -> tuple[Counted, Totals]:
         """A job: all that the next plan is made from, as of one moment."""
-        by_lane = None if self.federation.shares.running else store.counts_by_lane()
+        summed = self.federation.shares.running and not self.federation.weights
+        by_lane = None if summed else store.counts_by_lane()
         return Counted(store.merged(), by_lane), store.totals()
 
     async def _draft(self, number: int, limit: int, counted: Counted) -> tuple[OpenRound, Plan]:
@@ -318,10 +320,13 @@ class Rounds:
         return opened, planned.plan
 
     def _mean_reward(self, now: Merged, before: Merged, slots: int) -> float | None:
-        """Of a slot, by the visits since; None without slots."""
+        """Of a slot, by the plays since and by what arms that are always observed paid without
+        one; None without slots."""
         if slots < 1:
             return None
-        return float(((now.visits - before.visits) * self._rewards).sum()) / slots
+        idle = self.federation.shape.idle(now.counts - before.counts)
+        paid = (now.visits - before.visits) * self._rewards + idle * self._idle_rewards
+        return float(paid.sum()) / slots
 
 
 def _resumed(store: Store) -> tuple[OpenRound | None, set[str], Mapping[str, int], int]:

@@ -27,6 +27,7 @@ import asyncio
 import json
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from starlette.requests import ClientDisconnect
@@ -71,8 +72,12 @@ def receive(
     current_round: int,
     plays: int,
     now: float,
+    always: Sequence[int] = (),
 ) -> Status:
-    """Accept an upload or know it again; ProtocolError if it is refused, with nothing written."""
+    """Accept an upload or know it again; ProtocolError if it is refused, with nothing written.
+
+    always: the arms that are observed in every slot.
+    """
     agent = authenticate(store, key_id, secret_hash, "agent").name
     before = store.record(agent, upload.incarnation)
     if before is not None and upload.sequence <= before.sequence:
@@ -95,7 +100,7 @@ def receive(
             f"round must be the open one, {current_round}, got {upload.round}",
             round=current_round,
         )
-    check_growth(before, upload, plays)
+    check_growth(before, upload, plays, always)
     store.accept(agent, upload, now)
     return "new"
 
@@ -172,11 +177,14 @@ class Uploads:
 
     async def _keep(self, agent: Identity, upload: Upload) -> Status:
         """Keep an upload; returns when it is committed. ProtocolError if it is refused."""
-        plays, now = self._rounds.federation.plays, self._rounds.clock()
+        shape, now = self._shape, self._rounds.clock()
 
         def job(store: Store) -> Status:
             key_id, secret_hash = agent.key_id, agent.secret_hash
-            return receive(store, key_id, secret_hash, upload, store.open_number(), plays, now)
+            number = store.open_number()
+            return receive(
+                store, key_id, secret_hash, upload, number, shape.plays, now, shape.always
+            )
 
         try:
             status = await self._rounds.jobs.run(job)

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from rmab.errors import FederationError, StorageError
 from rmab.federation.config import Federation
 from rmab.federation.messages import Upload
@@ -152,6 +154,8 @@ class Store:
         self.credentials = Credentials(database)
         self._ledger = Ledger(database, federation.shape, limits)
         self._rewards = federation.rewards
+        self._idle_rewards = federation.idle_rewards
+        self._weights = federation.weights
         self._claimed = False
         self._claims = ""
         self._inside = False
@@ -256,7 +260,10 @@ class Store:
             if tally is not None:
                 seen = max(tally.last_upload, seen or 0.0)
                 fetched = max(tally.last_round, fetched or 0)
-                reward = float((tally.visits * self._rewards).sum()) / max(1, tally.slots)
+                paid = (tally.visits * self._rewards).sum()
+                if tally.idle is not None:
+                    paid += (tally.idle * self._idle_rewards).sum()
+                reward = float(paid) / max(1, tally.slots)
             uploads, slots = (tally.uploads, tally.slots) if tally else (0, 0)
             rows.append(
                 AgentRow(
@@ -302,8 +309,21 @@ class Store:
         """What the agent of each lane has counted, as of the same moment as `merged` in the same
         transaction; what revoked ones gave stays."""
         with self._atomic():
-            rows = self.database.rows("SELECT name, lane FROM agents WHERE role = 'agent'")
-            return self._ledger.by_lane(dict(rows))
+            return self._weighed(self._ledger.by_lane(self._lanes()))
+
+    def _lanes(self) -> dict[str, int]:
+        """Of all agents, by name."""
+        return dict(self.database.rows("SELECT name, lane FROM agents WHERE role = 'agent'"))
+
+    def _weighed(self, by_lane: LaneCounts) -> LaneCounts:
+        """With the weights that the federation gives its agents."""
+        if not self._weights:
+            return by_lane
+        weights = np.ones(len(by_lane.counts))
+        for name, lane in self._lanes().items():
+            if lane < len(weights):
+                weights[lane] = self._weights.get(name, 1.0)
+        return by_lane._replace(weights=weights)
 
     def totals(self) -> Totals:
         """Uploads and slots of all agents."""
@@ -365,6 +385,7 @@ class Store:
             return None
         ((number, opened, limit, factor, agents, visits, plan, counts),) = found
         merged, by_lane = self._ledger.unpack(counts, visits, agents)
+        by_lane = None if by_lane is None else self._weighed(by_lane)
         return OpenRound(number, opened, limit, factor, merged, plan, by_lane)
 
     def open_number(self) -> int:

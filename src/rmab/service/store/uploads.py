@@ -59,11 +59,13 @@ class LaneCounts(NamedTuple):
     """What the agent of each lane has counted, over all its incarnations.
 
     counts: (L, C, S, S, N); visits: (L, S, N). L is one more than the highest lane that was
-    enrolled, and at least 1; an agent that has given nothing has zeros.
+    enrolled, and at least 1; an agent that has given nothing has zeros. weights: (L,), of each
+    agent's counts in a sum; None where all are 1.
     """
 
     counts: Ints
     visits: Ints
+    weights: npt.NDArray[np.float64] | None = None
 
 
 @dataclass
@@ -77,6 +79,7 @@ class Tally:
     counts: Ints | None  # (C, S, S, N)
     last_upload: float
     last_round: int
+    idle: Ints | None = None  # (S, N), see Shape.idle; None where no arm is always observed
 
 
 class _RunningTotals:
@@ -86,9 +89,15 @@ class _RunningTotals:
     """
 
     def __init__(
-        self, counts_shape: tuple[int, ...], visits_shape: tuple[int, ...], *, by_agent: bool
+        self,
+        counts_shape: tuple[int, ...],
+        visits_shape: tuple[int, ...],
+        shape: Shape,
+        *,
+        by_agent: bool,
     ) -> None:
         self.by_agent = by_agent
+        self._shape = shape
         self._counts: Ints = np.zeros(counts_shape, np.int64)  # (C, S, S, N)
         self._visits: Ints = np.zeros(visits_shape, np.int64)  # (S, N)
         self.tallies: dict[str, Tally] = {}
@@ -108,15 +117,18 @@ class _RunningTotals:
         self._counts += counts
         self._visits += visits
         tally = self.tallies.get(agent)
+        idle = self._shape.idle(counts) if self._shape.always else None
         if tally is None:
             of_agent = counts.copy() if self.by_agent else None
-            self.tallies[agent] = Tally(uploads, slots, visits.copy(), of_agent, at, round)
+            self.tallies[agent] = Tally(uploads, slots, visits.copy(), of_agent, at, round, idle)
             return
         tally.uploads += uploads
         tally.slots += slots
         tally.visits += visits
         if tally.counts is not None:
             tally.counts += counts
+        if tally.idle is not None and idle is not None:
+            tally.idle += idle
         tally.last_upload = max(tally.last_upload, at)
         tally.last_round = max(tally.last_round, round)
 
@@ -149,6 +161,7 @@ class Ledger:
         S = max(shape.states)
         self._database = database
         self._limits = limits
+        self._shape = shape
         self._counts_shape = (shape.kinds, S, S, shape.n_arms)
         self._visits_shape = (S, shape.n_arms)
         size = 8 * (shape.kinds * S + 1) * S * shape.n_arms
@@ -286,7 +299,9 @@ class Ledger:
         if self._totals is not None and self._totals.by_agent >= by_agent:
             return self._totals
         self.write()
-        totals = _RunningTotals(self._counts_shape, self._visits_shape, by_agent=by_agent)
+        totals = _RunningTotals(
+            self._counts_shape, self._visits_shape, self._shape, by_agent=by_agent
+        )
         for agent, uploads, slots, counts, visits, at, round_ in self._incarnations():
             totals.add(
                 agent,
