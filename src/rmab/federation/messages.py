@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.federation.checks import floats, listed, malformed, read_object, take, whole_number
-from rmab.model.arms import OBSERVED
+from rmab.model.beliefs import OBSERVED
 from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPlan
 from rmab.reading import is_number, shown
 

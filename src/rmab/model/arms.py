@@ -24,12 +24,12 @@ import numpy.typing as npt
 
 from rmab.errors import ModelError
 from rmab.linalg import Array
+from rmab.model.beliefs import OBSERVED
 
 __all__ = ["OBSERVED", "WAITS", "Arm", "ArmKind", "Arms", "Dynamics", "Moves", "channels"]
 
 FloatArray = npt.NDArray[np.float64]
 
-OBSERVED = ("when_played", "always")
 # Of an action-dependent arm observed when played, waits below this many slots are learnt from.
 WAITS = 8
 

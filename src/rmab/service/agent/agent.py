@@ -171,15 +171,14 @@ class Agent:
             raise ModelError(
                 f"choose must be given the states of {len(always)} arms that are always observed"
             )
-        self._looks = [] if states is None else _whole_states(states)
+        self._looks = [] if states is None else _whole_states(states, or_none=True)
         self._player.look(self._looks)
         chosen: list[int] = self._player.choose().tolist()
         self._chosen = chosen
         return list(chosen)
 
-    def observe(self, states: Sequence[int | None]) -> None:
-        """What the arms of the last `choose` showed, from 0, in its order, None for one that could
-        not be read; a slot has passed."""
+    def observe(self, states: Sequence[int]) -> None:
+        """What the arms of the last `choose` showed, from 0, in its order; a slot has passed."""
         self._check_open()
         arms = self._chosen
         if arms is None:
@@ -384,13 +383,14 @@ def _address(url: str) -> tuple[str, bool]:
     return url.rstrip("/"), loopback
 
 
-def _whole_states(states: Any) -> list[int | None]:
-    """States as whole numbers, or None; what is neither is refused, not rounded."""
+def _whole_states(states: Any, *, or_none: bool = False) -> list[int | None]:
+    """States as whole numbers; what is none is refused, not rounded. or_none: None may be one."""
     try:
         given = states.tolist() if isinstance(states, np.ndarray) else list(states)
     except TypeError:
         raise ModelError(f"states must be a list of whole numbers, got {shown(states)}") from None
     for state in given:
-        if state is not None and not isinstance(state, int | np.integer | np.bool_):
+        unread = or_none and state is None
+        if not (unread or isinstance(state, int | np.integer | np.bool_)):
             raise ModelError(f"a state must be a whole number, got {shown(state)}")
     return [None if state is None else int(state) for state in given]
