@@ -302,6 +302,7 @@ def test_many_arms_in_one_realisation_with_weights(policy):
     compare(CASES["many arms, one realisation, weights"], policy)
 
 
+@pytest.mark.slow  # a program of its own to compile
 def test_doubling_episodes_with_light_weights():
     records = compare(CASES["doubling, light weights"], "fedts-myopic")
     assert all(r.lengths == [2, 4, 8, 16, 32, 58] for r in records)

@@ -159,6 +159,7 @@ def test_fixed_plays(case, policy):
     compare(CASES[case], policy)
 
 
+@pytest.mark.slow  # a program of its own to compile
 def test_learning_on_arms_of_all_kinds():
     """Pairs after waits, both actions, observed always or when played; sizes do not differ, since
     every size of arms is a program of its own to compile."""

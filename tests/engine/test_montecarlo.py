@@ -237,6 +237,7 @@ def test_every_agent_has_a_table_of_its_own():
             np.testing.assert_array_equal(numbers(result, one)[key], numbers(result, other)[key])
 
 
+@pytest.mark.slow  # a program of its own to compile
 @pytest.mark.parametrize(("plays", "value"), [(1, 0.5546), (2, 0.9745)])
 def test_draws_of_each_agent_in_the_papers_scenario(plays, value):
     """M = 4, T = 1000, against values of an independent implementation (error .0005)."""

@@ -105,6 +105,7 @@ def test_draws_with_pairs_further_apart_are_calibrated():
     assert (abs(off) < 0.01 + allowed(3, 256)).all()
 
 
+@pytest.mark.slow  # a program of its own to compile
 @pytest.mark.parametrize("pairs", [30, 300, 10_000])
 def test_draws_of_both_matrices_are_calibrated(pairs):
     matrices = 512
@@ -225,6 +226,7 @@ def test_the_estimate_is_a_mode(seed, pairs, gaps):
         assert log_density(aside / aside.sum(1, keepdims=True), counts[..., 0, 0]) < top + 0.05
 
 
+@pytest.mark.slow  # a program of its own to compile
 def test_many_observations_find_the_matrix():
     rng = np.random.default_rng(9)
     truth = rng.dirichlet(np.ones(3), (200, 3))
@@ -268,6 +270,7 @@ def test_rows_that_are_never_entered_keep_the_prior():
 # ---------------------------------------------------------------------------- extremes
 
 
+@pytest.mark.slow  # a program of its own to compile
 @pytest.mark.parametrize("whole", [0.3, 1e6, 1e9, 1e12])
 @pytest.mark.parametrize("prior", [1e-3, 1.0])
 def test_weights_of_any_size_give_matrices(whole, prior):
@@ -281,6 +284,7 @@ def test_weights_of_any_size_give_matrices(whole, prior):
         np.testing.assert_allclose(matrix.sum(1), 1, rtol=1e-4)
 
 
+@pytest.mark.slow  # a program of its own to compile
 def test_numbers_belong_to_their_trial():
     """What a trial draws does not depend on the trials beside it, hidden steps or none."""
     rng = np.random.default_rng(5)
