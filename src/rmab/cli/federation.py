@@ -37,8 +37,12 @@ a federation file:
   reward = [0.0, 0.5, 1.0]
   (one [[arm]] table for each arm; the dynamics are learnt)
 
+further keys of an arm: observed = "always" (default "when_played"), action_dependent = true (it
+  moves in another way when played), reward_passive = [...] (of a slot without a play)
+
 further keys, above the arms: seed, draws ("shared" or "per-agent"), reference (a reward to
-  compare with on the page), horizon (fed1-ucb), [options] of the policy
+  compare with on the page), horizon (fed1-ucb), [options] of the policy, [weights] of agents
+  by name
 """
 
 
