@@ -20,6 +20,7 @@ from tests.service.support.scripted_page import (
     agent,
     channel,
     fading,
+    machine,
     many,
     overview,
 )
@@ -245,6 +246,23 @@ class TestWhatIsShown:
         table = page.get_by_role("table", name=re.compile("Arm 2: probability"))
         assert table.locator("td").all_inner_texts()[:2] == [".700\n.62–.78", ".200\n.12–.28"]
         assert page.locator(".arm").nth(1).locator("path.state").count() == 3
+        assert wider_than_the_window(page) == []
+        assert shown.wrongs == []
+
+    @WIDTHS
+    def test_arms_that_are_always_observed(self, shown):
+        page = shown.open(overview(5, [*PAPER[:1], machine(0.6)]))
+        card = page.locator(".arm").nth(1)
+        expect(card).to_contain_text("reward .9; left alone .2, 0; always observed")
+        expect(card).to_contain_text("after a play")
+        expect(card).to_contain_text("left alone")
+        assert card.get_by_text(".550 .450–.650").count() == 2
+        lines = [numbers(line.get_attribute("d")) for line in card.locator("path.state").all()]
+        assert len(lines) == 2
+        assert all(len(set(line[1::2])) == 1 for line in lines)  # level: of the state, not the age
+        expect(card.get_by_role("img")).to_have_attribute(
+            "aria-label", re.compile(r"In state 0: \.250 to \.250\. In state 1: \.750 to \.750\. $")
+        )
         assert wider_than_the_window(page) == []
         assert shown.wrongs == []
 

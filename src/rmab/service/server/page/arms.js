@@ -81,12 +81,7 @@ function dynamics(n, estimate) {
       : [rangeBar("p01", of?.p01), rangeBar("p11", of?.p11), rangeScale()];
   if (!estimate?.passive) return part(estimate);
   const words = (text) => make("p", "fine", text);
-  return [
-    words("after a play"),
-    ...part(estimate),
-    words("left alone"),
-    ...part(estimate.passive),
-  ];
+  return [words("after a play"), ...part(estimate), words("left alone"), ...part(estimate.passive)];
 }
 
 /** What an arm pays and how it differs from most, in words. */
