@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rmab.cli.console import BAD_INPUT, DONE, FAILED, INTERRUPTED
 from rmab.cli.main import _parser
 from rmab.errors import ProtocolError
 from rmab.federation.config import Federation, load_federation
@@ -22,7 +23,7 @@ from rmab.service.server.telemetry import Metrics
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
-COMMANDS = ("server", "enroll", "revoke", "agents", "agent", "demo")
+COMMANDS = ("server", "enroll", "revoke", "agents", "backup", "agent", "demo")
 ANYWHERE = {"421"}  # codes that every route may answer, which the page says once
 
 
@@ -172,6 +173,22 @@ def test_every_key_of_a_federation_is_in_the_tutorial():
     said = {cells[0].strip("`[]") for cells in rows("docs/tutorial.md", "## 2. Say what is known")}
     fields = {"arm" if name == "arms" else name for name in Federation.__dataclass_fields__}
     assert said == fields
+
+
+def test_the_units_of_the_tutorial_restart_what_may_pass_and_nothing_else():
+    units = fenced("docs/tutorial.md", "ini")
+    assert len(units) == 2
+    for unit in units:
+        assert re.search(r"^Restart=(on-failure|always)$", unit, re.M)
+        assert re.search(r"^RestartPreventExitStatus=2$", unit, re.M)
+        # Otherwise five quick failures, a database that starts slowly say, end it for good.
+        head = unit.partition("[Service]")[0]
+        assert re.search(r"^StartLimitIntervalSec=0$", head, re.M)
+
+
+def test_every_exit_code_is_in_the_docs():
+    codes = {cells[0] for cells in rows("docs/operations.md", "## Exit codes")}
+    assert codes == {str(code) for code in (DONE, FAILED, BAD_INPUT, INTERRUPTED)}
 
 
 def test_the_python_of_the_tutorial_is_python():

@@ -34,6 +34,7 @@ NAMES = [
     "Study",
     "StudyError",
     "TooLargeError",
+    "UnavailableError",
     "UnreachableError",
     "__version__",
     "belief_after",

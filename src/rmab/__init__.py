@@ -35,6 +35,7 @@ _HOMES = {
     "StorageError": "rmab.errors",
     "StudyError": "rmab.errors",
     "TooLargeError": "rmab.errors",
+    "UnavailableError": "rmab.errors",
     "UnreachableError": "rmab.errors",
     "Policy": "rmab.policies.policy",
     "Draws": "rmab.random",
@@ -78,6 +79,7 @@ __all__ = [
     "Study",
     "StudyError",
     "TooLargeError",
+    "UnavailableError",
     "UnreachableError",
     "__version__",
     "belief_after",
@@ -110,6 +112,7 @@ if TYPE_CHECKING:
         StorageError,
         StudyError,
         TooLargeError,
+        UnavailableError,
         UnreachableError,
     )
     from rmab.learning.bounds import episode_bound, regret_bound

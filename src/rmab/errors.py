@@ -7,14 +7,18 @@
     +-- ConvergenceError  an iteration that did not reach its tolerance
     +-- FederationError   a federation's file, database, credential or address that cannot be used
     +-- ProtocolError     a message that breaks the protocol: the peer's mistake, not ours
-    +-- StorageError      a database that did not keep what it was given
-    +-- UnreachableError  a server that could not be reached when it had to be
+    +-- UnavailableError  what is needed and not there now, but may be later: a port, a device
+        +-- StorageError      a database that did not keep what it was given
+        +-- UnreachableError  a server that could not be reached when it had to be
 
-The message is one line: the place, the value and the rule.
+The message is one line: the place, the value and the rule. Commands end with 1 where something is
+unavailable, so that whoever supervises them starts them again, and with 2 at all other errors: they
+stay until somebody mends them.
 """
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 __all__ = [
@@ -26,8 +30,29 @@ __all__ = [
     "StorageError",
     "StudyError",
     "TooLargeError",
+    "UnavailableError",
     "UnreachableError",
+    "is_lasting",
+    "system_reason",
 ]
+
+# What the system answers until somebody mends what was asked for, or the rights.
+_LASTING = frozenset(
+    {
+        errno.ENOENT,
+        errno.EEXIST,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EISDIR,
+        errno.ENOTDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.EINVAL,
+        errno.EAFNOSUPPORT,
+        errno.EOPNOTSUPP,
+    }
+)
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class RmabError(Exception):
@@ -72,9 +97,31 @@ class ProtocolError(RmabError):
         self.extra = extra
 
 
-class StorageError(RmabError):
-    """A database that did not keep what it was given; nothing of it was acknowledged."""
+class UnavailableError(RmabError):
+    """What is needed and not there now, but may be later: a port, a name's address, a device."""
 
 
-class UnreachableError(RmabError):
+class StorageError(UnavailableError):
+    """A database that did not keep what it was given; nothing of it was acknowledged.
+
+    lasting: it will not until somebody mends it, as where its file may not be written.
+    """
+
+    def __init__(self, message: str, *, lasting: bool = False) -> None:
+        super().__init__(message)
+        self.lasting = lasting
+
+
+class UnreachableError(UnavailableError):
     """A server that could not be reached when it had to be."""
+
+
+def is_lasting(error: OSError) -> bool:
+    """Whether the system would answer the same again: a missing file, say, and no full disk."""
+    return error.errno in _LASTING
+
+
+def system_reason(error: OSError) -> str:
+    """What the system says is wrong, in a few words."""
+    said = error.strerror or str(error)
+    return f"disk full: {said}" if error.errno in _FULL else said

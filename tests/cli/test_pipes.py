@@ -32,7 +32,7 @@ def test_a_full_disk_is_one_line(study):
         )
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1
-    assert "No space left" in ended.stderr
+    assert "disk full: No space left" in ended.stderr
 
 
 def test_without_the_extra_it_says_what_to_install(call, study, monkeypatch):
@@ -40,7 +40,7 @@ def test_without_the_extra_it_says_what_to_install(call, study, monkeypatch):
     path = study(toml())
     monkeypatch.setitem(sys.modules, "tqdm", None)
     ran = call("run", path)
-    assert (ran.code, ran.out) == (1, "")
+    assert (ran.code, ran.out) == (2, "")
     assert ran.err.count("\n") == 1
     assert "pip install 'rmab[sim]'" in ran.err
     assert call("index", path, "--json").code == 0

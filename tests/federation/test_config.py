@@ -153,6 +153,9 @@ def test_counts_of_federations_that_differ_in_what_they_mean_are_told_apart(tmp_
         ('"fedtswi"', '"whittle"', "policy: unknown 'whittle'; known are fedtswi, "),
         ('"linear"', '"weekly"', "schedule: unknown 'weekly'"),
         ("deadline = 30", "deadline = 0", "deadline must be a number of seconds above 0"),
+        ("deadline = 30", "live_seconds = 0", "live_seconds must be a number of seconds above 0"),
+        ("deadline = 30", "live_seconds = '9'", "live_seconds must be a number of seconds above 0"),
+        ("deadline = 30", "live_seconds = 1e9", "and at most 31536000, got 1000000000.0"),
         ("seed = 0", "seed = -1", "seed must be a whole number from 0"),
         ("seed = 0", "speed = 0", "unknown key 'speed'; known are name, "),
         (

@@ -111,7 +111,7 @@ def test_an_episode_ends_when_visits_pass_their_limit():
 @pytest.mark.parametrize(
     ("arms", "states", "rule"),
     [
-        ([0], [2], "arm 0: the state must lie from 0 to 1, got 2"),
+        ([0], [2], "arm 1: the state must lie from 0 to 1, got 2"),
         ([0], [-1], "got -1"),
         ([0], [], "one state for each"),
         ([0, 1], [0, 0], "at most 1 arms"),

@@ -43,6 +43,53 @@ def test_who_missed_the_deadline_is_not_awaited_until_it_fetches():
     assert following.due(40.0) is None
 
 
+def after_deadlines(missed: int) -> Coordinator:
+    """A round after so many whose deadline `silent` has missed, though it fetched each."""
+    round_ = opened()
+    for _ in range(missed):
+        round_.fetched("silent")
+        round_.reported("a", 5, now=0.0)
+        assert round_.due(29.0) is None
+        assert round_.due(30.0) == "deadline"
+        round_.close("deadline")
+        round_ = round_.next("linear")
+    return round_
+
+
+def test_who_misses_two_deadlines_is_not_awaited_until_it_reports():
+    for missed, due in ((0, None), (1, None), (2, "all"), (2, "all")):
+        round_ = after_deadlines(missed)
+        round_.fetched("silent")
+        round_.reported("a", 5, now=0.0)
+        assert round_.due(0.0) == due
+    round_.reported("silent", 0, now=0.0)  # late counts are no report
+    following = round_.next("linear")
+    following.fetched("silent")
+    assert following.awaited == {"a"}
+    following.reported("silent", 5, now=0.0)
+    again = following.next("linear")
+    assert again.awaited == {"silent"}
+    again.fetched("silent")
+    again.reported("a", 5, now=0.0)
+    assert again.due(0.0) is None
+
+
+def test_only_a_deadline_can_be_missed():
+    round_ = after_deadlines(1)
+    round_.fetched("silent")
+    round_.reported("silent", 5, now=0.0)
+    round_.close("all")
+    round_.fetched("new")  # while the next round is planned
+    following = round_.next("linear")
+    assert following.missed == {}
+    round_ = after_deadlines(1)
+    round_.fetched("silent")
+    round_.reported("a", 5, now=0.0)
+    round_.close("deadline")
+    round_.reported("silent", 5, now=31.0)  # just in time
+    assert round_.next("linear").missed == {}
+
+
 def test_who_reported_is_awaited_before_it_fetches():
     round_ = opened("a", "b")
     for agent in "ab":

@@ -86,6 +86,7 @@ COMMANDS = (
     "enroll",
     "revoke",
     "agents",
+    "backup",
     "demo",
     "agent",
 )

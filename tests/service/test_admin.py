@@ -5,6 +5,7 @@ import re
 import socket
 from typing import Any
 
+import httpx
 import pytest
 
 from rmab.cli import main
@@ -93,6 +94,21 @@ def test_a_server_that_is_away_or_no_server(tmp_path):
         admin.agents()
 
 
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(429, UnreachableError), (408, UnreachableError), (503, UnreachableError)]
+    + [(status, FederationError) for status in (401, 404, 409, 421, 422)],
+)
+def test_which_refusals_may_pass(status, kind):
+    with HttpAdmin("http://127.0.0.1:1", SOME_TOKEN) as admin:
+        answer = httpx.Response(status, json={"error": "x", "detail": "some reason"})
+        admin._client = httpx.Client(
+            base_url="http://127.0.0.1:1", transport=httpx.MockTransport(lambda _: answer)
+        )
+        with pytest.raises(kind, match="some reason"):
+            admin.agents()
+
+
 def test_names_and_token_files(tmp_path):
     assert check_name("radio-1.north_2") == "radio-1.north_2"
     for name in ("", "-x", "a b", "ä", "x" * 65, "../x", "x\n"):
@@ -130,7 +146,8 @@ def test_the_commands_on_a_file(tmp_path, live, capsys):
     assert (code, made["name"], made["role"]) == (0, "boss", "admin")
     code, out, err = run(capsys, "agents", file)
     lines = out.splitlines()
-    assert lines[0].split() == ["name", "role", "enrolled", "last", "seen", "uploads", "revoked"]
+    heads = ["name", "role", "enrolled", "last", "seen", "live", "uploads", "revoked"]
+    assert lines[0].split() == heads
     assert {line.split()[0] for line in lines[1:]} == {"radio", "boss"}
     assert made["token"] not in out
     assert run(capsys, "revoke", file, "radio") == (0, "radio is revoked\n", "")

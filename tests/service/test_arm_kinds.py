@@ -11,7 +11,7 @@ import pytest
 
 import rmab
 from rmab.cli import main
-from rmab.errors import FederationError, ModelError
+from rmab.errors import FederationError, ModelError, UnavailableError
 from rmab.federation.config import Federation, KnownArm
 from rmab.federation.planner import Planner
 from rmab.federation.player import Player
@@ -65,6 +65,11 @@ class Ward:
 
 class Blind:
     sense = Ward.sense
+
+
+class Failing(Ward):
+    def look(self, arms):
+        raise OSError("no such device")
 """
 
 
@@ -76,6 +81,15 @@ def ward(**changes) -> Federation:
         KnownArm(2, (0.0, 0.3), (0.2, 0.1), "always", action_dependent=True),
     )
     return Federation("ward", 1, arms, **changes)
+
+
+class FirstAlone(Flat):
+    """Arm 0 is always played."""
+
+    def plan(self, merged, number, lane=0):
+        planned = super().plan(merged, number, lane)
+        planned.plan.index[1:] = -1.0
+        return planned
 
 
 # -------------------------------------------------------------------------------------- the whole
@@ -152,7 +166,7 @@ def test_the_agent_command_plays_arms_of_every_kind(tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     federation = ward()
-    with served(tmp_path, federation) as running:
+    with served(tmp_path, federation, FirstAlone(federation)) as running:
         token = tmp_path / "one.token"
         token.write_text(running.enroll("one"))
         token.chmod(0o600)
@@ -163,6 +177,9 @@ def test_the_agent_command_plays_arms_of_every_kind(tmp_path, monkeypatch, capsy
         assert told["slots"] == 40
         assert main(["agent", running.url, "--env", "ward:Blind", "--slots", "1", *options]) == 2
         assert "must have a method look(arms)" in capsys.readouterr().err
+        assert main(["agent", running.url, "--env", "ward:Failing", "--slots", "11", *options]) == 1
+        assert "10 bad readings in a row" in (told := capsys.readouterr().err)
+        assert "look raised OSError: no such device (ward.py, line" in told
         for old, new, rule in (
             ('observed = "always"', "", 'arm 3 must be observed "always"'),
             ("p01 = 0.2\np11 = 0.8\nreward = 0.4", CHANGING, "arm 1 must move alike when played"),
@@ -173,7 +190,7 @@ def test_the_agent_command_plays_arms_of_every_kind(tmp_path, monkeypatch, capsy
     with closing(open_store(running.database, federation, create=False)) as store:
         merged = store.merged()
     assert merged.counts[..., 2].sum() == 39  # one reading a slot
-    assert merged.visits.sum() == 40
+    assert merged.visits.sum() == 50
 
 
 def test_an_agent_wants_a_look_at_arms_that_are_always_observed(tmp_path):
@@ -184,12 +201,29 @@ def test_an_agent_wants_a_look_at_arms_that_are_always_observed(tmp_path):
             assert agent.action_dependent == (1, 2)
             with pytest.raises(ModelError, match="the states of 1 arms that are always observed"):
                 agent.choose()
-            with pytest.raises(ModelError, match="one state for each of 1 arms"):
-                agent.choose([0, 1])
-            with pytest.raises(ModelError, match="must lie from 0 to 1, got 2"):
-                agent.choose([2])
-            agent.observe([1] * len(agent.choose([None])))
-            assert agent.slots == 1
+            assert agent.slots == 0
+
+
+def test_a_bad_look_is_skipped_and_counted_as_a_bad_reading_is(tmp_path, caplog):
+    with served(tmp_path, ward(), FirstAlone(ward())) as running:
+        token, file = running.enroll("one"), tmp_path / "one.db"
+        with rmab.Agent(running.url, token=token, file=file, max_bad_readings=5) as agent:
+            for looks in ([1], [0, 1], [2], 7, [None], [1.0], [1]):
+                assert agent.choose(looks) == [0]
+                agent.observe([1])
+            assert agent.bad_readings == 4
+            assert "there must be one state for each of 1 arms" in caplog.text
+            for _ in range(4):
+                agent.choose(unread="look raised OSError: no such device")
+                agent.observe([1])
+            agent.choose([1])
+            with pytest.raises(UnavailableError, match="5 bad readings in a row"):
+                agent.skip("the device is gone")
+            assert agent.flush(PATIENCE)
+    with closing(open_store(running.database, ward(), create=False)) as store:
+        merged = store.merged()
+    assert merged.visits.sum() == 11
+    assert merged.counts[..., 2].sum() == 1  # of the last two looks that followed one another
 
 
 # --------------------------------------------------------------------------------- agents' files

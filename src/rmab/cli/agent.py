@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -19,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rmab.cli.console import DONE, FAILED, INTERRUPTED, Commands, line, say, whole
-from rmab.errors import FederationError, RmabError
+from rmab.errors import FederationError, UnavailableError
 
 if TYPE_CHECKING:
     from rmab.service.agent.agent import Agent
@@ -31,6 +30,19 @@ _PATIENCE = "60"  # seconds, as an option's text
 _FLUSH_SECONDS = 2.0  # for what is unsent, when asked to end
 _POLL_SECONDS = 0.5  # between two checks whether the server is away
 _MAX_SECONDS = 1e6  # of an option
+
+# What code that is wrong raises, rather than a device that is not there.
+_MISTAKES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    NameError,
+    NotImplementedError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+)
 
 Sense = Callable[[list[int]], Sequence[int]]  # of arms, in a slot
 
@@ -63,8 +75,12 @@ def add_agent(command: Commands) -> None:
         "          return [...]                  # the state of each, before any is played\n\n"
         "after its slots, or when it is interrupted, it sends what is unsent and prints slots,\n"
         "mean reward per slot, acknowledged uploads and the round; what cannot be sent is kept in\n"
-        "its file and sent at the next start. Exit codes: 0 done, 1 the server was not reached,\n"
-        "2 bad input, 130 interrupted",
+        "its file and sent at the next start. A bad reading (NaN, a state that the arm does not\n"
+        "have, too few or too many, an exception of sense) is skipped, counted and logged: its\n"
+        "slot passes without an observation of that arm, or of any.\n\n"
+        "exit codes: 0 done; 1 what may pass (the server was not reached, a device is not there\n"
+        "or gives bad readings, a disk is full); 2 what will never work (bad input, a refused\n"
+        "credential, another agent's file); 130 interrupted",
     )
     agent.add_argument("url", metavar="URL", help="the server's address")
     agent.add_argument(
@@ -99,6 +115,11 @@ def add_agent(command: Commands) -> None:
         default=_PATIENCE,
         help=f"seconds to wait for the server at the start and the end (default {_PATIENCE})",
     )
+    agent.add_argument(
+        "--max-bad-readings",
+        metavar="N",
+        help="bad readings in a row after which it ends with 1 (default 10)",
+    )
     agent.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
 
@@ -106,18 +127,24 @@ def run_agent(options: argparse.Namespace) -> int:
     """Play, send, and say how it went."""
     slots = whole("--slots", options.slots, 0)
     patience = _seconds("--patience", options.patience)
+    bad_readings = whole("--max-bad-readings", options.max_bad_readings, 1)
     pace = (
         None if options.slot_seconds is None else _seconds("--slot-seconds", options.slot_seconds)
     )
     token = _token(options.token_file)
     study = None if options.simulate is None else _study(options.simulate)
     device = None if options.env is None else _environment(options.env)
-    from rmab.service.agent.agent import Agent
+    from rmab.service.agent.agent import MAX_BAD_READINGS, Agent
 
     with (
         _log_lines(),
         Agent(
-            options.url, token=token, file=options.state, ca=options.ca, patience=patience
+            options.url,
+            token=token,
+            file=options.state,
+            ca=options.ca,
+            patience=patience,
+            max_bad_readings=bad_readings or MAX_BAD_READINGS,
         ) as agent,
     ):
         waits = False
@@ -138,10 +165,8 @@ def run_agent(options: argparse.Namespace) -> int:
             code = INTERRUPTED
         except _Ended:
             asked = True
-        except RmabError:
-            raise
-        except Exception:  # of the environment: it is the user's, who needs to see where
-            traceback.print_exc()
+        except UnavailableError as error:  # too many bad readings; what was read is sent
+            say(line(f"rmab agent: {error}"))
             code = FAILED
         flushed = agent.flush(patience if code == DONE and agent.slots == slots else _FLUSH_SECONDS)
         _report(agent, as_json=options.json)
@@ -168,19 +193,39 @@ def _play(
         if patience and agent.over and waited != agent.round:
             waited = agent.round
             _wait(agent, patience)
-        arms = agent.choose(_looked(agent, device))
-        agent.observe(device.sense(arms))
+        arms = _choose(agent, device)
+        try:
+            states = device.sense(arms)
+        except Exception as error:  # whatever a device and its driver do
+            agent.skip(_raised("sense", error))
+        else:
+            agent.observe(states)
         if pace is not None:
             due = max(due + pace, time.monotonic() - pace)
             time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _looked(agent: Agent, device: _Device) -> Sequence[int] | None:
-    """What is seen before a choice; None where no arm is always observed."""
+def _choose(agent: Agent, device: _Device) -> list[int]:
+    """The arms to play, after a look at those that are always observed."""
     if not agent.always_observed:
-        return None
+        return agent.choose()
     assert device.look is not None
-    return device.look(list(agent.always_observed))
+    try:
+        states = device.look(list(agent.always_observed))
+    except Exception as error:  # as of `sense`
+        return agent.choose(unread=_raised("look", error))
+    return agent.choose(states)
+
+
+def _raised(method: str, error: Exception) -> str:
+    """What a method of the device raised, and where."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = ""
+    if trace is not None:
+        place = f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"
+    return f"{method} raised {type(error).__name__}: {error}{place}"
 
 
 def _wait(agent: Agent, patience: float) -> None:
@@ -202,12 +247,15 @@ def _report(agent: Agent, *, as_json: bool) -> None:
             "reward": None if mean is None else round(mean, 6),
             "uploads": agent.uploads,
             "round": agent.round,
+            "bad_readings": agent.bad_readings,
         }
         print(json.dumps(table, allow_nan=False), flush=True)
     else:
         paid = "" if mean is None else f", {mean:.5f} mean reward per slot"
+        bad = f", {agent.bad_readings} bad readings" if agent.bad_readings else ""
         print(
-            f"{agent.slots} slots{paid}, {agent.uploads} uploads, round {agent.round}", flush=True
+            f"{agent.slots} slots{paid}, {agent.uploads} uploads, round {agent.round}{bad}",
+            flush=True,
         )
 
 
@@ -232,7 +280,10 @@ def _token(name: str) -> str:
 
 
 def _environment(name: str) -> _Device:
-    """`sense` and `look` of an object of MODULE:CLASS; every fault is an error of one line."""
+    """`sense` and `look` of an object of MODULE:CLASS; every fault is an error of one line.
+
+    A device that is not there may be later; code that is wrong stays so.
+    """
     module, _, class_name = name.partition(":")
     if not module or not class_name:
         raise FederationError(f"--env must be like radio:Radio, got {name!r}")
@@ -243,7 +294,8 @@ def _environment(name: str) -> _Device:
         environment: Any = getattr(import_module(module), class_name)()
     except Exception as error:  # whatever the user's code does
         reason = f"{type(error).__name__}: {error}"
-        raise FederationError(f"--env {name}: cannot be made: {reason}") from None
+        kind = FederationError if isinstance(error, _MISTAKES) else UnavailableError
+        raise kind(f"--env {name}: cannot be made: {reason}") from None
     sense: Any = getattr(environment, "sense", None)
     if not callable(sense):
         raise FederationError(f"--env {name}: must have a method sense(arms) that returns states")

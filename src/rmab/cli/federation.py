@@ -1,4 +1,4 @@
-"""The commands around a server: server, enroll, revoke, agents, demo."""
+"""The commands around a server: server, enroll, revoke, agents, backup, demo."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "EXAMPLE_FEDERATION", "add_commands"]
 
-COMMANDS = ("server", "enroll", "revoke", "agents", "demo")
+COMMANDS = ("server", "enroll", "revoke", "agents", "backup", "demo")
 
 EXAMPLE_FEDERATION = """\
 a federation file:
@@ -41,7 +41,8 @@ further keys of an arm: observed = "always" (default "when_played"), action_depe
   moves in another way when played), reward_passive = [...] (of a slot without a play)
 
 further keys, above the arms: seed, draws ("shared" or "per-agent"), reference (a reward to
-  compare with on the page), horizon (fed1-ucb), [options] of the policy, [weights] of agents
+  compare with on the page), live_seconds (since an agent was heard of, up to which it is shown as
+  live; default: two deadlines), horizon (fed1-ucb), [options] of the policy, [weights] of agents
   by name
 """
 
@@ -102,7 +103,17 @@ def add_commands(command: Commands) -> None:
     for each in (enroll, revoke):
         each.add_argument("name", metavar="NAME", help="the agent's name")
     enroll.add_argument("--admin", action="store_true", help="an admin's credential instead")
-    for each in (server, enroll, revoke, agents):
+    backup = command(
+        "backup",
+        _backup,
+        "copy a federation's SQLite database into a file, while its server runs",
+        "  rmab backup spectrum.toml spectrum-backup.db\n\n"
+        "the file is replaced if it is there, and only its owner can read it; of a PostgreSQL\n"
+        "database pg_dump makes one",
+    )
+    backup.add_argument("federation", metavar="FEDERATION.toml", help="the federation's file")
+    backup.add_argument("file", metavar="FILE", help="the backup")
+    for each in (server, enroll, revoke, agents, backup):
         each.add_argument(
             "--database",
             metavar="URL",
@@ -202,6 +213,19 @@ def _revoke(options: argparse.Namespace) -> int:
     return DONE
 
 
+def _backup(options: argparse.Namespace) -> int:
+    from rmab.federation.config import load_federation
+    from rmab.service.store.store import back_up
+
+    back_up(_database(options), load_federation(options.federation), Path(options.file))
+    size = Path(options.file).stat().st_size
+    if options.json:
+        print(json.dumps({"file": options.file, "bytes": size}))
+    else:
+        print(f"{options.file}: {size} bytes")
+    return DONE
+
+
 def _agents(options: argparse.Namespace) -> int:
     with _admin(options) as admin:
         found = admin.agents()
@@ -213,11 +237,13 @@ def _agents(options: argparse.Namespace) -> int:
 
 
 def _agents_table(found: list[dict[str, Any]]) -> str:
-    rows = [["name", "role", "enrolled", "last seen", "uploads", "revoked"]]
+    rows = [["name", "role", "enrolled", "last seen", "live", "uploads", "revoked"]]
     for agent in found:
         times = [_when(agent[key]) for key in ("enrolled", "last_seen", "revoked")]
-        uploads = "" if agent["role"] == "admin" else str(agent["uploads"])
-        rows.append([agent["name"], agent["role"], times[0], times[1], uploads, times[2]])
+        uploads, live = ("", "")
+        if agent["role"] == "agent":
+            uploads, live = str(agent["uploads"]), "yes" if agent["live"] else "no"
+        rows.append([agent["name"], agent["role"], times[0], times[1], live, uploads, times[2]])
     return columns(rows)
 
 

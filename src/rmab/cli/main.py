@@ -1,6 +1,7 @@
 """The program `rmab`: parsing, then the command; the work is done elsewhere.
 
-Exit codes: 0 done, 1 a failure of ours, 2 bad input, 130 interrupted (what was done is written).
+Exit codes: 0 done, 1 a failure that may pass, 2 what will never work (bad input, a package that is
+missing), 130 interrupted (what was done is written).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rmab.cli.console import (
     line,
     say,
 )
-from rmab.errors import RmabError, StorageError, UnreachableError
+from rmab.errors import RmabError, StorageError, UnavailableError, system_reason
 
 __all__ = ["main"]
 
@@ -90,7 +91,8 @@ def _main(argv: Sequence[str] | None) -> int:
         return code
     except RmabError as error:
         say(line(f"rmab {options.command}: {error}"))
-        return FAILED if isinstance(error, StorageError | UnreachableError) else BAD_INPUT
+        lasting = isinstance(error, StorageError) and error.lasting
+        return FAILED if isinstance(error, UnavailableError) and not lasting else BAD_INPUT
     except KeyboardInterrupt:
         say(f"rmab {options.command}: interrupted before anything was finished")
         return INTERRUPTED
@@ -105,8 +107,9 @@ def _main(argv: Sequence[str] | None) -> int:
             f"rmab {options.command}: needs {error.name}; install it with pip install "
             f"'rmab[{extra}]'"
         )
-        return FAILED
+        return BAD_INPUT
     except OSError as error:  # a full disk, say
         drop_output()
-        say(line(f"rmab {options.command}: {error}"))
+        at = "" if error.filename is None else f"{error.filename}: "
+        say(line(f"rmab {options.command}: {at}{system_reason(error)}"))
         return FAILED

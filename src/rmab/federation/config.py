@@ -25,8 +25,9 @@ A TOML file says it:
     [weights]                   # of agents' counts in the sum, by name; 1 where none is given
     radio-1 = 2.0
 
-Further keys: `horizon`, the slots that fed1-ucb's phases are made for, and `reference`, a reward to
-compare with on the page.
+Further keys: `horizon`, the slots that fed1-ucb's phases are made for, `reference`, a reward to
+compare with on the page, and `live_seconds`, how long after it was last heard of an agent is shown
+as live (two deadlines).
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ from rmab.reading import is_number, one_of, read_toml, shown
 __all__ = ["Federation", "KnownArm", "load_federation"]
 
 _MAX_ARMS, _MAX_STATES = 4096, 64
+_MAX_LIVE_SECONDS = 31_536_000  # a year
 _REWARDS = (1e-30, 1e30)  # sizes that single precision keeps
 _MAX_WEIGHT = 1e6
 _ARM_KEYS = ("states", "reward", "reward_active", "reward_passive", "observed", "action_dependent")
@@ -112,6 +114,7 @@ class Federation:
     options: Mapping[str, Any] = field(default_factory=dict)
     horizon: int = 10**6
     reference: float | None = None
+    live_seconds: float | None = None
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -131,6 +134,12 @@ class Federation:
             raise FederationError(
                 f"deadline must be a number of seconds above 0 and at most 86400, "
                 f"got {shown(self.deadline)}"
+            )
+        seconds = self.live_seconds
+        if seconds is not None and not (is_number(seconds) and 0 < seconds <= _MAX_LIVE_SECONDS):
+            raise FederationError(
+                f"live_seconds must be a number of seconds above 0 and at most "
+                f"{_MAX_LIVE_SECONDS}, got {shown(seconds)}"
             )
         if self.reference is not None and not is_number(self.reference):
             raise FederationError(f"reference must be a number, got {shown(self.reference)}")
@@ -177,6 +186,11 @@ class Federation:
                 raise FederationError(
                     f"weights: that of {name} must be a number from 0 to 1e6, got {shown(weight)}"
                 )
+
+    @property
+    def heard_seconds(self) -> float:
+        """How long after it was last heard of an agent counts as live."""
+        return 2 * self.deadline if self.live_seconds is None else self.live_seconds
 
     @property
     def gaps(self) -> int:

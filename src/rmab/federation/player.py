@@ -121,7 +121,8 @@ class Player:
         return InformationStates(last_seen, age)
 
     def observe(self, arms: Sequence[int], states: Sequence[int | None]) -> None:
-        """What a slot's plays showed: a state for each arm, in the order of the arms."""
+        """What a slot's plays showed: a state for each arm, in the order of the arms; None for one
+        that was played and could not be read."""
         shape = self.message.shape
         if len(states) != len(arms) or len(arms) > shape.plays:
             raise ModelError(
@@ -184,7 +185,8 @@ class Player:
                 raise ModelError(f"arms must be different ones below {shape.n_arms}, got {arms}")
             if state is not None and not 0 <= index(state) < shape.states[arm]:
                 raise ModelError(
-                    f"arm {arm}: the state must lie from 0 to {shape.states[arm] - 1}, got {state}"
+                    f"arm {arm + 1}: the state must lie from 0 to {shape.states[arm] - 1}, "
+                    f"got {state}"
                 )
             yield arm, state if state is None else index(state)
 

@@ -21,6 +21,7 @@ from rmab.service.tokens import is_loopback, make_token, parse_token
 __all__ = ["Admin", "DatabaseAdmin", "HttpAdmin", "check_name", "is_url", "read_token"]
 
 SECONDS = 20.0  # that an answer may take
+_BUSY = (408, 425, 429)  # refusals that may pass, as those from 500 on do
 
 
 class Admin(Protocol):
@@ -71,6 +72,7 @@ class DatabaseAdmin:
     def __init__(self, federation: Federation, database: str) -> None:
         from rmab.service.store.store import open_store
 
+        self._heard_seconds = federation.heard_seconds
         self._store = open_store(database, federation)
 
     def __enter__(self) -> DatabaseAdmin:
@@ -92,7 +94,11 @@ class DatabaseAdmin:
 
     def agents(self) -> list[dict[str, Any]]:
         """All that were ever enrolled."""
-        return [row.to_table() for row in self._store.agents()]
+        now = time.time()
+        return [
+            {**row.to_table(), "live": row.is_live(now, self._heard_seconds)}
+            for row in self._store.agents()
+        ]
 
 
 class HttpAdmin:
@@ -164,7 +170,8 @@ class HttpAdmin:
         if answer.status_code == due and (isinstance(table, dict) or due == 204):
             return table or {}
         detail = table.get("detail") if isinstance(table, dict) else None
-        if answer.status_code >= 500 or not isinstance(detail, str):
+        busy = answer.status_code in _BUSY or answer.status_code >= 500
+        if busy or not isinstance(detail, str):
             raise UnreachableError(
                 f"{self.url} answered {answer.status_code}: {detail or 'not as a federation does'}"
             )

@@ -25,9 +25,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from rmab.errors import FederationError
+from rmab.errors import (
+    FederationError,
+    RmabError,
+    StorageError,
+    UnavailableError,
+    is_lasting,
+    system_reason,
+)
 
-__all__ = ["PAGE", "SqliteFile", "lock_file", "open_connection"]
+__all__ = ["PAGE", "SqliteFile", "lock_file", "open_connection", "sqlite_trouble", "trouble"]
 
 log = logging.getLogger("rmab.agent")
 
@@ -68,12 +75,63 @@ def open_connection(uri: str, busy_seconds: float, *pragmas: str) -> sqlite3.Con
     return connection
 
 
+def sqlite_trouble(place: str, error: sqlite3.Error, path: Path) -> StorageError:
+    """What SQLite's error on the file at `path` means; place: what the message calls it.
+
+    Where the disk is full SQLite may say so, or that the disk failed, or that a file beside the
+    database could not be made. It does not say why it may not write.
+    """
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    reason, lasting = str(error), code in _LASTING_CODES
+    if code == sqlite3.SQLITE_FULL or (
+        code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and _is_full(path)
+    ):
+        reason, lasting = f"disk full: {reason}", False
+    elif code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+        if _is_mounted_read_only(path):
+            reason, lasting = f"it is read-only, as its file system is: {reason}", False
+        elif not _may_write(path):
+            rights = "this user may not write the file, its log or its folder"
+            reason, lasting = f"it is read-only, as {rights}: {reason}", True
+        elif path.exists() and not path.is_file():
+            lasting = True
+    return StorageError(f"{place}: {reason}", lasting=lasting)
+
+
+def trouble(place: str, error: OSError) -> RmabError:
+    """What the system's error means: StorageError if it may pass."""
+    kind = FederationError if is_lasting(error) else StorageError
+    return kind(f"{place}: {system_reason(error)}")
+
+
+_LASTING_CODES = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_PERM)
+
+
+def _is_full(path: Path) -> bool:
+    with suppress(OSError):
+        return os.statvfs(path.absolute().parent).f_bavail == 0
+    return False
+
+
+def _is_mounted_read_only(path: Path) -> bool:
+    with suppress(OSError):
+        return bool(os.statvfs(path.absolute().parent).f_flag & os.ST_RDONLY)
+    return False
+
+
+def _may_write(path: Path) -> bool:
+    """Whether SQLite's log can be made beside the file, and all of them be written."""
+    files = [each for end in ("", "-wal", "-shm") if (each := Path(f"{path}{end}")).exists()]
+    return all(os.access(each, os.W_OK) for each in (path.absolute().parent, *files))
+
+
 class SqliteFile:
     """The file at `path`, locked, made with these tables where there is none.
 
     tables: the statements that make them; version: of the tables, in the file's header;
     tidy_bytes: of log after which it is moved into the database; log_bytes: beyond which rows wait
-    for that. A newer version than this, or a file that another process has, is a FederationError.
+    for that. A newer version than this is a FederationError; a file that another process has, and
+    a full disk, which may pass, are others (`rmab.errors`).
     """
 
     def __init__(
@@ -99,9 +157,13 @@ class SqliteFile:
                     raise
                 _set_aside(path, str(error))
                 self._open()
-        except (sqlite3.Error, OSError) as error:
+        except sqlite3.Error as error:
             os.close(self._lock)
-            raise FederationError(f"{path}: cannot be used as the agent's file: {error}") from None
+            found = sqlite_trouble(_unusable(path), error, path)
+            raise FederationError(str(found)) if found.lasting else found from None
+        except OSError as error:
+            os.close(self._lock)
+            raise trouble(_unusable(path), error) from None
         except FederationError:
             os.close(self._lock)
             raise
@@ -210,18 +272,20 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _lock(path: Path) -> int:
-    """The lock beside the file; FederationError if another agent holds it."""
+    """The lock beside the file; UnavailableError if another process holds it."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return lock_file(Path(f"{path}.lock"))
     except BlockingIOError:
-        raise FederationError(
+        raise UnavailableError(
             f"{path}: another agent uses this file; each agent needs one of its own"
         ) from None
     except OSError as error:
-        raise FederationError(
-            f"{path}: cannot be used as the agent's file: {error.strerror}"
-        ) from None
+        raise trouble(_unusable(path), error) from None
+
+
+def _unusable(path: Path) -> str:
+    return f"{path}: cannot be used as the agent's file"
 
 
 def _is_of_the_system(error: sqlite3.DatabaseError) -> bool:

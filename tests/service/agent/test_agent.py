@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from rmab.errors import FederationError, ModelError
+from rmab.errors import FederationError, ModelError, UnavailableError
 from rmab.service.agent.agent import Agent
 from tests.service.support.fake_server import (
     QUICK,
@@ -133,28 +134,12 @@ def test_closing_waits_for_a_request_that_was_given_up(server, start):
     assert ended.is_set()
 
 
-@pytest.mark.parametrize(
-    ("states", "rule"),
-    [
-        ([0], "one state for each"),
-        ([0, 0, 0], "one state for each"),
-        ([0, 7], "must lie from 0 to"),
-        ([0, -1], "must lie from 0 to"),
-        ([0, 0.5], "whole number"),
-        ([0, "1"], "whole number"),
-        ([0, None], "whole number"),
-        (1, "list of whole numbers"),
-        (np.array([0.0, 1.0]), "whole number"),
-    ],
-)
-def test_a_callers_mistake_is_refused_and_may_be_mended(server, start, states, rule):
+def test_observe_must_follow_choose(server, start):
     agent = start()
-    with pytest.raises(ModelError, match="observe must follow choose"):
-        agent.observe([0, 0])
+    for call in (lambda: agent.observe([0, 0]), lambda: agent.skip("no antenna")):
+        with pytest.raises(ModelError, match=r"(observe|skip) must follow choose"):
+            call()
     agent.choose()
-    with pytest.raises(ModelError, match=rule):
-        agent.observe(states)
-    assert agent.slots == 0
     agent.observe(np.array([0, 1]))
     with pytest.raises(ModelError, match="observe must follow choose"):
         agent.observe([0, 0])
@@ -163,10 +148,72 @@ def test_a_callers_mistake_is_refused_and_may_be_mended(server, start, states, r
 
 def test_states_may_be_of_numpy(server, start):
     agent = start()
-    for states in ([np.int64(1), np.bool_(False)], (True, 0), np.array([1, 0], np.uint8)):
+    for states in (
+        [np.int64(1), np.bool_(False)],
+        (True, 0),
+        np.array([1, 0], np.uint8),
+        np.array([1.0, 0.0]),  # as an array that once had a NaN in it has them
+    ):
         agent.choose()
         agent.observe(states)
-    assert agent.slots == 3
+    assert (agent.slots, agent.bad_readings) == (4, 0)
+
+
+# ------------------------------------------------------------------------------------ bad readings
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("states", "read", "rule"),
+    [
+        ([0], [], "one state for each of 2 arms"),
+        ([0, 0, 0], [], "one state for each of 2 arms"),
+        (1, [], "states must be a list"),
+        (None, [], "states must be a list"),
+        ([0, 7], [0], r"arm \d: the state must lie from 0 to"),
+        ([-1, 1], [1], r"arm \d: the state must lie from 0 to"),
+        ([0, 0.5], [0], r"arm \d: a state must be a whole number"),
+        ([0, "1"], [0], "whole number"),
+        ([None, 1], [1], "whole number"),
+        (np.array([NAN, 1.0]), [1], "whole number, got nan"),
+        ([float("inf"), NAN], [], "whole number"),
+    ],
+)
+def test_a_bad_reading_is_no_observation_of_that_arm(server, start, caplog, states, read, rule):
+    server.slots = 3
+    agent = start()
+    looks = []
+    for given, good in (([1, 0], [0, 1]), (states, read), ([0, 1], [0, 1])):
+        arms = agent.choose()
+        agent.observe(given)
+        seen = [given[i] for i in good] if good else []
+        looks.append(([arms[i] for i in good], [int(state) for state in seen]))
+    assert (agent.slots, agent.bad_readings) == (3, 1)
+    assert re.search(rule, caplog.text)
+    assert agent.flush(20)
+    assert_told(server, looks)  # gaps and all
+
+
+def test_too_many_bad_readings_in_a_row_are_told(server, start):
+    agent = start(max_bad_readings=3)
+    for bad in (2, 2, 3):
+        for n in range(bad):
+            agent.choose()
+            if n == 2:
+                with pytest.raises(UnavailableError, match=r"3 bad readings in a row.*no antenna"):
+                    agent.skip("no antenna")
+            else:
+                agent.observe([])
+        agent.choose()
+        agent.observe([0, 0])
+    assert (agent.slots, agent.bad_readings) == (10, 7)
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5, None, True])
+def test_how_many_is_a_whole_number(start, most):
+    with pytest.raises(ModelError, match="max_bad_readings must be a whole number of at least 1"):
+        start(max_bad_readings=most)
 
 
 # ------------------------------------------------------------------------------- the first contact
@@ -229,8 +276,10 @@ def test_certificates_that_cannot_be_read_are_refused(tmp_path, path):
 
 def test_a_file_in_use_is_refused(start):
     start()
+    with pytest.raises(UnavailableError, match=r"agent\.db: another agent uses this file"):
+        start()  # the same agent, whose other process may end
     with pytest.raises(FederationError, match=r"agent\.db: another agent uses this file"):
-        start()
+        start(token=TOKEN.replace("0" * 16, "1" * 16))
 
 
 def test_an_unprotected_way_to_another_machine_is_refused(tmp_path):

@@ -59,6 +59,14 @@ class Blind:
 class Broken:
     def __init__(self):
         raise RuntimeError("no antenna")
+
+class Unplugged:
+    def __init__(self):
+        open("/dev/no-such-radio")
+
+class Wrong:
+    def __init__(self, port):
+        pass
 """
 
 
@@ -84,7 +92,7 @@ def test_simulated_arms_round_after_round(server, real, folder, capsys):
     assert agent(real.url, "--simulate", "study.toml", "--slots", "20", "--json") == 0
     out, err = capsys.readouterr()
     table = json.loads(out)
-    assert list(table) == ["slots", "reward", "uploads", "round"]
+    assert list(table) == ["slots", "reward", "uploads", "round", "bad_readings"]
     assert table["slots"] == 20
     assert table["round"] >= 7  # three slots each: it waited for every one
     assert table["uploads"] == len(server.uploads)
@@ -113,6 +121,7 @@ def test_no_slots_are_allowed(real, folder, capsys):
         "reward": None,
         "uploads": 0,
         "round": 1,
+        "bad_readings": 0,
     }
 
 
@@ -136,7 +145,7 @@ def test_a_pace_is_kept_to_and_no_round_waited_for(server, real, folder, capsys)
         (["--env", "my_radio"], "must be like radio:Radio, got 'my_radio'"),
         (["--env", "no_such_radio:Radio"], "ModuleNotFoundError: No module named"),
         (["--env", "my_radio:Nothing"], "AttributeError"),
-        (["--env", "my_radio:Broken"], "RuntimeError: no antenna"),
+        (["--env", "my_radio:Wrong"], "TypeError: "),
         (["--env", "my_radio:Blind"], "must have a method sense(arms)"),
         (["--simulate", "nothing.toml"], "no such file"),
         (["--simulate", "catalogue:fading"], "must have arms of 2, 2, 2, 3 states"),
@@ -145,6 +154,8 @@ def test_a_pace_is_kept_to_and_no_round_waited_for(server, real, folder, capsys)
         (["--simulate", "study.toml", "--slot-seconds", "nan"], "--slot-seconds must be"),
         (["--simulate", "study.toml", "--ca", "none.pem"], "no certificates can be read"),
         (["--simulate", "study.toml", "--state", "my.token/x"], "cannot be used as the agent's"),
+        (["--simulate", "study.toml", "--max-bad-readings", "0"], "--max-bad-readings must be"),
+        (["--simulate", "study.toml", "--max-bad-readings", "x"], "--max-bad-readings must be"),
     ],
 )
 def test_what_cannot_be_used_is_told_in_one_line(real, folder, capsys, more, message):
@@ -208,20 +219,63 @@ def test_what_cannot_be_sent_in_the_end_is_kept_and_told(server, real, folder, c
     assert server.slots_in_all == 6
 
 
-def test_an_environment_that_fails_is_shown_and_its_slots_are_sent(server, real, folder, capsys):
-    (folder / "my_radio.py").write_text(RADIO.format(fifth="raise OSError('antenna fell off')"))
-    assert agent(real.url, "--env", "my_radio:Radio", "--json") == 1
+@pytest.mark.parametrize(
+    ("fifth", "seen", "told"),
+    [
+        (
+            "raise OSError('antenna fell off')",
+            0,
+            "sense raised OSError: antenna fell off (my_radio",
+        ),
+        ("return int(None)", 0, "sense raised TypeError"),
+        ("return None", 0, "states must be a list, one for each of 2 arms, got None"),
+        ("return [0]", 0, "one state for each of 2 arms, got [0]"),
+        ("return [float('nan')] * 2", 0, "a state must be a whole number, got nan"),
+        ("return [9 for _ in arms]", 0, "the state must lie from 0 to"),
+        ("return [1, float('nan')]", 1, "a state must be a whole number, got nan"),
+    ],
+)
+def test_a_bad_reading_is_skipped_counted_and_logged(
+    server, real, folder, capsys, fifth, seen, told
+):
+    (folder / "my_radio.py").write_text(RADIO.format(fifth=fifth))
+    assert agent(real.url, "--env", "my_radio:Radio", "--slots", "8", "--json") == 0
     out, err = capsys.readouterr()
-    assert json.loads(out)["slots"] == 4
-    assert "antenna fell off" in err
-    assert "my_radio.py" in err  # where
-    assert server.slots_in_all == 4
+    table = json.loads(out)
+    assert (table["slots"], table["bad_readings"]) == (8, 1)
+    assert told in err
+    assert "a bad reading is skipped (1 so far)" in err
+    assert server.slots_in_all == 8
+    assert server.visits.sum() == 7 * 2 + seen
+    assert server.visits[1].sum() == seen
 
 
-def test_states_that_cannot_be_are_the_environments_fault(real, folder, capsys):
-    (folder / "my_radio.py").write_text(RADIO.format(fifth="return [9 for _ in arms]"))
-    assert agent(real.url, "--env", "my_radio:Radio") == 2
-    assert "the state must lie from 0 to" in capsys.readouterr().err
+@pytest.mark.parametrize(("most", "slots"), [((), 4 + 10), (("--max-bad-readings", "3"), 4 + 3)])
+def test_bad_readings_in_a_row_end_it_with_1(server, real, folder, capsys, most, slots):
+    text = RADIO.replace("== 5", ">= 5").format(fifth="raise OSError('antenna fell off')")
+    (folder / "my_radio.py").write_text(text)
+    assert agent(real.url, "--env", "my_radio:Radio", "--json", *most) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["slots"] == slots  # they have passed, and are sent
+    assert server.slots_in_all == slots
+    assert server.visits.sum() == 4 * 2
+    assert f"rmab agent: {slots - 4} bad readings in a row, the most that may be; the last:" in err
+
+
+def test_bad_readings_between_good_ones_do_not_end_it(server, real, folder, capsys):
+    text = RADIO.replace("== 5", "% 3").format(fifth="return []")
+    (folder / "my_radio.py").write_text(text)
+    more = ("--slots", "30", "--max-bad-readings", "3")
+    assert agent(real.url, "--env", "my_radio:Radio", *more) == 0
+    assert capsys.readouterr().out.endswith(", 20 bad readings\n")
+
+
+@pytest.mark.parametrize("name", ["Broken", "Unplugged"])
+def test_a_device_that_is_not_there_may_come(real, folder, capsys, name):
+    assert agent(real.url, "--env", f"my_radio:{name}") == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"rmab agent: --env my_radio:{name}: cannot be made: ")
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])

@@ -3,8 +3,10 @@ twice."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -15,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmab.errors import StorageError
+from rmab.errors import FederationError, StorageError, UnreachableError
 from rmab.federation.uploads import Record
 from rmab.policies.own_index import Observations
 from rmab.policies.plans import OwnPlan
@@ -23,6 +25,7 @@ from rmab.service.agent.agent import Agent
 from rmab.service.agent.state_file import AgentFile
 from tests.service.support.fake_server import (
     QUICK,
+    SHAPE,
     TOKEN,
     URL,
     Playing,
@@ -202,20 +205,58 @@ def test_slots_folded_after_what_was_told_are_not_forgotten(server, start):
     assert_told(server, first.looks)
 
 
-def test_a_file_of_another_agent_is_not_sent_as_this_ones(server, start, caplog):
+def test_a_file_of_another_agent_is_not_sent_as_this_ones(server, start, path):
     start().close()
     server.always = server_is_away
     agent = start()
-    Playing(agent).slots(5)
+    playing = Playing(agent).slots(5)
     agent.close()
+    mine = left_by(path)
     server.always = None
     server.message = lambda number, slots: index_message(number, slots, agent="two")
-    agent = start()
-    Playing(agent).slots(50)
-    assert not agent.flush(0.2)
+    server.token = TOKEN.replace("0" * 16, "2" * 16)
+    whose = r"agent\.db is of agent one in federation spectrum, but .* agent two in spectrum"
+    with pytest.raises(FederationError, match=whose):
+        start(token=server.token)
     assert server.uploads == []
-    assert "is of agent one in federation spectrum" in caplog.text
-    assert "for two in spectrum" in caplog.text
+    assert left_by(path) == mine
+    server.always = server_is_away  # it must know before it plays
+    with pytest.raises(UnreachableError, match="last used with another credential"):
+        start(token=server.token, patience=0.1)
+    server.always = None
+    # A new credential of the same agent may go on with its file.
+    server.message = index_message
+    agent = start(token=server.token)
+    assert agent.flush(20)
+    assert_told(server, playing.looks)
+
+
+def test_a_file_of_an_earlier_version_that_is_anothers(server, start, path):
+    """It does not tell whose credential it was used with: that is found in the background."""
+    start().close()
+    with contextlib.closing(sqlite3.connect(path)) as file, file:
+        file.execute("DELETE FROM slots WHERE life = 0 AND slot = 1")
+    server.message = lambda number, slots: index_message(number, slots, agent="two")
+    server.always = server_is_away
+    agent = start()
+    Playing(agent).slots(5)
+    server.always = None
+    assert not agent.flush(20)  # as soon as that is known
+    with pytest.raises(FederationError, match="is of agent one in federation spectrum"):
+        agent.choose()
+    agent.close()
+    assert server.uploads == []
+    assert left_by(path) == []
+
+
+def test_a_file_of_other_arms_is_refused(server, start, path):
+    start().close()
+    other = SHAPE._replace(gaps=SHAPE.gaps + 1)
+    server.message = lambda number, slots: index_message(number, slots, shape=other)
+    agent = start()
+    assert agent.wait(20)
+    with pytest.raises(FederationError, match="but the server's arms are others"):
+        agent.choose()
 
 
 def test_a_file_with_a_round_that_is_none_is_set_aside(server, start, path):
@@ -465,3 +506,45 @@ def test_a_state_that_is_not_this_learners_is_not_taken_up(server, start, path):
     agent = start()
     plain = PlainUcb(ucb_message(1, 3))
     plain.goes_on(Playing(agent).slots(8).looks, agent.plays)
+
+
+def test_skipped_slots_leave_the_counts_exact(server, start, path):
+    """Slots without a reading, of one arm or of all, by chance: gaps are those of true slots, also
+    in what a killed process left."""
+    server.slots = 10**6
+    rng = np.random.default_rng(4)
+    books = []
+    for limits in (QUICK, replace(QUICK, fold_slots=7)):
+        agent = start(limits=limits, max_bad_readings=10**6)
+        looks = []
+        for _ in range(120):
+            arms = agent.choose()
+            states = rng.integers(2, size=2).tolist()
+            kind = rng.integers(4)
+            if kind == 0:
+                agent.skip("no antenna")
+                looks.append(([], []))
+            elif kind == 1:
+                dead = int(rng.integers(2))
+                agent.observe([np.nan if i == dead else s for i, s in enumerate(states)])
+                looks.append(([arms[1 - dead]], [states[1 - dead]]))
+            else:
+                agent.observe(states)
+                looks.append((arms, states))
+        books.append(looks)
+        killed(agent)
+    agent = start()
+    assert agent.flush(20)
+    assert_told(server, *books)
+    assert server.slots_in_all == 240
+
+
+def test_a_learner_of_its_own_passes_over_what_was_not_read(server, start):
+    server.message = ucb_message
+    agent = start()
+    before = agent._player.learner_state
+    agent.choose()
+    agent.skip("no antenna")
+    after = agent._player.learner_state
+    assert after[0] == before[0] + 1  # a slot
+    assert after[1:].tolist() == before[1:].tolist()

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmab.errors import FederationError, StorageError
+from rmab.errors import FederationError, StorageError, UnavailableError
 from rmab.federation.messages import Shape
 from rmab.service.agent.limits import AgentLimits
 from rmab.service.agent.outbox import pack, unpack
@@ -169,7 +169,7 @@ def test_the_last_round_is_kept(path):
 
 def test_two_agents_cannot_share_a_file(path):
     file = AgentFile(path)
-    with pytest.raises(FederationError, match=r"agent\.db: another agent uses this file"):
+    with pytest.raises(UnavailableError, match=r"agent\.db: another agent uses this file"):
         AgentFile(path)
     file.close()
     AgentFile(path).close()
@@ -237,7 +237,7 @@ def test_a_disk_that_refuses_is_told_and_the_file_stays_good(path):
     (pages,) = own._adder.execute("PRAGMA page_count").fetchone()
     for connection in (own._adder, own._keeper):
         connection.execute(f"PRAGMA max_page_count = {pages}")  # full
-    with pytest.raises(StorageError, match="not kept"):
+    with pytest.raises(StorageError, match="not kept: disk full"):
         file.keep_message(b"x" * 100_000)
     file.keep_slot(2, [0], [1])
     file.keep_slot(3, [0], [1])

@@ -1,15 +1,24 @@
 """A server that restarts, has faults or has too much to do: rounds go on, nobody is in the way."""
 
+import json
+import sqlite3
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import httpx
 import numpy as np
+import pytest
 
+from rmab.cli import main
+from rmab.federation.config import load_federation
 from rmab.policies.plans import IndexPlan
+from rmab.service.admin import DatabaseAdmin
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.status import Status
+from rmab.service.store.database import SqliteDatabase
+from tests.service.support.processes import SPECTRUM
 from tests.service.support.serving import PATIENCE, ByHand, Flat, Planned, served, spectrum, until
 
 # ----------------------------------------------------------------------------------------- restarts
@@ -193,24 +202,120 @@ def test_a_fault_of_ours_tells_nothing_and_stops_nobody(live, monkeypatch):
 
 
 def test_a_database_that_fails_is_503_and_heals(live, pair, monkeypatch):
-    from rmab.errors import StorageError
-    from rmab.service.store.database import SqliteDatabase
-
     a, _ = pair
     commit = SqliteDatabase.commit
 
     def full(self):
-        raise StorageError("disk full")
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise self._trouble("did not commit", error)
 
     upload = a.play()
     monkeypatch.setattr(SqliteDatabase, "commit", full)
     answer = a.send(upload)
     assert (answer.status_code, answer.json()["error"]) == (503, "storage")
     assert answer.headers["Retry-After"] == "1"
+    assert "federation.db" not in answer.text  # that is for the log
+    (told,) = [e for e in live.events() if e.get("reason") == "storage"]
+    assert told["detail"].endswith(
+        "federation.db did not commit: disk full: database or disk is full"
+    )
     assert live.client().get("/readyz").status_code == 503
     monkeypatch.setattr(SqliteDatabase, "commit", commit)
     assert a.send(upload).status_code == 201
     assert live.client().get("/readyz").json() == {"status": "ready", "round": 1}
+
+
+def test_who_only_fetches_holds_up_two_rounds_and_no_more(tmp_path):
+    limits = ServerLimits(first_retry_seconds=0.05)
+    with served(tmp_path, spectrum(deadline=0.3), limits=limits) as live:
+        a, silent = live.agent("a"), live.agent("silent")
+        reasons = []
+        for number in range(1, 6):
+            silent.fetch(after=number - 1, wait=10)
+            a.episode(after=number - 1, wait=10)
+            until(lambda n=number: live.server.rounds.number == n + 1)
+            reasons.append(live.client().get("/v1/overview").json()["rounds"][1]["reason"])
+        assert reasons == ["deadline", "deadline", "all", "all", "all"]
+        # It reports, and is awaited again.
+        assert silent.episode(after=5, wait=10).status_code == 201
+        a.episode(after=5, wait=10)
+        until(lambda: live.server.rounds.number == 7)
+        silent.fetch(after=6, wait=10)
+        a.episode(after=6, wait=10)
+        until(lambda: live.server.rounds.number == 8)
+        rounds = live.client().get("/v1/overview").json()["rounds"]
+        assert [row["reason"] for row in rounds[2:0:-1]] == ["all", "deadline"]
+
+
+# -------------------------------------------------------------------------------------------- live
+
+
+@pytest.mark.parametrize(("keys", "seconds"), [({}, 60.0), ({"live_seconds": 7.5}, 7.5)])
+def test_live_is_who_was_heard_of_lately(tmp_path, keys, seconds, capsys):
+    (tmp_path / "federation.toml").write_text(
+        SPECTRUM.replace("deadline = 3600", "deadline = 30").replace(
+            "[[arm]]", "".join(f"{k} = {v}\n" for k, v in keys.items()) + "[[arm]]", 1
+        )
+    )
+    federation = load_federation(tmp_path / "federation.toml")
+    with served(tmp_path, federation) as live:
+        a, b, gone = live.agent("a"), live.agent("b"), live.agent("gone")
+        never = live.agent("never")
+        for agent in (a, b, gone):
+            agent.fetch()
+        with DatabaseAdmin(federation, live.database) as admin:
+            admin.revoke("gone")
+        admin_token = tmp_path / "admin.token"
+        admin_token.write_text(live.enroll("boss", "admin"))
+        now, rounds = live.server.rounds.clock(), live.server.rounds
+
+        def shown(later):
+            """Who is live by the page, the list, the status and the metrics, a while later."""
+            rounds.clock = lambda: now + later
+            rounds.changes += 1  # or the page is the one of a moment ago
+            page = live.client().get("/v1/overview").json()
+            main(["agents", live.url, "--token-file", str(admin_token), "--json"])
+            listed = json.loads(capsys.readouterr().out)["agents"]
+            found = {row["name"] for row in listed if row["live"]}
+            assert {row["name"] for row in page["agents"] if row["live"]} == found
+            assert live.client().get("/v1/status").json()["live"] == len(found)
+            assert (
+                f'rmab_agents{{state="live"}} {len(found)}.0' in live.client().get("/metrics").text
+            )
+            return found
+
+        assert shown(0.0) == {"a", "b"}
+        assert shown(seconds - 1) == {"a", "b"}
+        assert a.episode().status_code == 201  # heard of again
+        assert shown(seconds + 1) == {"a"}
+        assert shown(2 * seconds) == set()
+        with ThreadPoolExecutor() as pool:
+            held = pool.submit(b.fetch, after=rounds.number, wait=20)
+            until(lambda: rounds.polls.count == 1)
+            assert shown(9 * seconds) == {"b"}  # it is at the server, waiting
+            rounds._loop.call_soon_threadsafe(rounds.polls.wake_all, False)
+            assert held.result(PATIENCE) is None
+        assert never.name not in shown(0.0)
+
+
+def test_live_by_the_database_alone(tmp_path, capsys, monkeypatch):
+    (tmp_path / "federation.toml").write_text(SPECTRUM.replace("deadline = 3600", "deadline = 30"))
+    federation = load_federation(tmp_path / "federation.toml")
+    with served(tmp_path, federation) as live:
+        assert live.agent("a").episode().status_code == 201
+        live.agent("b")
+        live.enroll("boss", "admin")
+    times, words = time.time(), ["agents", str(tmp_path / "federation.toml")]
+    for later, due in ((0.0, {"a"}), (59.0, {"a"}), (62.0, set())):
+        monkeypatch.setattr(time, "time", lambda later=later: times + later)
+        assert main([*words, "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["agents"]
+        assert {row["name"] for row in rows if row["live"]} == due
+    assert main(words) == 0
+    head, boss, a, b = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert head == ["name", "role", "enrolled", "last", "seen", "live", "uploads", "revoked"]
+    assert (boss[-2:], a[-3], b[-3]) == (["-", "-"], "no", "no")
 
 
 # ----------------------------------------------------------------------------------------- overload

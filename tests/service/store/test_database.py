@@ -1,19 +1,22 @@
 """Opening a store: claims, versions, whose database it is; and where it lies, as a file or not."""
 
+import errno
 import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from rmab.errors import FederationError, StorageError
+from rmab.errors import FederationError, StorageError, UnavailableError
 from rmab.service.store import schema
 from rmab.service.store.database import connect
 from rmab.service.store.limits import StoreLimits
-from rmab.service.store.store import default_database, open_store
+from rmab.service.store.store import claimed_store, default_database, open_store
 from rmab.service.tokens import make_token
 from tests.service.support.counting import Counting
 from tests.service.support.storing import IMPATIENT, enrolled, given, some_round
@@ -41,7 +44,7 @@ def test_a_restart_finds_everything(database_url, federation):
 def test_one_server_at_a_time(opened, database_url, federation):
     opened.claim()  # twice is once
     second = open_store(database_url, federation, limits=IMPATIENT)
-    with pytest.raises(FederationError, match="is served by another process already"):
+    with pytest.raises(UnavailableError, match="is served by another process already"):
         second.claim()
     opened.close()
     second.claim()
@@ -68,7 +71,7 @@ def test_a_claim_ends_with_its_process(database_url, federation):
         assert holder.stdout is not None
         assert holder.stdout.readline() == "claimed\n"
         opened = open_store(database_url, federation, limits=IMPATIENT)
-        with pytest.raises(FederationError, match="is served by another process already"):
+        with pytest.raises(UnavailableError, match="is served by another process already"):
             opened.claim()
         opened.close()
         holder.kill()
@@ -183,7 +186,7 @@ def test_a_failed_migration_changes_nothing(database_url, federation, monkeypatc
 
 def test_no_migration_under_a_running_server(opened, database_url, federation, monkeypatch):
     with_version_2(monkeypatch, add_site)
-    with pytest.raises(FederationError, match="is served by another process already"):
+    with pytest.raises(UnavailableError, match="is served by another process already"):
         open_store(database_url, federation, limits=IMPATIENT)
     assert schema.version_of(opened.database) == 1
 
@@ -210,7 +213,6 @@ def test_servers_that_start_at_once_make_one_database(database_url, federation):
         ("file:x?mode=memory", "must be a file on a disk"),
         ("", "must be a file on a disk, got ''"),
         ("postgresql://alice:hunt@er2@:x:/db?nonsense=1", "cannot be read as one"),
-        ("postgresql://alice:hunter2@127.0.0.1:1/db", "cannot be reached"),
     ],
 )
 def test_addresses_that_cannot_be_used(url, message, federation):
@@ -219,6 +221,24 @@ def test_addresses_that_cannot_be_used(url, message, federation):
     assert "hunt" not in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+def test_a_database_that_is_not_up_may_come(federation):
+    for url in (
+        "postgresql://alice:hunter2@127.0.0.1:1/db",
+        "postgresql://alice:hunter2@no.such.host.invalid/db",
+    ):
+        with pytest.raises(StorageError, match="cannot be reached") as caught:
+            open_store(url, federation)
+        assert "hunt" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("wrong", ["//nobody@/postgres", "//rmab@/no_such"])
+def test_a_user_and_a_database_that_there_are_not(postgres_url, federation, wrong):
+    with pytest.raises(FederationError, match=r"cannot be reached: .*does not exist"):
+        open_store(postgres_url.replace("//rmab@/postgres", wrong), federation)
 
 
 def test_both_forms_of_a_path(tmp_path, federation):
@@ -288,7 +308,7 @@ def test_a_full_disk_loses_only_what_was_not_committed(tmp_path, federation):
         for upload in filling:
             given(opened, token, upload)
 
-    with pytest.raises(StorageError, match="database or disk is full"):
+    with pytest.raises(StorageError, match="disk full: database or disk is full"):
         fill()
     kept = opened.totals()
     opened.database.rows("PRAGMA max_page_count = 1000000")
@@ -306,5 +326,121 @@ def test_a_lock_that_is_not_granted_is_a_storage_error(tmp_path, federation):
         enrolled(opened)
     other.execute("ROLLBACK")
     other.close()
+    enrolled(opened)
+    opened.close()
+
+
+def test_a_disk_without_room_says_so_however_sqlite_puts_it(tmp_path, federation, monkeypatch):
+    """Where it cannot make its log, SQLite says that the disk failed, or that it cannot open it."""
+    opened = open_store(str(tmp_path / "x.db"), federation)
+    statvfs = os.statvfs
+
+    def no_room(path):
+        return os.statvfs_result((*statvfs(path)[:4], 0, *statvfs(path)[5:10]))
+
+    for code, text in (
+        (sqlite3.SQLITE_IOERR_SHMSIZE, "disk I/O error"),
+        (sqlite3.SQLITE_CANTOPEN, "unable to open database file"),
+    ):
+        error = sqlite3.OperationalError(text)
+        error.sqlite_errorcode = code
+        assert str(opened.database._trouble("failed", error)) == (
+            f"database {tmp_path}/x.db failed: {text}"
+        )
+        with monkeypatch.context() as full:
+            full.setattr(os, "statvfs", no_room)
+            assert str(opened.database._trouble("failed", error)) == (
+                f"database {tmp_path}/x.db failed: disk full: {text}"
+            )
+    opened.close()
+
+
+def test_a_full_disk_at_the_start_may_pass(tmp_path, federation, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match=r"x\.db: disk full: No space left on device"):
+        open_store(str(tmp_path / "x.db"), federation)
+
+
+# --------------------------------------------------------------------------------------- read-only
+
+
+def as_nobody(work):
+    """The exception of a function that is run as a user without rights; None if there was none."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        told = "nothing"
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            work()
+        except BaseException as error:
+            lasts = " that lasts" if getattr(error, "lasting", False) else ""
+            told = f"{type(error).__name__}{lasts} {error}"
+        os.write(writing, told.encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading) as told:
+        return told.read()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize("closed", ["file", "folder"])
+def test_a_database_that_may_not_be_written_is_refused(federation, closed):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o555 if closed == "folder" else 0o777)
+        path = folder / "x.db"
+        open_store(str(path), federation).close()
+        path.chmod(0o444 if closed == "file" else 0o666)
+        told = as_nobody(lambda: claimed_store(str(path), federation))
+    assert told.startswith(("FederationError ", "StorageError that lasts "))
+    assert "x.db" in told
+    assert "it is read-only, as this user may not write the file, its log or its folder" in told
+    assert "\n" not in told
+
+
+def test_a_file_system_that_is_mounted_read_only_may_pass(tmp_path, federation, monkeypatch):
+    """As after an error of the disk, until somebody mounts it again."""
+    opened = open_store(str(tmp_path / "x.db"), federation)
+    opened.close()
+    statvfs = os.statvfs
+
+    def mounted(path):
+        found = statvfs(path)
+        return os.statvfs_result((*found[:8], found.f_flag | os.ST_RDONLY, *found[9:10]))
+
+    monkeypatch.setattr(os, "statvfs", mounted)
+    connect = sqlite3.connect
+
+    def only_read(address, **more):
+        return connect(address.replace("mode=rw", "mode=ro"), **more)
+
+    monkeypatch.setattr(sqlite3, "connect", only_read)
+    opened = open_store(str(tmp_path / "x.db"), federation)
+    assert opened.agents() == []  # to read it is enough
+    with pytest.raises(StorageError, match="it is read-only, as its file system is") as caught:
+        opened.claim()
+    assert not caught.value.lasting
+    opened.close()
+
+
+@pytest.mark.postgres
+def test_a_postgresql_that_is_read_only_may_pass(postgres_url, federation):
+    """A standby, say, that becomes the primary."""
+    only_read = postgres_url.replace("options=", "options=-cdefault_transaction_read_only%3Don%20")
+    with pytest.raises(StorageError, match="it is read-only: cannot execute") as caught:
+        open_store(only_read, federation)
+    assert not caught.value.lasting
+    opened = open_store(postgres_url, federation)
+    opened.database._connection.execute("SET default_transaction_read_only = on")
+    with pytest.raises(StorageError, match="it is read-only: cannot execute"):
+        enrolled(opened)
+    opened.database._connection.execute("SET default_transaction_read_only = off")
     enrolled(opened)
     opened.close()

@@ -14,7 +14,7 @@ import numpy as np
 import psycopg
 import pytest
 
-from rmab.errors import FederationError, ProtocolError, StorageError
+from rmab.errors import FederationError, ProtocolError, StorageError, UnavailableError
 from rmab.federation.messages import Upload
 from rmab.service.server.uploads import receive
 from rmab.service.store.limits import StoreLimits
@@ -433,7 +433,7 @@ def test_a_session_lost_while_idle_is_not_noticed(on_postgres, postgres_url, fed
     assert on_postgres.send("alice", counting.upload(2)).result() == "new"
     assert on_postgres.ask(lambda store: store.totals()) == (2, 6)
     other = open_store(postgres_url, federation, limits=IMPATIENT)
-    with pytest.raises(FederationError, match="is served by another process already"):
+    with pytest.raises(UnavailableError, match="is served by another process already"):
         other.claim()  # the new session has the claim again
     other.close()
 

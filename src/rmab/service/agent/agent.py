@@ -19,6 +19,9 @@ so that a process that ends, however it ends, loses nothing. The next process se
 one left under that one's *incarnation*, and begins a new one with nothing observed: how many slots
 passed in between is not known.
 
+An arm that could not be read (its state is NaN, say, or none that it has) is one without an
+observation in that slot: the slot passes and nothing is counted (`rmab.federation.player`).
+
 Where the server refuses an incarnation because it has something else under it (the agent's file
 was restored from a backup, say), it is not known which counts it has; the agent gives the
 incarnation up, with what the server does not have of it, and begins a new one.
@@ -29,6 +32,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -43,11 +47,12 @@ from rmab.errors import (
     ModelError,
     ProtocolError,
     StorageError,
+    UnavailableError,
     UnreachableError,
 )
 from rmab.federation.messages import RoundMessage, parse_round
 from rmab.federation.player import Player
-from rmab.reading import shown
+from rmab.reading import is_whole, shown
 from rmab.service.agent.client import make_client
 from rmab.service.agent.exchange import Exchange
 from rmab.service.agent.limits import AgentLimits
@@ -55,7 +60,9 @@ from rmab.service.agent.outbox import Offer, Seldom, recovered
 from rmab.service.agent.state_file import AgentFile, default_file
 from rmab.service.tokens import is_loopback, parse_token
 
-__all__ = ["Agent"]
+__all__ = ["MAX_BAD_READINGS", "Agent"]
+
+MAX_BAD_READINGS = 10  # in a row, after which a device is taken to have failed
 
 log = logging.getLogger("rmab.agent")
 
@@ -66,7 +73,9 @@ class Agent:
     url: the server's, https:// unless it is on this machine; token: the agent's credential; file:
     of its own (default: in $XDG_STATE_HOME/rmab, by server and credential); ca: a file of
     certificates to trust instead of the usual ones; patience: seconds that the very first start,
-    without a file, waits for the server; timeout: seconds for the steps of a request; transport:
+    without a file, waits for the server, as does one with a file that was another credential's;
+    max_bad_readings: how many in a row `observe` and `skip` pass over before they raise
+    UnavailableError; timeout: seconds for the steps of a request; transport:
     httpx's, and limits, for tests.
 
     Its methods are for one thread. It is to be closed, best by `with`.
@@ -80,11 +89,17 @@ class Agent:
         file: str | PathLike[str] | None = None,
         ca: str | PathLike[str] | None = None,
         patience: float = 60.0,
+        max_bad_readings: int = MAX_BAD_READINGS,
         timeout: float = 10.0,
         transport: httpx.AsyncBaseTransport | None = None,
         limits: AgentLimits | None = None,
     ) -> None:
         self._limits = limits or AgentLimits()
+        if not is_whole(max_bad_readings) or max_bad_readings < 1:
+            raise ModelError(
+                f"max_bad_readings must be a whole number of at least 1, "
+                f"got {shown(max_bad_readings)}"
+            )
         address, loopback = _address(url)
         parsed = parse_token(str(token))
         if parsed is None:
@@ -102,7 +117,7 @@ class Agent:
         )
         self._closed = True
         path = default_file(address, parsed[0]) if file is None else Path(file)
-        self._file = AgentFile(path, self._limits)
+        self._file = AgentFile(path, self._limits, parsed[0])
         try:
             incarnation = secrets.token_hex(16)
             message = self._kept_message()
@@ -113,19 +128,25 @@ class Agent:
             )
             self._exchange.start()
             try:
-                self._player = Player(message or self._first_round(patience), incarnation)
+                if message is None or self._file.of_another_key():
+                    message = self._first_round(patience)
+                self._player = Player(message, incarnation)
                 self._player.resume_learner(self._file.learner_state())
             except BaseException:
                 self._exchange.stop()
                 raise
         except BaseException as error:
             self._file.close()
-            if isinstance(error, StorageError):
+            if isinstance(error, StorageError) and error.lasting:
                 raise FederationError(str(error)) from None
             raise
         self._closed = False
+        self.bad_readings = 0  # slots since the process began in which an arm could not be read
+        self._bad_in_a_row = 0
+        self._max_bad_readings = max_bad_readings
         self._chosen: list[int] | None = None
         self._looks: list[int | None] = []  # of this slot, at the arms that are always observed
+        self._unread: str | None = None  # what was wrong with them
         self._offered = 0  # slots of this incarnation that were handed over to be sent
         self._folded = 0  # ... or to be kept together
         self._reported: int | None = None  # this episode's length, once it is over
@@ -143,47 +164,88 @@ class Agent:
             return None
 
     def _first_round(self, patience: float) -> RoundMessage:
-        """The first round ever: without it the arms are not known."""
+        """That of the first contact: before it the arms, or whose the file is, are not known."""
         exchange = self._exchange
-        exchange.wait(
-            lambda: exchange.message is not None or exchange.refusal is not None, patience
-        )
-        if exchange.message is not None:
+        exchange.wait(lambda: exchange.met or bool(exchange.stranger or exchange.refusal), patience)
+        if exchange.met:
+            assert exchange.message is not None
             return exchange.message
+        if exchange.stranger is not None:
+            raise FederationError(exchange.stranger)
         if exchange.refusal is not None:
             raise FederationError(f"the server refuses the credential: {exchange.refusal}")
+        before = (
+            "there is none from before"
+            if exchange.message is None
+            else f"{self._file.path} was last used with another credential"
+        )
         raise UnreachableError(
-            f"the server gave no round within {patience:g} s, and there is none from before: "
-            f"{exchange.trouble}"
+            f"the server gave no round within {patience:g} s, and {before}: {exchange.trouble}"
         )
 
     # ---------------------------------------------------------------------------------- every slot
 
-    def choose(self, states: Sequence[int | None] | None = None) -> list[int]:
+    def choose(
+        self, states: Sequence[int | None] | None = None, *, unread: str | None = None
+    ) -> list[int]:
         """The K arms to play now, from 0, in ascending order.
 
-        states: those that the arms of `always_observed` are in now, in its order, None for one that
-        could not be read; nothing where there are no such arms.
+        states: those that the arms of `always_observed` are in now, in its order, as `observe`
+        takes them, or unread: why they could not be read; nothing where there are no such arms.
         """
         self._follow()
         always = self.always_observed
-        if states is None and always:
+        if states is None and unread is None and always:
             raise ModelError(
                 f"choose must be given the states of {len(always)} arms that are always observed"
             )
-        self._looks = [] if states is None else _whole_states(states, or_none=True)
+        self._looks, self._unread = [None] * len(always), unread
+        if states is not None:
+            self._looks, self._unread = _readings(always, states, self.arms)
         self._player.look(self._looks)
         chosen: list[int] = self._player.choose().tolist()
         self._chosen = chosen
         return list(chosen)
 
     def observe(self, states: Sequence[int]) -> None:
-        """What the arms of the last `choose` showed, from 0, in its order; a slot has passed."""
+        """What the arms of the last `choose` showed, from 0, in its order; a slot has passed.
+
+        A state that cannot be the arm's is skipped: it counts as not observed. UnavailableError
+        after so many slots in a row with such.
+        """
+        arms = self._played("observe")
+        seen, wrong = _readings(arms, states, self.arms)
+        self._pass_slot(arms, seen)
+        self._judge(wrong or self._unread)
+
+    def skip(self, reason: str) -> None:
+        """No arm of the last `choose` could be read, and why; a slot has passed all the same."""
+        arms = self._played("skip")
+        self._pass_slot(arms, [None] * len(arms))
+        self._judge(reason)
+
+    def _played(self, call: str) -> list[int]:
         self._check_open()
-        arms = self._chosen
-        if arms is None:
-            raise ModelError("observe must follow choose: no arms were chosen for this slot")
-        seen = _whole_states(states)
+        if self._chosen is None:
+            raise ModelError(f"{call} must follow choose: no arms were chosen for this slot")
+        return self._chosen
+
+    def _judge(self, wrong: str | None) -> None:
+        """Count a slot whose reading was good (None) or bad."""
+        if wrong is None:
+            self._bad_in_a_row = 0
+            return
+        self.bad_readings += 1
+        self._bad_in_a_row += 1
+        if self._seldom.is_due("reading"):
+            log.warning("a bad reading is skipped (%d so far): %s", self.bad_readings, wrong)
+        if self._bad_in_a_row >= self._max_bad_readings:
+            raise UnavailableError(
+                f"{self._bad_in_a_row} bad readings in a row, the most that may be; the last: "
+                f"{wrong}"
+            )
+
+    def _pass_slot(self, arms: list[int], seen: list[int | None]) -> None:
         player = self._player
         player.observe(arms, seen)
         self._chosen = None
@@ -199,6 +261,11 @@ class Agent:
         """Take up what the server said since: a new round, or that a new incarnation is needed."""
         self._check_open()
         exchange, player = self._exchange, self._player
+        if exchange.stranger is not None:
+            # What was observed here is not the other's, who finds its file as it left it.
+            with suppress(StorageError):
+                self._file.forget([player.incarnation])
+            raise FederationError(exchange.stranger)
         if exchange.refuses(player.incarnation):
             self._renew()
         elif exchange.message is not player.message and exchange.message is not None:
@@ -322,7 +389,9 @@ class Agent:
         if self._player.slots > self._offered:
             self._hand_over(send=True)
         self._exchange.hurry()
-        return self._exchange.wait(lambda: not self.unsent, timeout)
+        exchange = self._exchange
+        exchange.wait(lambda: not self.unsent or exchange.stranger is not None, timeout)
+        return not self.unsent
 
     def wait(self, timeout: float) -> bool:
         """Wait until a round is here that the next `choose` takes up, as a simulation may; False
@@ -331,7 +400,11 @@ class Agent:
         exchange, player = self._exchange, self._player
 
         def here() -> bool:
-            return exchange.message is not player.message or exchange.refuses(player.incarnation)
+            return (
+                exchange.message is not player.message
+                or exchange.refuses(player.incarnation)
+                or exchange.stranger is not None
+            )
 
         exchange.want_round()
         return exchange.wait(here, timeout)
@@ -383,14 +456,37 @@ def _address(url: str) -> tuple[str, bool]:
     return url.rstrip("/"), loopback
 
 
-def _whole_states(states: Any, *, or_none: bool = False) -> list[int | None]:
-    """States as whole numbers; what is none is refused, not rounded. or_none: None may be one."""
+def _readings(
+    arms: Sequence[int], states: Any, sizes: Sequence[int]
+) -> tuple[list[int | None], str | None]:
+    """The state that each arm showed, None for one that could not be read, and what was wrong with
+    those, None if nothing.
+
+    sizes: the number of states of each arm. People count arms from 1.
+    """
     try:
         given = states.tolist() if isinstance(states, np.ndarray) else list(states)
     except TypeError:
-        raise ModelError(f"states must be a list of whole numbers, got {shown(states)}") from None
-    for state in given:
-        unread = or_none and state is None
-        if not (unread or isinstance(state, int | np.integer | np.bool_)):
-            raise ModelError(f"a state must be a whole number, got {shown(state)}")
-    return [None if state is None else int(state) for state in given]
+        wrong = f"states must be a list, one for each of {len(arms)} arms, got {shown(states)}"
+        return [None] * len(arms), wrong
+    if len(given) != len(arms):
+        wrong = f"there must be one state for each of {len(arms)} arms, got {shown(given)}"
+        return [None] * len(arms), wrong
+    seen: list[int | None] = []
+    wrong = None
+    for arm, state in zip(arms, given, strict=True):
+        seen.append(None)
+        if not _is_state(state):
+            wrong = f"arm {arm + 1}: a state must be a whole number, got {shown(state)}"
+        elif not 0 <= state < sizes[arm]:
+            wrong = f"arm {arm + 1}: the state must lie from 0 to {sizes[arm] - 1}, got {state}"
+        else:
+            seen[-1] = int(state)
+    return seen, wrong
+
+
+def _is_state(value: Any) -> bool:
+    """A whole number, also as a float: an array with a NaN in it has no others."""
+    if isinstance(value, float | np.floating):
+        return float(value).is_integer()
+    return isinstance(value, int | np.integer | np.bool_)

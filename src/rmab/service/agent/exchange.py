@@ -53,26 +53,20 @@ log = logging.getLogger("rmab.agent")
 class _AgainError(Exception):
     """It did not work out and is to be tried again, after `pause` seconds where that is known."""
 
-    def __init__(
-        self,
-        kind: str,
-        reason: str,
-        *,
-        pause: float | None = None,
-        level: int = logging.WARNING,
-    ) -> None:
+    def __init__(self, kind: str, reason: str, *, pause: float | None = None) -> None:
         super().__init__(reason)
         self.kind = kind
         self.pause = pause
-        self.level = level
 
 
 class Exchange:
     """The background side of one agent.
 
-    message: the newest round, None before the first; refusal: why the first contact failed for
-    good; connected: whether the last attempt worked; trouble: why it did not. Whoever waits is
-    told when any of them, or of what is acknowledged, changes.
+    message: the newest round, None before the first; met: whether the server took this agent for
+    the one whose file this is; refusal: why it refused the credential before that; stranger: why
+    nothing is exchanged any more, as the file is another's; connected: whether the last attempt
+    worked; trouble: why it did not. Whoever waits is told when any of them, or of what is
+    acknowledged, changes.
     """
 
     def __init__(
@@ -86,7 +80,9 @@ class Exchange:
         earlier: Iterable[Outgoing],
     ) -> None:
         self.message = message
+        self.met = False
         self.refusal: str | None = None
+        self.stranger: str | None = None
         self.connected = False
         self.trouble = "no attempt was made yet"
         self._changed = threading.Condition()
@@ -95,7 +91,6 @@ class Exchange:
         self._limits = limits
         self._seldom = Seldom(limits.quiet_seconds)
         self._outbox = Outbox(file, incarnation, earlier, self._seldom)
-        self._met = False
         self._wants_round = message is None
         self._after = 0
         self._hurry = False
@@ -180,7 +175,7 @@ class Exchange:
                 await asyncio.wait(self._given_up)
 
     async def _work(self) -> None:
-        while not self._stop.is_set():
+        while not self._stop.is_set() and self.stranger is None:
             try:
                 await self._turn()
             except Exception:  # a fault of ours must not end the exchange
@@ -201,15 +196,18 @@ class Exchange:
             if answered:
                 self._worked()
             return
+        if self.stranger is not None:
+            self._failed(self.stranger)
+            return
         if self._seldom.is_due(again.kind):
-            log.log(again.level, "%s", again)
+            log.warning("%s", again)
         self._failed(str(again))
         await self._pause(again.pause)
 
     async def _step(self) -> bool:
         """Do the next thing; whether the server answered."""
         self._keep_offers()
-        if not self._met:
+        if not self.met:
             await self._fetch(0.0)
             return True
         outgoing = self._outbox.next()
@@ -301,7 +299,7 @@ class Exchange:
         query = {"after": self._after, "wait": f"{wait:g}"}
         answer = await self._client.ask("GET", "/v1/round", params=query, longer=wait)
         if answer.status == 204:
-            if not self._met:
+            if not self.met:
                 raise _AgainError("nonsense", "the server has no round for this agent")
             await asyncio.sleep(
                 max(0.0, started + self._limits.between_requests - self._loop.time())
@@ -328,24 +326,26 @@ class Exchange:
         known = self.message
         if known is None:
             return
-        theirs = (message.federation, message.agent, message.shape)
-        ours = (known.federation, known.agent, known.shape)
+        theirs, ours = (message.federation, message.agent), (known.federation, known.agent)
         if theirs != ours:
-            raise _AgainError(
-                "stranger",
-                f"{self._file.path} is of agent {known.agent} in federation {known.federation}, "
-                f"but the server takes this agent for {message.agent} in {message.federation}, "
-                "or its arms are others: end this agent and start it with another file",
-                level=logging.ERROR,
-            )
+            differs = f"this credential is of agent {message.agent} in {message.federation}"
+        elif message.shape != known.shape:
+            differs = "the server's arms are others"
+        else:
+            return
+        self.stranger = (
+            f"{self._file.path} is of agent {known.agent} in federation {known.federation}, but "
+            f"{differs}: start this agent with a file of its own"
+        )
+        raise _AgainError("stranger", self.stranger)
 
     def _take(self, message: RoundMessage, body: bytes) -> None:
         with self._seldom.despite_the_disk():
             self._file.keep_message(body)
-        self._met = True
         self._wants_round = False
         self._after = message.round
         self.message = message
+        self.met = True
         self._tell_of_change()
 
     # ------------------------------------------------------------------------------------- sending
@@ -399,7 +399,7 @@ class Exchange:
     def _refused(self, answer: Answer) -> _AgainError:
         detail = answer.detail
         if answer.status == 401:
-            if self.message is None:
+            if not self.met:
                 self.refusal = detail
                 self._tell_of_change()
             return _AgainError("credential", f"the server refuses the credential: {detail}")
@@ -410,7 +410,7 @@ class Exchange:
         )
 
     async def _leave(self) -> None:
-        if not self._met:
+        if not self.met:
             return
         # Where that fails, rounds wait for this agent until their deadline.
         with suppress(TimeoutError, NotReachedError):

@@ -8,8 +8,9 @@ An agent's process may end at any moment, `kill -9` included, and no observation
               upload under that number where no acknowledgement has come, the slots it tells of,
               and a snapshot of the player after `slots` slots, which may be more
     slots     the observations of each slot since: the arms played and the states they showed, and
-              likewise those that are always observed; and under life 0, slot 0, which no
-              incarnation has, the state of the agent's learner
+              likewise those that are always observed; and under life 0, which no incarnation has:
+              in slot 0 the state of the agent's learner, in slot 1 the key id of the credential
+              that the round was given to
 
 A slot is one transaction in the write-ahead log, which outlives the process. The state of a learner
 that keeps its own is stored with each slot, and the file has both or neither; unlike counts it
@@ -30,13 +31,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 
-from rmab.errors import StorageError
+from rmab.errors import FederationError, StorageError, UnavailableError
 from rmab.service.agent.limits import AgentLimits
-from rmab.service.sqlite import PAGE, SqliteFile
+from rmab.service.sqlite import PAGE, SqliteFile, open_connection, sqlite_trouble
 
 __all__ = ["AgentFile", "KeptIncarnation", "Observation", "default_file"]
 
@@ -62,6 +64,7 @@ CREATE TABLE slots (
 """
 _INSERT = "INSERT INTO slots VALUES (?, ?, ?)"
 _INSERT_WITH_STATE = "REPLACE INTO slots VALUES (?, ?, ?), (0, 0, ?)"
+_OWNER = "SELECT looks FROM slots WHERE life = 0 AND slot = 1"
 
 
 _LOOKED = 1 << 31  # in a row of `slots`: added to the number of an arm that was looked at
@@ -121,20 +124,31 @@ class KeptIncarnation:
 class AgentFile:
     """The file at `path`, locked, made where there is none; a broken one is set aside.
 
-    Methods raise StorageError where the disk refuses; the file then lags behind, and the caller
-    may go on.
+    key_id: of the credential that it is used with. A file that another process uses is an
+    UnavailableError, or, where that one has another credential, a FederationError. Methods raise
+    StorageError where the disk refuses; the file then lags behind, and the caller may go on.
     """
 
-    def __init__(self, path: Path, limits: AgentLimits | None = None) -> None:
+    def __init__(
+        self, path: Path, limits: AgentLimits | None = None, key_id: str | None = None
+    ) -> None:
         limits = limits or AgentLimits()
         self.path = path
-        self._file = SqliteFile(
-            path,
-            tables=_TABLES.split(";"),
-            version=VERSION,
-            tidy_bytes=limits.tidy_bytes,
-            log_bytes=limits.log_bytes,
-        )
+        self._key_id = key_id
+        try:
+            self._file = SqliteFile(
+                path,
+                tables=_TABLES.split(";"),
+                version=VERSION,
+                tidy_bytes=limits.tidy_bytes,
+                log_bytes=limits.log_bytes,
+            )
+        except StorageError:
+            raise
+        except UnavailableError as error:  # another process has it, which may end; or another agent
+            if _kept_owner(path) in (None, key_id):
+                raise
+            raise FederationError(str(error)) from None
         self._life = 0  # of this process: the rows it writes
 
     # ------------------------------------------------------------------------ what was kept before
@@ -143,6 +157,11 @@ class AgentFile:
         """The last round the server gave."""
         row = self._file.read("SELECT message FROM round").fetchone()
         return None if row is None else bytes(row[0])
+
+    def of_another_key(self) -> bool:
+        """Whether the round was given to a credential that is known, and not this one."""
+        row = self._file.read(_OWNER).fetchone()
+        return row is not None and row[0] != (self._key_id or "").encode()
 
     def learner_state(self) -> npt.NDArray[np.float64] | None:
         """The state of the agent's learner after its last slot, (X,); None where none was kept.
@@ -216,12 +235,20 @@ class AgentFile:
                 self._file.add(_INSERT_WITH_STATE, (*row, packed))
                 self._file.grew(len(packed))
         except sqlite3.Error as error:
-            raise StorageError(f"{self.path}: slot {slot} is not kept: {error}") from None
+            raise sqlite_trouble(
+                f"{self.path}: slot {slot} is not kept", error, self.path
+            ) from None
         self._file.grew(SLOT_BYTES)
 
     def keep_message(self, message: bytes) -> None:
-        """The round the server gave, instead of the one before."""
-        self._write(lambda keeper: keeper.execute("REPLACE INTO round VALUES (1, ?)", (message,)))
+        """The round the server gave to this credential, instead of the one before."""
+
+        def write(keeper: sqlite3.Connection) -> None:
+            keeper.execute("REPLACE INTO round VALUES (1, ?)", (message,))
+            if self._key_id is not None:
+                keeper.execute("REPLACE INTO slots VALUES (0, 1, ?)", (self._key_id.encode(),))
+
+        self._write(write)
         self._file.grew(len(message))
 
     def keep_snapshot(self, incarnation: str, slots: int, snapshot: bytes) -> None:
@@ -275,7 +302,7 @@ class AgentFile:
             with self._file.transaction() as keeper:
                 return write(keeper)
         except sqlite3.Error as error:
-            raise StorageError(f"{self.path}: not kept: {error}") from None
+            raise sqlite_trouble(f"{self.path}: not kept", error, self.path) from None
 
     def tidy(self) -> None:
         """Move the log into the database where it has grown."""
@@ -298,6 +325,21 @@ def default_file(url: str, key_id: str) -> Path:
     home = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
     name = hashlib.sha256(f"{url} {key_id}".encode()).hexdigest()[:16]
     return home / "rmab" / f"agent-{name}.db"
+
+
+def _kept_owner(path: Path) -> str | None:
+    """The key id in a file that another process has locked; None if it has none."""
+    try:
+        reader = open_connection(f"file:{quote(os.fsencode(path.absolute()))}?mode=ro", 1.0)
+    except sqlite3.Error:
+        return None
+    try:
+        row = reader.execute(_OWNER).fetchone()
+        return None if row is None else bytes(row[0]).decode("ascii", "replace")
+    except sqlite3.Error:
+        return None
+    finally:
+        reader.close()
 
 
 def _keep_snapshot(

@@ -173,7 +173,9 @@ class Middleware:
                 route=route,
                 agent=scope.get("rmab.agent"),
                 reason="overload" if problem is None else _word(problem),
-                detail=str(problem)[:300] if isinstance(problem, ProtocolError) else None,
+                detail=str(problem)[:300]
+                if isinstance(problem, ProtocolError | StorageError)
+                else None,
             )
         elif self._log.verbose:
             self._log(

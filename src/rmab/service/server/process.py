@@ -24,7 +24,7 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
-from rmab.errors import FederationError
+from rmab.errors import FederationError, UnavailableError, is_lasting
 from rmab.federation.config import Federation
 from rmab.service.server.connections import Connection, Secured, Watch
 from rmab.service.server.limits import ServerLimits
@@ -300,13 +300,16 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
 
 def _resolve(host: str) -> tuple[socket.AddressFamily, str]:
     """The address of a host's name; of several the first, IPv4 before IPv6."""
-    try:
-        found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise FederationError(f"host {host!r} is no address of this machine: {reason}") from None
     if not host:
         raise FederationError("host must be an address or a name, got ''")
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise FederationError(f"host {host!r} is no address of this machine: {error}") from None
+    except OSError as error:  # names may not be resolved yet when a machine starts
+        raise UnavailableError(
+            f"host {host!r} is no address of this machine: {error.strerror}"
+        ) from None
     family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return family, str(address[0])
 
@@ -322,8 +325,11 @@ def _bind(settings: Settings, family: socket.AddressFamily, address: str) -> soc
         sock.listen(settings.limits.backlog)
     except (OSError, OverflowError) as error:
         sock.close()
+        # A port is free again, or an address there, some time; a right to it does not come.
+        passing = isinstance(error, OSError) and not is_lasting(error)
+        kind = UnavailableError if passing else FederationError
         reason = getattr(error, "strerror", None) or error
-        raise FederationError(f"cannot listen on {settings.host} port {port}: {reason}") from None
+        raise kind(f"cannot listen on {settings.host} port {port}: {reason}") from None
     sock.setblocking(False)
     return sock
 

@@ -100,10 +100,15 @@ class Rounds:
         assert self._round is not None
         return self._round
 
-    @property
-    def live(self) -> set[str]:
-        """Who takes part in the open round."""
-        return self._coordinator.awaited | self._coordinator.reports.keys()
+    def live(self, rows: Iterable[AgentRow]) -> set[str]:
+        """Who of these was heard of lately, or waits for a round now."""
+        now, seconds = self.clock(), self.federation.heard_seconds
+        waiting = self.polls.names
+        return {
+            row.name
+            for row in rows
+            if row.is_live(now, seconds) or (row.name in waiting and row.revoked is None)
+        }
 
     @property
     def reports(self) -> int:
@@ -129,7 +134,9 @@ class Rounds:
             ),
         )
         self._log("info", "round open", round=found.number, limit=found.limit)
-        self._tasks.start(self.presence.keep_writing(self.limits.sightings_seconds))
+        # Often enough for whoever reads the database to know who is live.
+        often = max(0.5, self.federation.heard_seconds / 4)
+        self._tasks.start(self.presence.keep_writing(min(self.limits.sightings_seconds, often)))
         self._consider()
 
     def _open_store(self) -> Store:
@@ -230,6 +237,7 @@ class Rounds:
         reason = self._coordinator.due(self._loop.time())
         if reason is not None:
             self._closing = True
+            self._coordinator.close(reason)
             self._tasks.start(self._close(reason))
             return
         wakes = self._coordinator.wakes()
@@ -282,7 +290,13 @@ class Rounds:
         for name in await self.jobs.run(commit) & (self.polls.names | self._coordinator.awaited):
             self.forget(name)
         following = self._coordinator.next(self.federation.schedule)
-        coordinator = Coordinator(number, opened.limit, self.federation.deadline, following.awaited)
+        coordinator = Coordinator(
+            number,
+            opened.limit,
+            self.federation.deadline,
+            following.awaited,
+            missed=following.missed,
+        )
         self._slots_before = totals.slots
         self._metrics.rounds_closed.labels(reason).inc()
         self._log(
@@ -308,11 +322,12 @@ class Rounds:
         planned = await self.planning.plan(counted, number)
         # A policy with lengths of its own has no other rule.
         own = planned.limit is not None
+        taking_part = len(self._coordinator.awaited | self._coordinator.reports.keys())
         opened = OpenRound(
             number=number,
             opened=self.clock(),
             limit=limit if planned.limit is None else planned.limit,
-            visit_factor=None if own else _visit_factor(self.federation.schedule, len(self.live)),
+            visit_factor=None if own else _visit_factor(self.federation.schedule, taking_part),
             merged=counted.merged,
             plan_json=plan_json(planned.plan),
             by_lane=counted.by_lane,
@@ -346,7 +361,7 @@ def _visit_factor(schedule: str, agents: int) -> int | None:
 class Presence:
     """When agents were seen, which round they fetched and how often they were refused.
 
-    It is written down every few seconds: it is for people to read, and nothing depends on it.
+    It is written down every few seconds: it is for people to read, and no round depends on it.
     """
 
     def __init__(self, jobs: Jobs, log: Log, clock: Callable[[], float]) -> None:

@@ -66,7 +66,7 @@ class Status:
         return {
             **self._head(totals),
             "agents": sum(row.role == "agent" and row.revoked is None for row in rows),
-            "live": len(rounds.live),
+            "live": len(self._live(rows)),
             "arms": estimates,
         }
 
@@ -82,7 +82,7 @@ class Status:
             revoked = [row.revoked is not None for row in rows if row.role == "agent"]
             metrics.agents.labels("enrolled").set(revoked.count(False))
             metrics.agents.labels("revoked").set(revoked.count(True))
-        metrics.agents.labels("live").set(len(self._rounds.live))
+            metrics.agents.labels("live").set(len(self._live(rows)))
         metrics.longpolls.set(self._rounds.polls.count)
         if self._rounds.jobs.running:
             metrics.queue_jobs.set(self._rounds.jobs.waiting)
@@ -157,16 +157,14 @@ class Status:
             "slots": totals.slots,
         }
 
+    def _live(self, rows: Sequence[AgentRow]) -> set[str]:
+        return self._rounds.live(map(self._rounds.presence.updated, rows))
+
     def _agents(self, rows: Sequence[AgentRow]) -> list[Table]:
         """Agents and admins, with what the database may not know yet."""
-        live, presence = self._rounds.live, self._rounds.presence
-        return [
-            {
-                **presence.updated(row).to_table(),
-                "live": row.name in live and row.revoked is None,
-            }
-            for row in rows
-        ]
+        presence = self._rounds.presence
+        live = self._live(rows)
+        return [{**presence.updated(row).to_table(), "live": row.name in live} for row in rows]
 
     def _open_indices(self) -> list[Table | None]:
         plan = self._rounds.planning.open_plan

@@ -112,7 +112,7 @@ class Metrics:
         self.round = Gauge("rmab_round", "Number of the open round", registry=self.registry)
         self.agents = Gauge(
             "rmab_agents",
-            "Agents: enrolled, live (the round waits for them or has heard of them), revoked",
+            "Agents: enrolled, live (heard of within two deadlines or live_seconds), revoked",
             ["state"],
             registry=self.registry,
         )

@@ -13,23 +13,26 @@ two databases do differently is here and in rmab.service.store.postgres:
 A *claim* is the right to serve: one process has it at a time, and the system takes it back when
 that process ends, however it ends. Commands that only write credentials need none.
 
-Errors of operation (disk full, connection lost, lock not granted in time) come out as StorageError.
-Errors in what was asked (a constraint, a type) come out as the driver's: those are mistakes here.
-No message has a password in it.
+Errors of operation (disk full, connection lost, lock not granted in time) come out as StorageError,
+and a claim that another process has as UnavailableError: both may pass. What will not (an address
+that is none, rights that are missing, a wrong password) is a FederationError where the database is
+opened. Errors in what was asked (a constraint, a type) come out as the driver's: those are mistakes
+here. No message has a password in it.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from rmab.errors import FederationError, StorageError
-from rmab.service.sqlite import lock_file, open_connection
+from rmab.errors import FederationError, StorageError, UnavailableError
+from rmab.service.sqlite import lock_file, open_connection, sqlite_trouble, trouble
 from rmab.service.store.limits import StoreLimits
 
 __all__ = ["Database", "SqliteDatabase", "Value", "connect"]
@@ -66,7 +69,7 @@ class Database(ABC):
 
     @abstractmethod
     def claim(self) -> None:
-        """Become the one server on this database; FederationError if another is."""
+        """Become the one server on this database; UnavailableError if another is."""
 
     @abstractmethod
     def release(self) -> None:
@@ -79,6 +82,10 @@ class Database(ABC):
     @abstractmethod
     def lock_schema(self) -> None:
         """Inside a transaction: nobody else may prepare tables until it ends."""
+
+    @abstractmethod
+    def back_up(self, target: Path) -> None:
+        """Copy all that is committed into a file that only its owner can read."""
 
     @abstractmethod
     def close(self) -> None:
@@ -124,9 +131,10 @@ class SqliteDatabase(Database):
                 raise FederationError(f"there is no database at {path}; `rmab server` makes one")
             self._connection = self._connect()
         except OSError as error:
-            raise FederationError(f"database {path}: {error.strerror}") from None
+            raise trouble(f"database {path}", error) from None
         except sqlite3.Error as error:
-            raise FederationError(f"database {path} cannot be opened: {error}") from None
+            found = sqlite_trouble(f"database {path} cannot be opened", error, path)
+            raise FederationError(str(found)) if found.lasting else found from None
 
     def _connect(self) -> sqlite3.Connection:
         connection = open_connection(
@@ -153,7 +161,7 @@ class SqliteDatabase(Database):
         except sqlite3.DatabaseError as error:
             if _is_mistake(error):
                 raise
-            raise StorageError(f"database {self.place} failed: {error}") from error
+            raise self._trouble("failed", error) from error
 
     def run(self, sql: str, values: Sequence[Value] = ()) -> int:
         try:
@@ -161,7 +169,10 @@ class SqliteDatabase(Database):
         except sqlite3.DatabaseError as error:
             if _is_mistake(error):
                 raise
-            raise StorageError(f"database {self.place} failed: {error}") from error
+            raise self._trouble("failed", error) from error
+
+    def _trouble(self, what: str, error: sqlite3.Error) -> StorageError:
+        return sqlite_trouble(f"database {self.place} {what}", error, self._path)
 
     def begin(self) -> None:
         self.run("BEGIN IMMEDIATE")
@@ -170,7 +181,7 @@ class SqliteDatabase(Database):
         try:
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
-            raise StorageError(f"database {self.place} did not commit: {error}") from error
+            raise self._trouble("did not commit", error) from error
 
     def rollback(self) -> None:
         try:
@@ -188,11 +199,11 @@ class SqliteDatabase(Database):
             descriptor = lock_file(path)
         except BlockingIOError:
             holder = path.read_bytes()[:20].decode("ascii", "replace").strip() or "unknown"
-            raise FederationError(
+            raise UnavailableError(
                 f"database {self.place} is served by another process already ({holder})"
             ) from None
         except OSError as error:
-            raise FederationError(f"lock {path}: {error.strerror}") from None
+            raise trouble(f"lock {path}", error) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
         self._lock = descriptor
@@ -211,6 +222,35 @@ class SqliteDatabase(Database):
 
     def lock_schema(self) -> None:
         """BEGIN IMMEDIATE has done it."""
+
+    def back_up(self, target: Path) -> None:
+        if target.exists() and target.samefile(self._path):
+            raise FederationError(f"backup {target}: must be another file than the database")
+        try:
+            # Made for its owner alone, as are the files that SQLite puts beside it.
+            descriptor, name = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
+            try:
+                os.close(descriptor)
+                self._copy(name)
+                _sync(Path(name))
+                Path(name).replace(target)
+            except BaseException:
+                for end in ("", "-journal", "-wal", "-shm"):
+                    Path(f"{name}{end}").unlink(missing_ok=True)
+                raise
+            _sync(target.absolute().parent)
+        except OSError as error:
+            raise trouble(f"backup {target}", error) from None
+        except sqlite3.Error as error:
+            raise sqlite_trouble(f"backup {target} is not made", error, target) from None
+
+    def _copy(self, name: str) -> None:
+        copy = sqlite3.connect(name, isolation_level=None)
+        try:
+            self._connection.backup(copy)  # one moment's state; writers go on meanwhile
+            copy.execute("PRAGMA journal_mode = DELETE")  # a backup is one file
+        finally:
+            copy.close()
 
     def close(self) -> None:
         self._connection.close()
@@ -234,12 +274,15 @@ def _create(path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         return
+    os.close(descriptor)
+    _sync(path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    """Let a file, or what a folder says of its files, outlive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -12,12 +12,13 @@ import contextlib
 import time
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.numeric import Int8Dumper
 
-from rmab.errors import FederationError, StorageError
+from rmab.errors import FederationError, StorageError, UnavailableError
 from rmab.service.store.database import Database, Row, Value
 from rmab.service.store.limits import StoreLimits
 
@@ -45,6 +46,23 @@ _SESSION = (
 )
 _CLAIM = 0x726D6162  # "rmab": the first key of the advisory lock that is the claim
 _TABLES = _CLAIM + 1  # ... and of the one that whoever prepares tables has
+# Of a session that is refused libpq has no code. What stays until somebody mends it says one of
+# these; whatever says none of them may pass.
+_LASTING_WORDS = (
+    "no password supplied",
+    "authentication failed for user",
+    "no pg_hba.conf entry",
+    "is not permitted to log in",
+    "does not exist",  # a role, a database, a file of certificates
+    "invalid connection option",
+    "invalid sslmode value",
+)
+# What fails because of the server's state, though the driver does not class it so.
+_TROUBLE = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.errors.ReadOnlySqlTransaction,
+)
 
 
 class PostgresDatabase(Database):
@@ -70,9 +88,9 @@ class PostgresDatabase(Database):
         try:
             connection = psycopg.connect(self._conninfo, autocommit=True)
         except psycopg.Error as error:
-            raise FederationError(
-                f"database {self.place} cannot be reached: {self._text(error)}"
-            ) from None
+            lasting = any(words in str(error) for words in _LASTING_WORDS)
+            kind = FederationError if lasting else StorageError
+            raise kind(f"database {self.place} cannot be reached: {self._text(error)}") from None
         # Numbers of one type whatever their size, so that a statement is prepared once.
         connection.adapters.register_dumper(int, Int8Dumper)
         try:
@@ -80,7 +98,7 @@ class PostgresDatabase(Database):
                 connection.execute(statement)
         except psycopg.Error as error:
             connection.close()
-            raise FederationError(
+            raise StorageError(
                 f"database {self.place} cannot be used: {self._text(error)}"
             ) from None
         self.sessions += 1
@@ -90,14 +108,14 @@ class PostgresDatabase(Database):
         try:
             with self._connection.cursor(binary=True) as cursor:
                 return cursor.execute(_dialect(sql), values).fetchall()
-        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        except _TROUBLE as error:
             raise self._failed(error) from error
 
     def run(self, sql: str, values: Sequence[Value] = ()) -> int:
         try:
             with self._connection.cursor() as cursor:
                 return cursor.execute(_dialect(sql), values).rowcount
-        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        except _TROUBLE as error:
             raise self._failed(error) from error
 
     def begin(self) -> None:
@@ -113,7 +131,7 @@ class PostgresDatabase(Database):
             self._connection = self._connect()
             if self._claimed:
                 self.claim()
-        except FederationError as error:
+        except (FederationError, UnavailableError) as error:
             self._connection.close()
             raise StorageError(str(error)) from None
         self.run("BEGIN")
@@ -139,7 +157,9 @@ class PostgresDatabase(Database):
         until = time.monotonic() + self._limits.claim_seconds
         while not self._try_claim():
             if time.monotonic() > until:
-                raise FederationError(f"database {self.place} is served by another process already")
+                raise UnavailableError(
+                    f"database {self.place} is served by another process already"
+                )
             time.sleep(0.05)
         self._claimed = True
 
@@ -171,6 +191,11 @@ class PostgresDatabase(Database):
             (_TABLES,),
         )
 
+    def back_up(self, target: Path) -> None:
+        raise FederationError(
+            f"backup {target}: of a PostgreSQL database pg_dump makes one; rmab does of SQLite's"
+        )
+
     def close(self) -> None:
         with contextlib.suppress(StorageError):  # a session that is lost has lost its claim too
             self.release()
@@ -180,8 +205,12 @@ class PostgresDatabase(Database):
         return StorageError(f"database {self.place} failed: {self._text(error)}")
 
     def _text(self, error: psycopg.Error) -> str:
-        """The driver's first line, without the password."""
+        """The driver's first line, without the password, and in plain words what it is about."""
         line = next(iter(str(error).splitlines()), type(error).__name__)
+        if isinstance(error, psycopg.errors.DiskFull):
+            line = f"disk full: {line}"
+        elif isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+            line = f"it is read-only: {line}"
         return line.replace(self._password, "...") if self._password else line
 
 

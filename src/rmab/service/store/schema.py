@@ -25,7 +25,7 @@ from rmab.errors import FederationError
 from rmab.federation.config import Federation
 from rmab.service.store.database import Database
 
-__all__ = ["MIGRATIONS", "count_up", "counter", "prepare", "version_of"]
+__all__ = ["MIGRATIONS", "check_owner", "count_up", "counter", "prepare", "version_of"]
 
 Migration = Callable[[Database], None]
 
@@ -119,7 +119,7 @@ def prepare(database: Database, federation: Federation, *, create: bool) -> None
         try:
             database.lock_schema()
             _migrate(database, federation, migrations, create=create)
-            _check_owner(database, federation)
+            check_owner(database, federation)
             database.commit()
         except BaseException:
             database.rollback()
@@ -187,7 +187,8 @@ def _check_version(database: Database, newest: int) -> None:
         )
 
 
-def _check_owner(database: Database, federation: Federation) -> None:
+def check_owner(database: Database, federation: Federation) -> None:
+    """Refuse another federation's database."""
     if _meta(database, "fingerprint") != federation.fingerprint():
         raise FederationError(
             f"database {database.place} has the counts of federation "

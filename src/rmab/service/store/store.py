@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmab.errors import FederationError, StorageError
+from rmab.errors import FederationError, StorageError, UnavailableError
 from rmab.federation.config import Federation
 from rmab.federation.messages import Upload
 from rmab.federation.uploads import Merged, Record
 from rmab.service.store.credentials import Credential, Credentials, Sighting
 from rmab.service.store.database import Database, connect
 from rmab.service.store.limits import StoreLimits
-from rmab.service.store.schema import count_up, counter, prepare
+from rmab.service.store.schema import check_owner, count_up, counter, prepare, version_of
 from rmab.service.store.uploads import LaneCounts, Ledger, Totals
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "RewardRow",
     "RoundRow",
     "Store",
+    "back_up",
     "claimed_store",
     "default_database",
     "open_store",
@@ -52,6 +53,12 @@ class AgentRow(NamedTuple):
     refused: int
     slots: int
     reward: float | None  # mean per slot, as its visits paid
+
+    def is_live(self, now: float, seconds: float) -> bool:
+        """Whether it is an agent that was heard of within so many seconds, and not revoked."""
+        if self.role != "agent" or self.revoked is not None or self.last_seen is None:
+            return False
+        return now - self.last_seen <= seconds
 
     def to_table(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -115,17 +122,17 @@ def default_database(federation_file: Path) -> str:
 def open_store(
     url: str, federation: Federation, *, create: bool = True, limits: StoreLimits | None = None
 ) -> Store:
-    """The store in a database; FederationError if it cannot be this federation's."""
+    """The store in a database; FederationError if it cannot be this federation's, and other errors
+    where that may pass (`rmab.errors`)."""
     limits = limits or StoreLimits()
     database = connect(url, create=create, limits=limits)
     try:
         prepare(database, federation, create=create)
-    except FederationError:
+    except (FederationError, UnavailableError) as error:
         database.close()
+        if isinstance(error, StorageError) and error.lasting:
+            raise FederationError(str(error)) from None
         raise
-    except StorageError as error:
-        database.close()
-        raise FederationError(str(error)) from None
     except Exception as error:
         database.close()
         raise FederationError(
@@ -135,7 +142,7 @@ def open_store(
 
 
 def claimed_store(url: str, federation: Federation, limits: StoreLimits | None = None) -> Store:
-    """The store in a database, for the one server on it; FederationError if another is."""
+    """The store in a database, for the one server on it; UnavailableError if another is."""
     store = open_store(url, federation, limits=limits)
     try:
         store.claim()
@@ -143,6 +150,21 @@ def claimed_store(url: str, federation: Federation, limits: StoreLimits | None =
         store.close()
         raise
     return store
+
+
+def back_up(url: str, federation: Federation, target: Path) -> None:
+    """Copy the federation's database into a file, whether a server runs or not.
+
+    Of whatever version it is: a backup comes before a migration.
+    """
+    database = connect(url, create=False)
+    try:
+        if version_of(database) == 0:
+            raise FederationError(f"database {database.place} has no federation in it yet")
+        check_owner(database, federation)
+        database.back_up(target)
+    finally:
+        database.close()
 
 
 class Store:
@@ -168,7 +190,7 @@ class Store:
         self._open_number: int | None = None
 
     def claim(self) -> None:
-        """Become the one server on this database, for life; FederationError if another is."""
+        """Become the one server on this database, for life; UnavailableError if another is."""
         self.database.claim()
         with self._atomic():
             count_up(self.database, "claims")

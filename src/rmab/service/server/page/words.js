@@ -84,10 +84,10 @@ export function ticks(low, high, count) {
 }
 
 export const WHY = {
-  live: "taking part in the open round",
-  late: "taking part, but has not come for the open round",
+  live: "heard of lately",
+  late: "heard of lately, but has not come for the open round",
   new: "enrolled and not seen yet",
-  left: "not taking part: it said goodbye or was not heard of",
+  left: "not heard of lately",
   revoked: "its credential is revoked",
 };
 
