@@ -234,11 +234,12 @@ def body_of() -> Any:
     return json.loads(played(SHAPE, 3, 60, 0.0).upload(4).to_json(SHAPE, "test"))
 
 
-def more(table: Any, *path: int, by: int = 1) -> None:
+def more(table: Any, *path: int, by: int = 1) -> int:
     *way, last = path
     for step in way:
         table = table[step]
     table[last] += by
+    return by
 
 
 IMPOSSIBLE = {

@@ -1,5 +1,7 @@
 """A served federation against the engine, slot by slot, and what a server estimates."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -97,7 +99,7 @@ def test_served_agents_decide_as_the_engine_does_slot_by_slot(
     assert len({tuple(row) for row in here[:, 0].tolist()}) > 1  # it is not one choice for ever
 
 
-OF_ALL_KINDS = {
+OF_ALL_KINDS: dict[str, dict[str, Any]] = {
     "fedtswi": {"weights": {"agent-1": 0.5, "agent-2": 3.0}},
     "fedtswi-gap": {"options": {"gaps": 8}, "weights": {"agent-1": 0.5, "agent-2": 3.0}},
     "fedts-lookahead-gap": {"options": {"gaps": 8}, "draws": "per-agent"},

@@ -4,6 +4,7 @@ import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -15,6 +16,7 @@ from rmab.errors import FederationError, ModelError, UnavailableError
 from rmab.federation.config import Federation, KnownArm
 from rmab.federation.planner import Planner
 from rmab.federation.player import Player
+from rmab.federation.uploads import Merged
 from rmab.model.arms import Arms
 from rmab.service.agent.outbox import pack, recovered, unpack
 from rmab.service.agent.state_file import AgentFile, Observation
@@ -208,6 +210,7 @@ def test_a_bad_look_is_skipped_and_counted_as_a_bad_reading_is(tmp_path, caplog)
     with served(tmp_path, ward(), FirstAlone(ward())) as running:
         token, file = running.enroll("one"), tmp_path / "one.db"
         with rmab.Agent(running.url, token=token, file=file, max_bad_readings=5) as agent:
+            looks: Any
             for looks in ([1], [0, 1], [2], 7, [None], [1.0], [1]):
                 assert agent.choose(looks) == [0]
                 agent.observe([1])
@@ -301,7 +304,7 @@ class Telling(Flat):
 
     def __init__(self, federation: Federation) -> None:
         super().__init__(federation)
-        self.given = []
+        self.given: list[Merged] = []
 
     def plan(self, merged, number, lane=0):
         self.given.append(merged)

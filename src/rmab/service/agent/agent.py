@@ -464,6 +464,7 @@ def _readings(
 
     sizes: the number of states of each arm. People count arms from 1.
     """
+    wrong: str | None
     try:
         given = states.tolist() if isinstance(states, np.ndarray) else list(states)
     except TypeError:
