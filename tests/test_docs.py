@@ -19,12 +19,14 @@ from rmab.federation.messages import Shape
 from rmab.federation.uploads import parse_upload
 from rmab.policies.registry import GROUPS, OPTIONS, POLICIES
 from rmab.service.server.openapi import document
+from rmab.service.server.process import PORT
+from rmab.service.server.rounds import RELOADED
 from rmab.service.server.telemetry import Metrics
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
 COMMANDS = ("server", "enroll", "revoke", "agents", "backup", "agent", "demo")
-ANYWHERE = {"421"}  # codes that every route may answer, which the page says once
+ANYWHERE = {"403", "421"}  # codes that every route may answer, which the page says once
 
 
 def text(name: str) -> str:
@@ -212,6 +214,22 @@ def test_the_extras_of_the_readme_exist():
         for extra in names.split(",")
     }
     assert {"sim", "server", "postgres"} <= said <= set(project["optional-dependencies"])
+
+
+@pytest.mark.parametrize("page", ["docs/security.md", "docs/tutorial.md"])
+def test_a_page_shows_both_proxies_and_the_option_that_trusts_them(page):
+    (nginx,), (caddy,) = fenced(page, "nginx"), fenced(page, "caddy")
+    for block in (nginx, caddy):
+        assert f"127.0.0.1:{PORT}" in block
+        assert block.count("{") == block.count("}") > 0
+    for header in ("Host", "X-Forwarded-For", "X-Forwarded-Proto"):
+        assert f"proxy_set_header {header} $" in nginx
+    assert "--trusted-proxy 127.0.0.1" in text(page)
+
+
+def test_the_docs_tell_what_a_hangup_reloads():
+    section = text("docs/operations.md").partition("## Reload")[2].partition("\n## ")[0]
+    assert {key for key in RELOADED if f"`{key}`" not in section} == set()
 
 
 # ------------------------------------------------------------------------------ promises and links

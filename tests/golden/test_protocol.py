@@ -57,12 +57,15 @@ KEPT = {
 
 @contextmanager
 def serving(folder: Path, federation: str) -> Iterator[Transcript]:
-    """A server of that federation, and a transcript that knows an admin's token."""
+    """A server of that federation, and a transcript that knows an admin's and a viewer's token."""
     (folder / "federation.toml").write_text(federation, encoding="utf-8")
-    made = call("enroll", "federation.toml", "boss", "--admin", "--json", folder=folder)
+    made = {
+        name: call("enroll", "federation.toml", name, role, "--json", folder=folder)["out"]["token"]
+        for name, role in (("boss", "--admin"), ("eye", "--viewer"))
+    }
     with server(folder, "federation.toml") as ready:
         transcript = Transcript(ready["url"])
-        transcript.tokens |= {"boss": made["out"]["token"], "nobody": f"rmab_{'0' * 16}_{'A' * 43}"}
+        transcript.tokens |= made | {"nobody": f"rmab_{'0' * 16}_{'A' * 43}"}
         try:
             yield transcript
         finally:
@@ -107,8 +110,10 @@ def test_rounds_of_every_kind_of_plan_are_as_recorded(tmp_path, name):
                 assert send(transcript, agent, body) == 201
             for agent in agents:
                 assert fetch(transcript, agent, number)["round"] == number + 1
-        transcript.ask("GET", "/v1/status")  # waits for the estimates, which the page does not
-        transcript.ask("GET", "/v1/overview")
+        transcript.ask(
+            "GET", "/v1/status", "eye"
+        )  # waits for the estimates, which the page does not
+        transcript.ask("GET", "/v1/overview", "eye")
     compare("protocol", name, transcript.entries)
 
 
@@ -129,6 +134,8 @@ def _who_may_ask(transcript: Transcript) -> None:
     ask = transcript.ask
     for path in ("/healthz", "/readyz", "/openapi.json", "/v1/status"):
         ask("GET", path)
+    ask("GET", "/v1/status", "eye")
+    ask("GET", "/v1/status", "boss")
     enrol(transcript, "radio-1")
     enrol(transcript, "radio-2")
     for told, body in (
@@ -149,7 +156,10 @@ def _who_may_ask(transcript: Transcript) -> None:
     basic = base64.b64encode(f"any:{transcript.tokens['boss']}".encode()).decode()
     ask("GET", "/v1/agents", as_told="by Basic", Authorization=f"Basic {basic}")
     ask("GET", "/v1/status", as_told="through a proxy", X_Forwarded_For="192.0.2.1")
-    ask("GET", "/v1/status", "boss", as_told="through a proxy", X_Forwarded_For="192.0.2.1")
+    ask("GET", "/v1/status", "eye", as_told="through a proxy", X_Forwarded_For="192.0.2.1")
+    ask("POST", "/v1/agents", "eye", {"name": "x"}, as_told="a viewer, not an admin")
+    other = "http://elsewhere.example"
+    ask("POST", "/v1/agents", "boss", {"name": "x"}, as_told="for another page", Origin=other)
     ask("GET", "/healthz", as_told="under another name", Host="elsewhere.example")
     ask("GET", "/v1/nothing")
     ask("PUT", "/v1/uploads")
@@ -212,7 +222,7 @@ def _uploads(transcript: Transcript) -> None:
     )
     assert send(transcript, "radio-1", other) == 201
     assert send(transcript, "radio-1", good | {"sequence": 3}, "fewer counts") == 409
-    transcript.ask("GET", "/v1/status")
+    transcript.ask("GET", "/v1/status", "eye")
     second.play(2, 1)
     assert send(transcript, "radio-2", second.upload("spectrum", 1, 2)) == 201
     assert fetch(transcript, "radio-1", 1)["round"] == 2
@@ -229,14 +239,14 @@ def _uploads(transcript: Transcript) -> None:
 def _viewers(transcript: Transcript) -> None:
     ask = transcript.ask
     for path in ("/v1/status", "/v1/overview", "/readyz", "/"):
-        ask("GET", path)
+        ask("GET", path, "eye")
     ask("GET", "/v1/agents", "boss")
     ask("DELETE", "/v1/agents/radio-2", "radio-1")
     ask("DELETE", "/v1/agents/radio-2", "boss")
     ask("DELETE", "/v1/agents/nobody", "boss")
     ask("GET", "/v1/round", "radio-2")
     ask("POST", "/v1/uploads", "radio-2", {}, as_told="after its credential was revoked")
-    metrics = ask("GET", "/metrics").text
+    metrics = ask("GET", "/metrics", "eye").text
     transcript.entries[-1]["answer"] = sorted(
         line for line in metrics.splitlines() if line.startswith("# TYPE rmab")
     )

@@ -78,7 +78,12 @@ def _play_by_hand(url: str, folder: Path) -> None:
         for state in (0, 1, 1, 0, 1):
             agent.choose()
             agent.observe([state])
-        slots = rows(folder / "by-hand.db", "SELECT slot, hex(looks) FROM slots ORDER BY slot")
+        slots = rows(
+            folder / "by-hand.db",
+            "SELECT slot, hex(looks) FROM slots WHERE life > 0 ORDER BY slot",
+        )
+        owner = rows(folder / "by-hand.db", "SELECT looks FROM slots WHERE life = 0 AND slot = 1")
+        assert owner == [[token.split("_")[1].encode()]]
         assert agent.flush(60)
         ((sequence, told, kept, snapshot),) = rows(
             folder / "by-hand.db", "SELECT sequence, told, slots, snapshot FROM lives"

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import coo_array, csr_matrix
 
 from rmab.errors import ModelError
 from rmab.model.arms import Arm, ArmKind, Arms, channels
@@ -221,3 +222,30 @@ def test_kinds_have_the_names_that_learners_of_users_may_use():
         for action_dependent in (False, True):
             kind = ArmKind(2, fully_observed=fully_observed, action_dependent=action_dependent)
             assert (kind.always, kind.alike) == (fully_observed, not action_dependent)
+
+
+def test_rows_as_papers_print_them_are_divided_by_their_sum():
+    printed = [[0.333333, 0.333333, 0.333333], [0.2, 0.3, 0.5], [0.0, 0.0, 1.0]]
+    with pytest.warns(RuntimeWarning, match="passive row 0 sums to 0.999999 and was divided"):
+        arm = Arm(printed, reward=[0, 0, 1])
+    assert arm.passive[0].tolist() == pytest.approx([1 / 3] * 3, abs=1e-15)
+    assert arm.passive[1].tolist() == [0.2, 0.3, 0.5]
+    with pytest.raises(ModelError, match=r"row 0 must sum to 1, got 0\.99999:"):
+        Arm([[0.33333, 0.33333, 0.33333], *printed[1:]], reward=[0, 0, 1])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [np.float32, np.matrix, csr_matrix, coo_array, lambda rows: [list(row) for row in rows]],
+    ids=["float32", "matrix", "csr_matrix", "coo_array", "lists"],
+)
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_arrays_of_many_kinds_are_taken(kind):
+    rows = np.array([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.0, 0.0, 1.0]])
+    pays = np.array([0.1, 0.2, 1.0])
+    given = rows.astype(kind) if kind is np.float32 else kind(rows)
+    arm = Arm(given, kind(rows[::-1].copy()) if kind is not np.float32 else given, reward=pays)
+    np.testing.assert_allclose(arm.passive, rows, atol=1e-7)
+    np.testing.assert_allclose(arm.passive.sum(1), 1, atol=1e-15)
+    if kind in (np.matrix, csr_matrix):
+        assert Arm(given, reward=kind(pays)).reward_active.tolist() == pays.tolist()

@@ -159,6 +159,37 @@ def test_the_commands_on_a_file(tmp_path, live, capsys):
     assert rows["boss"]["revoked"] is None
 
 
+def test_a_viewer_reads_and_does_nothing_else(tmp_path, capsys):
+    file = tmp_path / "federation.toml"
+    file.write_text(SPECTRUM)
+    code, out, err = run(capsys, "enroll", file, "--viewer", "prometheus")
+    assert (code, err) == (0, "")
+    assert re.fullmatch(TOKEN + "\n", out)
+    secret = tmp_path / "viewer.token"
+    secret.write_text(out)
+    with served(tmp_path, spectrum(), open=False) as live:
+        assert live.client(out.strip()).get("/metrics").status_code == 200
+        boss = tmp_path / "admin.token"
+        boss.write_text(live.enroll("boss", "admin"))
+        words = ("eye", "--viewer", "--json", "--token-file", boss)
+        code, out, _ = run(capsys, "enroll", live.url, *words)
+        assert (code, json.loads(out)["role"]) == (0, "viewer")
+        assert live.client(json.loads(out)["token"]).get("/").status_code == 200
+        for command, *name in (("agents",), ("enroll", "third"), ("revoke", "boss")):
+            code, out, err = run(capsys, command, live.url, *name, "--token-file", secret)
+            assert (code, out) == (2, "")
+            assert "an admin's credential is needed" in err
+    code, out, _ = run(capsys, "agents", file)
+    assert [line.split()[1] for line in out.splitlines()[1:]] == ["admin", "viewer", "viewer"]
+    with pytest.raises(SystemExit) as ended:
+        run(capsys, "enroll", file, "both", "--viewer", "--admin")
+    assert ended.value.code == 2
+    assert "not allowed with" in capsys.readouterr().err
+    revoked = run(capsys, "revoke", file, "eye")
+    assert revoked == (0, "eye is revoked\n", "")
+    assert run(capsys, "enroll", file, "eye")[0] == 2  # a name keeps its role
+
+
 def test_the_commands_on_a_server(tmp_path, live, capsys):
     secret, agent = tmp_path / "admin.token", tmp_path / "agent.token"
     secret.write_text(live.enroll("boss", "admin") + "\n")

@@ -1,6 +1,7 @@
 """Arms of every kind and agents of different weights, served: real servers, agents and files."""
 
 import json
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from rmab.service.store.store import open_store
 from tests.federation.lockstep import Realisation, engine_decisions, name_of, served_decisions
 from tests.federation.test_arm_kinds import SHAPE, message_of, played
 from tests.federation.test_planner import ALL_KINDS, MIXED, federation_of
-from tests.service.support.serving import PATIENCE, Flat, served
+from tests.service.support.serving import PATIENCE, Flat, Served, served
 
 WATCHED = Arms([*MIXED[:2], *ALL_KINDS[3:]])
 WEIGHTS = {"agent-0": 0.25, "agent-2": 3.0}
@@ -126,11 +127,22 @@ def play(folder: Path, arms: Arms, federation: Federation, slots: int, restart_a
             if until == slots:
                 for agent in agents:
                     assert agent.flush(PATIENCE)
-                shown = httpx.get(f"{running.url}/v1/overview", timeout=PATIENCE).json()
+                shown = overview(running)
                 paid = [agent.reward for agent in agents]
                 for agent in agents:
                     agent.close()
     return decisions, shown, paid
+
+
+def overview(running: Served) -> Any:
+    """What the page is told, once there are estimates."""
+    end = time.monotonic() + 5 * PATIENCE  # they may have to be compiled
+    while True:
+        shown = httpx.get(f"{running.url}/v1/overview", timeout=PATIENCE).json()
+        if shown["arms"][-1]["estimate"] is not None:
+            return shown
+        assert time.monotonic() < end, "no estimates were made"
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize(

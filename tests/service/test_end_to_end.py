@@ -65,13 +65,13 @@ def played(machine, tmp_path_factory):
     states = true_states(PAPER, federation.seed, AGENTS, SLOTS)
     decisions = np.zeros(states.shape, bool)
     around = []  # the status before and after each restart
-    server = machine.serve()
+    server = machine.serve("--open")
 
     def restart(number):
         nonlocal server
         before = status(server) if number == signal.SIGTERM else None
         assert server.end(number) == (0 if number == signal.SIGTERM else -number)
-        server = machine.serve(port=server.port)
+        server = machine.serve("--open", port=server.port)
         around.append((before, status(server)))
 
     limits = AgentLimits(first_pause=0.02, longest_pause=0.1)
@@ -164,7 +164,7 @@ def test_the_agent_command(played, kind):
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     table = json.loads(done.stdout)
-    assert list(table) == ["slots", "reward", "uploads", "round"]
+    assert list(table) == ["slots", "reward", "uploads", "round", "bad_readings"]
     assert table["slots"] == 45
     assert 0 <= table["reward"] <= 1.6
     after = status(server)

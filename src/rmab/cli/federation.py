@@ -54,8 +54,10 @@ def add_commands(command: Commands) -> None:
         _server,
         "serve a federation to its agents",
         "  rmab server spectrum.toml\n"
-        "  rmab server spectrum.toml --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem\n\n"
-        + EXAMPLE_FEDERATION,
+        "  rmab server spectrum.toml --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem\n"
+        "  rmab server spectrum.toml --trusted-proxy 127.0.0.1\n\n"
+        "SIGTERM and SIGINT end it; SIGHUP has it read its certificate and the federation's\n"
+        "schedule, deadline and reference again\n\n" + EXAMPLE_FEDERATION,
     )
     server.add_argument("federation", metavar="FEDERATION.toml", help="the federation's file")
     server.add_argument(
@@ -69,14 +71,28 @@ def add_commands(command: Commands) -> None:
     )
     server.add_argument("--tls-cert", metavar="F", help="certificate chain, PEM")
     server.add_argument("--tls-key", metavar="F", help="its key, PEM, not encrypted")
+    server.add_argument(
+        "--open",
+        action="store_true",
+        help="anybody who reaches the server may read the page, the status and the metrics; "
+        "without it that takes a viewer's credential",
+    )
+    server.add_argument(
+        "--trusted-proxy",
+        metavar="A",
+        action="append",
+        default=[],
+        help="believe X-Forwarded-For, -Proto and -Host from this address or network; repeatable",
+    )
     server.add_argument("--verbose", action="store_true", help="log every request")
 
     enroll = command(
         "enroll",
         _enroll,
-        "make an agent's credential and print it, once",
+        "make the credential of an agent, an admin or a viewer and print it, once",
         "  rmab enroll spectrum.toml radio-1 > radio-1.token\n"
         "  rmab enroll spectrum.toml boss --admin > admin.token\n"
+        "  rmab enroll spectrum.toml prometheus --viewer > viewer.token\n"
         "  rmab enroll https://server:8443 radio-2 --token-file admin.token --ca ca.pem",
     )
     revoke = command(
@@ -88,7 +104,7 @@ def add_commands(command: Commands) -> None:
     agents = command(
         "agents",
         _agents,
-        "list agents and admins",
+        "list agents, admins and viewers",
         "  rmab agents spectrum.toml\n"
         "  rmab agents https://server:8443 --token-file admin.token --json",
     )
@@ -101,8 +117,16 @@ def add_commands(command: Commands) -> None:
         each.add_argument("--token-file", metavar="F", help="with a URL: an admin's credential")
         each.add_argument("--ca", metavar="F", help="with a URL: certificates to trust, PEM")
     for each in (enroll, revoke):
-        each.add_argument("name", metavar="NAME", help="the agent's name")
-    enroll.add_argument("--admin", action="store_true", help="an admin's credential instead")
+        each.add_argument("name", metavar="NAME", help="the name of the agent, admin or viewer")
+    role = enroll.add_mutually_exclusive_group()
+    role.add_argument(
+        "--admin", action="store_true", help="an admin's: enrols, revokes and lists, no more"
+    )
+    role.add_argument(
+        "--viewer",
+        action="store_true",
+        help="a viewer's: reads the page, the status and the metrics, no more",
+    )
     backup = command(
         "backup",
         _backup,
@@ -136,6 +160,7 @@ def add_commands(command: Commands) -> None:
 
 
 def _server(options: argparse.Namespace) -> int:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it can reload: it must not end a server
     from rmab.federation.config import load_federation
 
     federation = load_federation(options.federation)
@@ -145,10 +170,13 @@ def _server(options: argparse.Namespace) -> int:
     settings = Settings(
         federation=federation,
         database=_database(options),
+        file=options.federation,
         host=options.host,
         port=port,
         tls_cert=options.tls_cert,
         tls_key=options.tls_key,
+        open=options.open,
+        trusted_proxies=options.trusted_proxy,
         verbose=options.verbose,
     )
 
@@ -195,7 +223,7 @@ def _enroll(options: argparse.Namespace) -> int:
     from rmab.service.admin import check_name
 
     name = check_name(options.name)
-    role = "admin" if options.admin else "agent"
+    role = "admin" if options.admin else "viewer" if options.viewer else "agent"
     with _admin(options) as admin:
         token = admin.enroll(name, role)
     table = {"name": name, "role": role, "token": token}

@@ -54,7 +54,7 @@ with --json, {"arms": [...]} has for each arm
   reason      why indexable is not true
   witness     where it is false: passive is better at the subsidy low, active at high,
               in this state (or last_seen and age; null and 0: never seen)
-an infinite index is the string "inf" or "-inf"
+an infinite index is the string "inf" or "-inf", one that is not known null
 """
 
 
@@ -252,7 +252,7 @@ def _arm_indices(arm: Arm, max_age: int, discount: float | None = None) -> dict[
     """indexable, index (and never_seen), and where not indexable the reason and the witness.
 
     A fully observed arm has one index for each state, one observed when played a list by age for
-    each state last observed. An infinite index is the text "inf" or "-inf".
+    each state last observed. An infinite index is the text "inf" or "-inf", an unknown one None.
 
     >>> from rmab import Arm
     >>> _arm_indices(Arm([[0.8, 0.2], [0.2, 0.8]], reward=[0, 1]), max_age=1)["index"]
@@ -282,6 +282,8 @@ def _plain(value: Any) -> Any:
     """Numbers as JSON has them, at any depth."""
     if isinstance(value, list):
         return [_plain(each) for each in value]
+    if math.isnan(value):
+        return None
     return value if math.isfinite(value) else str(value)
 
 
@@ -297,6 +299,11 @@ def _discount(text: str | None) -> float | None:
     return number
 
 
+def _shown(index: float | str | None) -> str:
+    """An index in a table, a dash where it is not known."""
+    return "-" if index is None else f"{float(index):z.6f}"
+
+
 def _index_table(arms: list[dict[str, Any]], discount: float | None) -> str:
     """The indices of all arms in one table, then the verdict on each."""
     rows = [["arm", "seen"]]
@@ -309,7 +316,7 @@ def _index_table(arms: list[dict[str, Any]], discount: float | None) -> str:
             lines = [[f"now {state}", index] for state, index in enumerate(arm["index"])]
         for place, (label, *indices) in enumerate(lines):
             first = "" if place else str(number)
-            rows.append([first, label, *(f"{float(index):z.6f}" for index in indices)])
+            rows.append([first, label, *(_shown(index) for index in indices)])
         verdict = {True: "indexable", False: "not indexable: ", None: "undecided: "}
         verdicts.append(f"arm {number}: {verdict[arm['indexable']]}{arm.get('reason', '')}")
     width = max(map(len, rows))

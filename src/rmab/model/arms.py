@@ -14,6 +14,7 @@ What a player believes of an arm that it has not observed for a while is in `rma
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +33,8 @@ FloatArray = npt.NDArray[np.float64]
 
 # Of an action-dependent arm observed when played, waits below this many slots are learnt from.
 WAITS = 8
+_SUM_TOLERANCE = 1e-9  # rows that sum to 1 this closely are taken as they are,
+_PRINTED_TOLERANCE = 1.001e-6  # and to six digits after division by their sum
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -106,8 +109,20 @@ class Arm:
         )
 
 
+def _plain(given: Any) -> Any:
+    """What was given, a sparse array or a matrix as an array."""
+    given = given.toarray() if hasattr(given, "toarray") else given
+    return np.asarray(given) if isinstance(given, np.matrix) else given
+
+
 def _matrix(name: str, given: Any) -> FloatArray:
-    """A frozen transition matrix; what is wrong with the first wrong row, if one is."""
+    """A frozen transition matrix; what is wrong with the first wrong row, if one is.
+
+    Rows that sum to 1 only as far as they were printed are divided by their sum, with a warning,
+    those of single precision without.
+    """
+    given = _plain(given)
+    single = getattr(given, "dtype", None) in (np.float32, np.float16)
     try:
         rows = [np.array(row, dtype=np.float64) for row in given]
     except (TypeError, ValueError, OverflowError):
@@ -121,7 +136,8 @@ def _matrix(name: str, given: Any) -> FloatArray:
             raise ModelError(f"{name} row {state} must have {S} numbers, as there are rows: {got}")
     matrix = np.stack(rows)
     sums = matrix.sum(1)
-    wrong = ~((matrix >= 0).all(1) & (np.abs(sums - 1) < 1e-9))
+    off = np.abs(sums - 1)
+    wrong = ~((matrix >= 0).all(1) & (off <= _PRINTED_TOLERANCE))
     for state in np.flatnonzero(wrong)[:1]:
         values = matrix[state]
         for column in np.flatnonzero(~(values >= 0) | np.isinf(values))[:1]:
@@ -130,6 +146,14 @@ def _matrix(name: str, given: Any) -> FloatArray:
             )
         shown = values.tolist() if S <= 8 else f"{S} numbers"
         raise ModelError(f"{name} row {state} must sum to 1, got {sums[state]:.10g}: {shown}")
+    rough = off >= _SUM_TOLERANCE
+    for state in np.flatnonzero(rough)[: not single]:
+        warnings.warn(
+            f"{name} row {state} sums to {sums[state]:.10g} and was divided by that",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    matrix[rough] /= sums[rough, None]
     matrix.flags.writeable = False
     return matrix
 
@@ -140,7 +164,9 @@ def _rewards(name: str, given: npt.ArrayLike | None, S: int) -> FloatArray:
         rewards = np.zeros(S)
     else:
         try:
-            rewards = np.array(given, dtype=np.float64)
+            whole = _plain(given)
+            rewards = np.array(whole, dtype=np.float64)
+            rewards = rewards if whole is given else rewards.ravel()
         except (TypeError, ValueError, OverflowError):
             raise ModelError(f"{name} must be {S} numbers, one for each state") from None
     if rewards.shape != (S,):

@@ -171,7 +171,14 @@ def _whittle_rows(arm: Arm, max_age: int) -> FloatArray:
         return _by_state(whittle_indices(arm).index, max_age)
     found = whittle_indices(arm, max_age=max_age)
     assert found.never_seen is not None  # as the arm is observed when played
-    return np.append(found.never_seen, found.index)
+    rows = np.append(found.never_seen, found.index)
+    unknown = np.isnan(rows)
+    if unknown.any():  # the arm remembers for so long that its ages are cut; the play needs numbers
+        cut = information_table(
+            arm.passive, arm.active, arm.reward_passive, arm.reward_active, max_age
+        )
+        rows[unknown] = cut[unknown]
+    return rows
 
 
 def _myopic_rows(arm: Arm, max_age: int) -> FloatArray:

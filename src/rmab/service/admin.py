@@ -1,7 +1,7 @@
-"""Enrolling, revoking and listing agents: on the database, or over HTTP as an admin.
+"""Enrolling, revoking and listing those with a credential: on the database, or as an admin.
 
 On the database it is enough to be able to open it, whether a server runs or not. Over HTTP an
-admin's credential is needed; an agent's is refused by the server. Tokens travel over TLS, or to
+admin's credential is needed; any other is refused by the server. Tokens travel over TLS, or to
 this machine, and nowhere else.
 """
 

@@ -82,7 +82,7 @@ class Demo:
                 seed=self._seed,
                 reference=self.reference,
             )
-            settings = Settings(federation, str(folder / "demo.db"), port=self._port)
+            settings = Settings(federation, str(folder / "demo.db"), port=self._port, open=True)
             server = Server(settings, planner=self._planner, log=Log(level="error"))
             stack.enter_context(in_thread(server))
             self.url = server.url

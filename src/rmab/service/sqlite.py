@@ -122,7 +122,8 @@ def _is_mounted_read_only(path: Path) -> bool:
 def _may_write(path: Path) -> bool:
     """Whether SQLite's log can be made beside the file, and all of them be written."""
     files = [each for end in ("", "-wal", "-shm") if (each := Path(f"{path}{end}")).exists()]
-    return all(os.access(each, os.W_OK) for each in (path.absolute().parent, *files))
+    folder = path.absolute().parent
+    return all(os.access(each, os.W_OK, effective_ids=True) for each in (folder, *files))
 
 
 class SqliteFile:

@@ -3,7 +3,7 @@ import pytest
 
 from rmab.errors import ModelError
 from rmab.model.arms import Arm, Dynamics
-from rmab.model.beliefs import InformationStates
+from rmab.model.beliefs import InformationStates, information_states
 from rmab.model.information import expand, expansion, settled_age
 from rmab.planning.channel.index import whittle_at
 from rmab.planning.index import hidden
@@ -250,10 +250,24 @@ def test_an_arm_that_hardly_forgets():
     assert other.indexable is True
     assert one.indexable is None
     assert "takes more than 40 slots to forget" in one.reason
-    assert "cut at an age of 20" in one.reason
-    _, index, never = dense(slow, None, 4, cap=20)
-    np.testing.assert_allclose(one.index, index, atol=1e-9)
-    assert one.never_seen == pytest.approx(never, abs=1e-9)
+    assert "an index that depends on ages beyond 10 is not known" in one.reason
+    closed = whittle_at(Dynamics(0.05, 0.95, 1.0), information_states(4))[1:].reshape(2, 4)
+    known = ~np.isnan(one.index)
+    assert known.tolist() == [[True, False, False, False], [True] * 4]
+    np.testing.assert_allclose(one.index[known], closed[known], atol=1e-9)
+    assert np.isfinite(other.index).all()
+
+
+def test_a_slow_arm_of_many_states_keeps_the_indices_that_are_known():
+    """Every index that is given is that of the arm which is not cut."""
+    arm = Arm(0.97 * np.eye(3) + 0.01, reward=[0.0, 0.4, 1.0])
+    [cut] = information_indices(arm, 60, limits=Limits(settling_states=400, cut_states=120))
+    [whole] = information_indices(arm, 60)
+    assert cut.indexable is None
+    assert whole.indexable is not None
+    known = ~np.isnan(cut.index)
+    assert 0 < known.sum() < known.size
+    np.testing.assert_allclose(cut.index[known], whole.index[known], atol=1e-8)
 
 
 def test_what_is_refused():

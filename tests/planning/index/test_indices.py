@@ -4,14 +4,16 @@ import numpy as np
 import pytest
 
 from rmab.errors import ModelError
-from rmab.model.arms import Arm, Dynamics
+from rmab.model.arms import Arm, Arms, Dynamics
 from rmab.model.beliefs import information_states
 from rmab.model.information import expand, settled_age
 from rmab.planning.channel.index import whittle_at
 from rmab.planning.index.finite import finite_indices
 from rmab.planning.index.hidden import information_indices
 from rmab.planning.index.indices import gittins_indices, whittle_indices
+from tests.oracles.exact_line import exact_arm, solve
 from tests.oracles.one_arm import iterated_advantage
+from tests.planning.index.families import drawn
 
 
 def seen(passive, active, reward_passive, reward_active) -> Arm:
@@ -188,6 +190,112 @@ def test_ages_are_for_arms_seen_only_when_played():
         whittle_indices(TWO, max_age=5)
     with pytest.raises(ModelError, match="max_age must be at least 1, got 0"):
         whittle_indices(channel(0.2, 0.8), max_age=0)
+
+
+@pytest.mark.parametrize("discount", ["a", True, 1.0, 0, -0.5, np.nan, [0.9], 1j])
+def test_what_is_no_discount(discount):
+    for arm in (TWO, channel(0.2, 0.8)):
+        with pytest.raises(ModelError, match=r"discount must lie in \(0, 1\), or be None"):
+            whittle_indices(arm, discount)
+    with pytest.raises(ModelError, match="discount must lie in"):
+        gittins_indices(TWO, discount)
+
+
+@pytest.mark.parametrize("max_age", [1.5, "3", True, [2]])
+def test_what_is_no_age(max_age):
+    arm, whole = channel(0.2, 0.8), np.int64(3)
+    assert whittle_indices(arm, max_age=whole).index.shape == (2, 3)  # type: ignore[call-overload]
+    with pytest.raises(ModelError, match="max_age must be a whole number"):
+        whittle_indices(arm, max_age=max_age)
+
+
+def test_more_ages_than_fit_are_refused_at_once():
+    with pytest.raises(ModelError, match=r"at most 5,000,000 for 2 states, got 1,000,000,000"):
+        whittle_indices(channel(0.2, 0.8), max_age=10**9)
+
+
+@pytest.mark.parametrize("reward", [[0.0, 1.0], [1e-9, 1.0], [1.0, 0.0], [-2.0, 0.5]])
+def test_channels_with_slow_memory_have_the_closed_form(reward):
+    """Whichever state pays, and whatever else is paid."""
+    low, high = min(reward), max(reward)
+    closed = whittle_at(Dynamics(1e-4, 0.9999, high - low), information_states(5))[1:]
+    found = whittle_indices(channel(1e-4, 0.9999, reward=reward), max_age=5)
+    assert found.indexable is True
+    closed = low + closed.reshape(2, 5)
+    expected = closed if reward[1] > reward[0] else closed[::-1]  # 1e-4 both ways
+    assert found.index == pytest.approx(expected, abs=1e-12)
+
+
+def test_what_is_paid_anyway_plays_no_part_in_two_states_that_move_alike():
+    paid = channel(0.3, 0.6, reward=None, reward_active=[0.5, 0.2], reward_passive=[0.1, 0.7])
+    found = whittle_indices(paid, max_age=4)
+    [solved] = information_indices(paid, 4)
+    assert found.index == pytest.approx(solved.index, abs=1e-9)
+    assert found.never_seen == pytest.approx(solved.never_seen, abs=1e-9)
+    assert found.indexable is solved.indexable is True
+
+
+@pytest.mark.parametrize("discount", [None, 0.9])
+def test_many_arms_give_a_list(discount):
+    arms = Arms([TWO, channel(0.2, 0.8), WANING, CIRCULANT, FALLS_BACK])
+    found = whittle_indices(arms, discount, max_age=6)
+    for arm, one in zip(arms, found, strict=True):
+        alone = whittle_indices(arm, discount, None if arm.observed == "always" else 6)
+        assert one.index == pytest.approx(alone.index, abs=1e-9)
+        assert (one.indexable, one.never_seen is None) == (
+            alone.indexable,
+            alone.never_seen is None,
+        )
+    shapes = [one.index.shape for one in whittle_indices(list(arms), discount)]
+    assert shapes == [whittle_indices(arm, discount).index.shape for arm in arms]
+
+
+NEAR_ONE = Arm(
+    np.eye(3),
+    [[0.5, 0.0, 0.5], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
+    reward_active=[3, 3, 0],
+    observed="always",
+)
+
+
+@pytest.mark.parametrize("discount", [0.5, 0.99999, 0.999999, 1 - 1e-9, 1 - 1e-15])
+def test_gittins_indices_near_discount_1(discount):
+    assert gittins_indices(NEAR_ONE, discount).tolist() == [3, 3, 0]
+
+
+@pytest.mark.parametrize("discount", [0.3, 0.9, 0.99999, 0.999999, 1 - 1e-9])
+def test_gittins_indices_are_those_of_exact_arithmetic(discount):
+    for number in range(12):
+        given = drawn("rested", number)
+        exact = solve(exact_arm(given.numbers(), discount))
+        arm = given.arm()
+        assert exact.indexable
+        assert gittins_indices(arm, discount) == pytest.approx(exact.index, rel=1e-9, abs=1e-12)
+        whittle = whittle_indices(arm, discount)
+        assert whittle.indexable is True
+        assert whittle.index == pytest.approx(exact.index, rel=1e-9, abs=1e-9)
+
+
+def test_gittins_indices_of_average_reward_come_with_a_verdict():
+    decided = 0
+    for number in range(40):
+        given = drawn("rested", number)
+        arm = given.arm()
+        found, whittle = gittins_indices(arm, None), whittle_indices(arm)
+        exact = solve(exact_arm(given.numbers()))
+        assert found.index == pytest.approx(exact.index, abs=1e-9)
+        assert (found.indexable, found.reason == "") == (whittle.indexable, found.indexable is True)
+        decided += found.indexable is True
+    assert decided > 10
+    apart = gittins_indices(NEAR_ONE, None)
+    assert apart.index.tolist() == [3, 3, 0]
+    assert apart.indexable is None
+    assert "the average reward is 0 from state 2 and 3 from state 1" in apart.reason
+    entered = Arm(
+        [[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], reward=[0, 1, 1], observed="always"
+    )
+    assert gittins_indices(entered, None).index.tolist() == [1, 1, 1]
+    assert "state 0 leads to one of several closed" in gittins_indices(entered, None).reason
 
 
 def test_gittins_indices_need_an_arm_that_is_always_seen():

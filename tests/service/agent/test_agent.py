@@ -183,14 +183,17 @@ NAN = float("nan")
 def test_a_bad_reading_is_no_observation_of_that_arm(server, start, caplog, states, read, rule):
     server.slots = 3
     agent = start()
-    looks = []
+    looks, played = [], []
     for given, good in (([1, 0], [0, 1]), (states, read), ([0, 1], [0, 1])):
         arms = agent.choose()
+        played.append(arms)
         agent.observe(given)
         seen = [given[i] for i in good] if good else []
         looks.append(([arms[i] for i in good], [int(state) for state in seen]))
     assert (agent.slots, agent.bad_readings) == (3, 1)
     assert re.search(rule, caplog.text)
+    bad = {arm + 1 for arm in played[1] if arm not in looks[1][0]}  # people count from 1
+    assert {int(n) for n in re.findall(r"arm (\d)", caplog.text)} <= bad
     assert agent.flush(20)
     assert_told(server, looks)  # gaps and all
 

@@ -516,7 +516,7 @@ def test_skipped_slots_leave_the_counts_exact(server, start, path):
     books = []
     for limits in (QUICK, replace(QUICK, fold_slots=7)):
         agent = start(limits=limits, max_bad_readings=10**6)
-        looks = []
+        looks: list[tuple[list[int], list[int]]] = []
         for _ in range(120):
             arms = agent.choose()
             states = rng.integers(2, size=2).tolist()

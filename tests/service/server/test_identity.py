@@ -2,15 +2,17 @@
 
 import asyncio
 import base64
+import re
 
 import httpx
 import pytest
 
 from rmab.service.admin import DatabaseAdmin
+from rmab.service.server.page import ASSETS, address
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.routes import make_app
 from rmab.service.server.telemetry import Log, Metrics
-from tests.service.support.serving import ByHand, Flat, spectrum, until
+from tests.service.support.serving import ByHand, Flat, served, spectrum, until
 
 # -------------------------------------------------------------------------------------- credentials
 
@@ -78,10 +80,12 @@ def test_enrolling_and_revoking_over_http(live):
     assert admin.delete("/v1/agents/%2e%2e").status_code == 404
     assert radio.client.get("/v1/round").status_code == 401
     assert radio.send(radio.play()).status_code == 401
+    eye = admin.post("/v1/agents", json={"name": "eye", "role": "viewer"})
+    assert (eye.status_code, eye.json()["role"]) == (201, "viewer")
     again = admin.post("/v1/agents", json={"name": "radio"}).json()["token"]
     assert live.client(again).get("/v1/round").status_code == 200
     events = [e["event"] for e in live.events()]
-    assert events.count("enrolled") == 2
+    assert events.count("enrolled") == 3
     assert events.count("revoked") == 1
 
 
@@ -99,11 +103,99 @@ def test_revoked_in_the_database_means_refused(live, pair):
 # ------------------------------------------------------------------------------------------ viewers
 
 
-def test_on_loopback_anybody_may_look_but_only_by_its_name(live):
+PAGES = ("/", "/page.css", "/page.js", "/charts.js", "/v1/status", "/v1/overview", "/metrics")
+OPEN = ("/healthz", "/readyz", "/openapi.json")
+# Who may ask for what, and what is answered then.
+MAY = {
+    **{("GET", path): ({"viewer"}, 200) for path in PAGES},
+    ("HEAD", "/metrics"): ({"viewer"}, 200),
+    **{("GET", path): ({"agent", "admin", "viewer", "nobody"}, 200) for path in OPEN},
+    ("GET", "/v1/round"): ({"agent"}, 200),
+    ("POST", "/v1/uploads"): ({"agent"}, 422),
+    ("POST", "/v1/leave"): ({"agent"}, 200),
+    ("GET", "/v1/agents"): ({"admin"}, 200),
+    ("POST", "/v1/agents"): ({"admin"}, 422),
+    ("DELETE", "/v1/agents/none"): ({"admin"}, 404),
+}
+
+
+@pytest.fixture
+def closed(tmp_path):
+    """A server as it is started without options: on loopback, not open."""
+    with served(tmp_path, spectrum(), open=False) as running:
+        yield running
+
+
+def basic(token):
+    return "Basic " + base64.b64encode(f"any:{token}".encode()).decode()
+
+
+def test_each_role_does_its_own_work_and_no_other(closed):
+    tokens = {role: closed.enroll(role, role) for role in ("agent", "admin", "viewer")}
+    tokens["revoked"] = closed.enroll("gone", "viewer")
+    with DatabaseAdmin(closed.federation, closed.database) as admin:
+        admin.revoke("gone")
+    credentials = {(role, "Bearer"): f"Bearer {token}" for role, token in tokens.items()}
+    credentials |= {(role, "Basic"): basic(token) for role, token in tokens.items()}
+    credentials["nobody", ""] = ""
+    client = closed.client()
+    for (method, path), (roles, due) in MAY.items():
+        for (role, scheme), header in credentials.items():
+            answer = client.request(
+                method,
+                path,
+                headers={"Authorization": header},
+                json={} if path in ("/v1/agents", "/v1/uploads") and method == "POST" else None,
+            )
+            # A browser's way is for people.
+            may = "nobody" in roles or (role in roles and (scheme, role) != ("Basic", "agent"))
+            assert answer.status_code == (due if may else 401), (method, path, role, scheme)
+            if not may:
+                challenge = answer.headers["WWW-Authenticate"]
+                assert challenge.startswith("Bearer" if roles == {"agent"} else "Basic")
+                assert "Bearer" in challenge
+    for path, operations in client.get("/openapi.json").json()["paths"].items():
+        form = re.compile(re.sub(r"\{\w+\}", "[^/]+", path))
+        for method in operations:
+            known = [asked for by, asked in MAY if by == method.upper() and form.fullmatch(asked)]
+            assert known or path in {address(name) for name in ASSETS}, f"who may {method} {path}?"
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Forwarded-Host", "Forwarded", "Via"])
+def test_where_a_request_comes_from_is_no_credential(tmp_path, header):
+    """Behind a proxy that adds nothing everybody comes from loopback; what it adds proves nothing,
+    whether it is trusted or not."""
+    for trusted in ((), ("127.0.0.1",)):
+        folder = tmp_path / f"trusts {len(trusted)}"
+        folder.mkdir()
+        with served(folder, spectrum(), open=False, trusted_proxies=trusted) as live:
+            client = live.client()
+            for path in PAGES:
+                assert client.get(path).status_code == 401
+                assert client.get(path, headers={header: "127.0.0.1"}).status_code == 401
+
+
+def test_what_anybody_may_see_has_nothing_of_the_federation_in_it(closed):
+    agent = closed.agent("radio-7")
+    agent.episode()
+    for path in OPEN:
+        said = closed.client().get(path).text
+        for word in ("radio-7", agent.token.split("_")[1], closed.database):
+            assert word not in said
+
+
+def test_an_open_server_lets_anybody_look_but_do_nothing(live):
     client = live.client()
-    for path in ("/", "/page.js", "/page.css", "/v1/status", "/v1/overview", "/metrics"):
+    for path in PAGES:
         assert client.get(path).status_code == 200
-        assert client.get(path, headers={"X-Forwarded-For": "192.0.2.1"}).status_code == 401
+    for method, path in (("GET", "/v1/agents"), ("POST", "/v1/agents"), ("GET", "/v1/round")):
+        assert client.request(method, path).status_code == 401
+    assert {} in client.get("/openapi.json").json()["paths"]["/metrics"]["get"]["security"]
+
+
+def test_on_loopback_a_server_answers_by_its_name_alone(live):
+    client = live.client()
+    for path in (*PAGES, *OPEN):
         for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[::1"):
             answer = client.get(path, headers={"Host": host})
             assert answer.status_code in (400, 421)
@@ -111,11 +203,11 @@ def test_on_loopback_anybody_may_look_but_only_by_its_name(live):
             assert client.get(path, headers={"Host": host}).status_code == 200
 
 
-def test_a_public_server_shows_nothing_without_an_admin(tmp_path):
+def test_a_public_server_shows_nothing_without_a_viewer(tmp_path):
     federation = spectrum()
     database = str(tmp_path / "federation.db")
     with DatabaseAdmin(federation, database) as admin:
-        tokens = {role: admin.enroll(role, role) for role in ("admin", "agent")}
+        tokens = {role: admin.enroll(role, role) for role in ("admin", "agent", "viewer")}
 
     async def ask():
         log, metrics = Log(None, "error"), Metrics()
@@ -124,19 +216,19 @@ def test_a_public_server_shows_nothing_without_an_admin(tmp_path):
         app = make_app(inside, hosts=None, log=log, metrics=metrics)
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="https://example.org") as client:
-            basic = base64.b64encode(f"any:{tokens['admin']}".encode()).decode()
-            for path in ("/", "/page.js", "/page.css", "/v1/status", "/v1/overview", "/metrics"):
+            for path in PAGES:
                 found = [
                     (await client.get(path, headers={"Authorization": header})).status_code
                     for header in (
                         "",
                         f"Bearer {tokens['agent']}",
                         f"Bearer {tokens['admin']}",
-                        f"Basic {basic}",
+                        f"Bearer {tokens['viewer']}",
+                        basic(tokens["viewer"]),
                     )
                 ]
-                assert found == [401, 401, 200, 200]
-            for path in ("/healthz", "/readyz", "/openapi.json"):
+                assert found == [401, 401, 401, 200, 200]
+            for path in OPEN:
                 assert (await client.get(path)).status_code == 200
         await inside.stop()
 

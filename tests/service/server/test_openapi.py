@@ -36,15 +36,16 @@ CHECKS = [
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
-    """A server with an agent that has reported and an admin; nobody waits long for a round."""
+    """A server with an agent that has reported, an admin and a viewer; it is not open, and nobody
+    waits long for a round."""
     with pytest.MonkeyPatch.context() as patch:
         newer = Rounds.newer
         patch.setattr(Rounds, "newer", lambda self, a, r, wait: newer(self, a, r, min(wait, 0.01)))
-        with served(tmp_path_factory.mktemp("served"), spectrum()) as running:
+        with served(tmp_path_factory.mktemp("served"), spectrum(), open=False) as running:
             agent = running.agent("radio")
             agent.episode()
-            tokens = {"agent": agent.token, "admin": running.enroll("boss", "admin")}
-            yield running, tokens
+            people = {role: running.enroll(role, role) for role in ("admin", "viewer")}
+            yield running, people | {"agent": agent.token}
 
 
 def mixed() -> Federation:
@@ -69,13 +70,19 @@ def operations(schema: Any) -> list[Any]:
     return [found.ok() for found in schema.get_all_operations()]
 
 
+def needed(operation: Any) -> str | None:
+    """The role that may ask for it; None: anybody may."""
+    security = operation.definition.raw["security"]
+    return next(iter(security[0])) if security else None
+
+
 def test_every_route_is_in_the_document_and_nothing_else(tmp_path):
     federation = spectrum()
     log, metrics = Log(), Metrics()
     inside = Rounds(
         federation, str(tmp_path / "x.db"), planner=Flat(federation), log=log, metrics=metrics
     )
-    routes = _Routes(inside, Access(inside, loopback=True, log=log), metrics).all()
+    routes = _Routes(inside, Access(inside, open=True, log=log), metrics).all()
     there = {
         (route.path, method.lower())
         for route in routes
@@ -169,7 +176,7 @@ def test_the_server_does_what_its_document_says(live):
     found = operations(schemathesis.openapi.from_dict(told))
     assert len(found) == sum(len(methods) for methods in told["paths"].values())
     for operation in found:
-        role = "agent" if "'agent'" in str(operation.definition.raw["security"]) else "admin"
+        role = needed(operation) or "agent"
         headers = {"Authorization": f"Bearer {tokens[role]}"}
 
         def ask(case, headers=headers):
@@ -181,23 +188,32 @@ def test_the_server_does_what_its_document_says(live):
         try_all(operation, 60 if takes else 3, ask)
         if takes:
             try_all(operation, 60, ask, GenerationMode.NEGATIVE)
-    counted = running.client().get("/metrics").text
+    counted = running.client(tokens["viewer"]).get("/metrics").text
     for route, codes in (("/v1/uploads", (422,)), ("/v1/round", (200, 204, 422))):
         for code in codes:
             assert f'rmab_http_requests_total{{code="{code}",route="{route}"}}' in counted
     assert not [event for event in running.events() if event["level"] == "error"]
 
 
+def test_an_open_server_says_so_in_its_document():
+    closed, opened = (document(spectrum(), open=is_open)["paths"] for is_open in (False, True))
+    for path, operations_ in closed.items():
+        for method, operation in operations_.items():
+            there = opened[path][method]["security"]
+            shown = any("viewer" in one for one in operation["security"])
+            assert there == [*([{}] if shown else []), *operation["security"]]
+
+
 def test_nobody_gets_in_without_a_credential(live):
     running, tokens = live
     for operation in operations(schemathesis.openapi.from_dict(document(running.federation))):
-        security = operation.definition.raw["security"]
-        if not security or {} in security:
+        role = needed(operation)
+        if role is None:
             continue
-        wrong = tokens["admin" if "agent" in security[0] else "agent"]
+        wrong = [token for other, token in tokens.items() if other != role]
 
         def ask(case, wrong=wrong):
-            for headers in ({}, {"Authorization": f"Bearer {wrong}"}):
+            for headers in ({}, *({"Authorization": f"Bearer {token}"} for token in wrong)):
                 answer = case.call(base_url=running.url, headers=headers, timeout=PATIENCE)
                 assert answer.status_code == 401
 

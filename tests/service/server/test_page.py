@@ -24,6 +24,8 @@ from tests.service.support.scripted_page import (
     many,
     overview,
 )
+from tests.service.support.serving import served as running
+from tests.service.support.serving import spectrum
 
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}
@@ -369,7 +371,7 @@ class TestLive:
         page = shown.open()
         for status, answer, says in (
             (503, "{}", "the server answered 503"),
-            (401, "{}", "wants an admin credential"),
+            (401, "{}", "wants a viewer's credential"),
             (200, "<html>", "the server's answer is no JSON"),
             (200, "{}", "not what this page understands"),
         ):
@@ -436,3 +438,15 @@ def test_a_real_federation_moves_without_a_reload(browser):
         assert wrongs == []
         assert [url for url in requests if url == f"{demo.url}/"] == [f"{demo.url}/"]
         assert all(url.startswith(("data:", demo.url)) for url in requests)
+
+
+@pytest.mark.browser
+def test_a_viewer_reads_the_page_with_a_credential(browser, tmp_path):
+    """The browser asks for it once, and the page's scripts and questions go with it."""
+    with running(tmp_path, spectrum(), open=False) as live:
+        given = {"username": "anybody", "password": live.enroll("eye", "viewer")}
+        with tab(browser, http_credentials=given) as (page, wrongs, _):
+            page.goto(live.url)
+            expect(page.locator("#link-word")).to_have_text("Live")
+            expect(page.locator("#tile-round")).to_have_text("1")
+            assert wrongs == []

@@ -55,7 +55,7 @@ def test_a_process_says_where_it_is_and_ends_in_order(machine, prepared):
         assert "served by another process" in again.stderr
         assert len(again.stderr.splitlines()) == 1
     assert [event["event"] for event in machine.events()] == ["round open", "ready", "stopped"]
-    with machine.serve() as two:
+    with machine.serve("--open") as two:
         ready = json.loads(two.said)
         assert set(ready) == {"url", "federation", "pid"}
         assert ready["pid"] == two.process.pid
@@ -83,7 +83,7 @@ def test_a_killed_process_goes_on_where_it_was(machine, prepared):
     assert '"route": "/v1/round"' in log
     for secret in (agent.token, other.token):
         assert secret not in log
-    with machine.serve() as two:
+    with machine.serve("--open") as two:
         status = httpx.get(f"{two.url}/v1/status", timeout=PATIENCE).json()
         assert (status["uploads"], status["slots"]) == (1, 2)
         assert status["round"] in (1, 2)  # b is not known to take part: a's report closes round 1
@@ -124,6 +124,7 @@ def test_a_server_that_resumes_does_not_load_jax(machine, prepared):
         ({"host": ""}, "must be an address"),
         ({"host": "a" * 64 + ".example"}, "no address"),
         ({"port": 65_536}, "cannot listen"),
+        ({"trusted_proxies": ["10.0.0.1/8"]}, "an address or a network"),
         ({"tls_cert": "cert.pem"}, "go together"),
         ({"tls_key": "key.pem"}, "go together"),
         ({"tls_cert": "missing.pem", "tls_key": "missing.pem"}, "cannot be read"),

@@ -334,6 +334,23 @@ def test_uploads_beyond_the_bound_are_told_to_come_back(tmp_path):
         assert a.send(a.player.upload(1)).status_code == 201
 
 
+def test_a_deadline_that_is_reloaded_holds_for_the_open_round(tmp_path):
+    file = tmp_path / "federation.toml"
+    file.write_text(SPECTRUM)  # it has an hour
+    with served(tmp_path, load_federation(file), file=file) as live:
+        punctual, late = live.agent("a"), live.agent("b")
+        late.fetch()
+        assert punctual.episode().status_code == 201
+        assert live.server.rounds.number == 1
+        file.write_text(SPECTRUM.replace("deadline = 3600", "deadline = 0.05"))
+        loop = live.server._loop
+        assert loop is not None
+        loop.call_soon_threadsafe(live.server.reload)
+        assert punctual.fetch(after=1, wait=30).round == 2
+        (closed,) = [event for event in live.events() if event["event"] == "round closed"]
+        assert closed["reason"] == "deadline"
+
+
 def test_one_agent_cannot_take_all_the_waiting(tmp_path):
     limits = ServerLimits(round_waits_of_agent=2)
     with served(tmp_path, spectrum(), limits=limits) as live, ThreadPoolExecutor() as pool:

@@ -140,7 +140,7 @@ def test_only_agents_that_take_part_are_awaited(live, pair):
     a.send(a.play())
     assert b.client.post("/v1/leave").json() == {"round": 1}
     assert a.fetch(after=1, wait=10).round == 2  # b left, so a was the last
-    assert live.client().get("/v1/status").json()["live"] == 1
+    assert live.client().get("/v1/status").json()["live"] == 2  # both were just heard of
     assert b.fetch().round == 2  # and is back
 
 

@@ -34,7 +34,12 @@ def planned(tmp_path_factory, **more):
     with served(made.folder, federation) as live:
         made.tokens = {  # type: ignore[attr-defined]  # for the tests below
             name: live.enroll(name, role)
-            for name, role in (("radio", "agent"), ("idle", "agent"), ("boss", "admin"))
+            for name, role in (
+                ("radio", "agent"),
+                ("idle", "agent"),
+                ("boss", "admin"),
+                ("eye", "viewer"),
+            )
         }
     (made.folder / "federation.db").rename(made.folder / "spectrum.db")
     return made
@@ -68,8 +73,13 @@ def test_an_agent_that_trusts_the_ca_plays(machine, server, trusted, tmp_path):
         for _ in range(3):
             agent.observe([1] * len(agent.choose()))
         assert agent.flush(PATIENCE)
-    status = httpx.get(f"{server.url}/v1/status", verify=trusted, timeout=PATIENCE).json()
-    assert status["slots"] == 3
+    status = httpx.get(
+        f"{server.url}/v1/status",
+        headers={"Authorization": f"Bearer {machine.tokens['eye']}"},
+        verify=trusted,
+        timeout=PATIENCE,
+    )
+    assert status.json()["slots"] == 3
 
 
 class Recorder:
@@ -211,21 +221,23 @@ def test_a_public_address_without_tls_is_refused_in_one_line(machine, host):
     )
 
 
-def test_a_public_server_shows_itself_to_admins_alone(tmp_path, trusted):
-    with served(tmp_path, spectrum(), host="0.0.0.0", tls_cert=CERT, tls_key=KEY) as live:
+def test_a_public_server_shows_itself_to_viewers_alone(tmp_path, trusted):
+    public = {"host": "0.0.0.0", "open": False, "tls_cert": CERT, "tls_key": KEY}
+    with served(tmp_path, spectrum(), **public) as live:
         url = live.url.replace("0.0.0.0", "127.0.0.1")
-        agent, boss = live.enroll("radio"), live.enroll("boss", "admin")
-        basic = [base64.b64encode(f"any:{token}".encode()).decode() for token in (boss, agent)]
+        agent, boss, eye = (live.enroll(role, role) for role in ("agent", "admin", "viewer"))
+        basic = [base64.b64encode(f"any:{token}".encode()).decode() for token in (eye, agent)]
         credentials = {
             "": 401,
             f"Bearer {agent}": 401,
             f"Basic {basic[1]}": 401,
-            f"Bearer {boss}x": 401,
-            f"Bearer {boss}": 200,
+            f"Bearer {boss}": 401,
+            f"Bearer {eye}x": 401,
+            f"Bearer {eye}": 200,
             f"Basic {basic[0]}": 200,
         }
         with httpx.Client(base_url=url, verify=trusted, timeout=PATIENCE) as client:
-            for path in ("/", "/page.js", "/v1/status", "/v1/overview", "/metrics", "/v1/agents"):
+            for path in ("/", "/page.js", "/v1/status", "/v1/overview", "/metrics"):
                 for header, due in credentials.items():
                     answer = client.get(path, headers={"Authorization": header})
                     assert answer.status_code == due, (path, header.partition(" ")[0])

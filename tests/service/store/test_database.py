@@ -7,8 +7,10 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,8 +105,9 @@ def test_a_newer_schema_is_refused(database_url, federation):
     opened = open_store(database_url, federation)
     opened.database.run("UPDATE meta SET value = '7' WHERE name = 'schema'")
     opened.close()
+    newest = len(schema.MIGRATIONS)
     with pytest.raises(
-        FederationError, match=r"has schema version 7, but this rmab knows versions up to 1"
+        FederationError, match=rf"has schema version 7, but this rmab knows versions up to {newest}"
     ):
         open_store(database_url, federation)
 
@@ -125,7 +128,10 @@ def test_a_foreign_table_of_the_same_name_is_refused(database_url, federation):
         open_store(database_url, federation)
 
 
-def with_version_2(monkeypatch, step):
+NOW = len(schema.MIGRATIONS)
+
+
+def with_one_more(monkeypatch, step):
     """A program that knows one version more."""
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, step))
 
@@ -136,29 +142,63 @@ def add_site(database):
     database.run("UPDATE agents SET site = 'old'")
 
 
-def test_migration_of_version_1(database_url, federation, monkeypatch):
+def test_migration_of_this_version(database_url, federation, monkeypatch):
     opened = open_store(database_url, federation)
     token = enrolled(opened)
     upload = Counting(federation.shape).upload(1)
     given(opened, token, upload)
     opened.close()
-    with_version_2(monkeypatch, add_site)
+    with_one_more(monkeypatch, add_site)
     again = open_store(database_url, federation)
-    assert schema.version_of(again.database) == 2
+    assert schema.version_of(again.database) == NOW + 1
     assert again.database.rows("SELECT name, site FROM agents") == [("alice", "old")]
     assert given(again, token, upload) == "repeat"
     again.claim()  # the migration's own claim was given back and can be taken
     again.close()
     open_store(database_url, federation).close()
     monkeypatch.undo()
-    with pytest.raises(FederationError, match="has schema version 2, but this rmab knows"):
+    with pytest.raises(FederationError, match=f"has schema version {NOW + 1}, but this rmab knows"):
         open_store(database_url, federation)
 
 
-def test_a_new_database_has_the_newest_version(database_url, federation, monkeypatch):
-    with_version_2(monkeypatch, add_site)
+def test_version_1_becomes_this_one_and_keeps_everything(database_url, federation, monkeypatch):
+    """Version 1 knows agents and admins alone."""
+    insert = "INSERT INTO agents (name, role, lane, enrolled, refused) VALUES (?, ?, ?, 1, 0)"
+    with monkeypatch.context() as older:
+        older.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
+        opened = open_store(database_url, federation)
+        opened.database.run(insert, ("alice", "agent", 0))
+        opened.database.run(insert, ("boss", "admin", -1))
+        opened.database.run(
+            "INSERT INTO credentials (key_id, agent, secret_hash, created) VALUES (?, ?, ?, 1)",
+            ("0" * 16, "alice", b"digest"),
+        )
+        with pytest.raises(Exception, match=r"(?i)check constraint"):
+            opened.database.run(insert, ("eye", "viewer", -1))
+        opened.close()
     opened = open_store(database_url, federation)
-    assert schema.version_of(opened.database) == 2
+    assert schema.version_of(opened.database) == NOW
+    assert opened.credential("0" * 16) == ("alice", "agent", 0, b"digest", False)
+    enrolled(opened, "eye", "viewer")
+    enrolled(opened, "bob")
+    assert {row.name: (row.role, row.lane) for row in opened.agents()} == {
+        "alice": ("agent", 0),
+        "bob": ("agent", 1),
+        "boss": ("admin", -1),
+        "eye": ("viewer", -1),
+    }
+    for nonsense in (("k", "king", 9), ("k", "agent", 0)):
+        with pytest.raises(Exception, match=r"(?i)constraint"):
+            opened.database.run(insert, nonsense)
+    with pytest.raises(Exception, match=r"(?i)foreign key"):
+        opened.database.run("DELETE FROM agents WHERE name = 'alice'")
+    opened.close()
+
+
+def test_a_new_database_has_the_newest_version(database_url, federation, monkeypatch):
+    with_one_more(monkeypatch, add_site)
+    opened = open_store(database_url, federation)
+    assert schema.version_of(opened.database) == NOW + 1
     enrolled(opened)
     assert opened.database.rows("SELECT site FROM agents") == [(None,)]
     opened.close()
@@ -173,22 +213,22 @@ def test_a_failed_migration_changes_nothing(database_url, federation, monkeypatc
         add_site(database)
         raise ZeroDivisionError
 
-    with_version_2(monkeypatch, broken)
+    with_one_more(monkeypatch, broken)
     with pytest.raises(FederationError, match="cannot be prepared: ZeroDivisionError"):
         open_store(database_url, federation)
     monkeypatch.undo()
     opened = open_store(database_url, federation)
-    assert schema.version_of(opened.database) == 1
+    assert schema.version_of(opened.database) == NOW
     assert [row.name for row in opened.agents()] == ["alice"]
     opened.claim()
     opened.close()
 
 
 def test_no_migration_under_a_running_server(opened, database_url, federation, monkeypatch):
-    with_version_2(monkeypatch, add_site)
+    with_one_more(monkeypatch, add_site)
     with pytest.raises(UnavailableError, match="is served by another process already"):
         open_store(database_url, federation, limits=IMPATIENT)
-    assert schema.version_of(opened.database) == 1
+    assert schema.version_of(opened.database) == NOW
 
 
 def test_servers_that_start_at_once_make_one_database(database_url, federation):
@@ -332,7 +372,7 @@ def test_a_lock_that_is_not_granted_is_a_storage_error(tmp_path, federation):
 
 def test_a_disk_without_room_says_so_however_sqlite_puts_it(tmp_path, federation, monkeypatch):
     """Where it cannot make its log, SQLite says that the disk failed, or that it cannot open it."""
-    opened = open_store(str(tmp_path / "x.db"), federation)
+    opened: Any = open_store(str(tmp_path / "x.db"), federation)
     statvfs = os.statvfs
 
     def no_room(path):
@@ -367,26 +407,16 @@ def test_a_full_disk_at_the_start_may_pass(tmp_path, federation, monkeypatch):
 # --------------------------------------------------------------------------------------- read-only
 
 
-def as_nobody(work):
-    """The exception of a function that is run as a user without rights; None if there was none."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        told = "nothing"
-        try:
-            os.setgroups([])
-            os.setgid(65534)
-            os.setuid(65534)
-            work()
-        except BaseException as error:
-            lasts = " that lasts" if getattr(error, "lasting", False) else ""
-            told = f"{type(error).__name__}{lasts} {error}"
-        os.write(writing, told.encode())
-        os._exit(0)
-    os.close(writing)
-    os.waitpid(child, 0)
-    with os.fdopen(reading) as told:
-        return told.read()
+@contextmanager
+def as_nobody():
+    """As a user without rights."""
+    os.setegid(65534)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -398,11 +428,13 @@ def test_a_database_that_may_not_be_written_is_refused(federation, closed):
         path = folder / "x.db"
         open_store(str(path), federation).close()
         path.chmod(0o444 if closed == "file" else 0o666)
-        told = as_nobody(lambda: claimed_store(str(path), federation))
-    assert told.startswith(("FederationError ", "StorageError that lasts "))
-    assert "x.db" in told
-    assert "it is read-only, as this user may not write the file, its log or its folder" in told
-    assert "\n" not in told
+        with as_nobody(), pytest.raises((FederationError, StorageError)) as caught:
+            claimed_store(str(path), federation)
+    rights = "this user may not write the file, its log or its folder"
+    assert f"it is read-only, as {rights}" in str(caught.value)
+    assert "x.db" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert getattr(caught.value, "lasting", True)
 
 
 def test_a_file_system_that_is_mounted_read_only_may_pass(tmp_path, federation, monkeypatch):
@@ -437,7 +469,7 @@ def test_a_postgresql_that_is_read_only_may_pass(postgres_url, federation):
     with pytest.raises(StorageError, match="it is read-only: cannot execute") as caught:
         open_store(only_read, federation)
     assert not caught.value.lasting
-    opened = open_store(postgres_url, federation)
+    opened: Any = open_store(postgres_url, federation)
     opened.database._connection.execute("SET default_transaction_read_only = on")
     with pytest.raises(StorageError, match="it is read-only: cannot execute"):
         enrolled(opened)

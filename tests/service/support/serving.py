@@ -69,17 +69,25 @@ def spectrum(**changes: Any) -> Federation:
 
 
 class Served:
-    """A running server, its log and its planner."""
+    """A running server, its log and its planner; anybody may view unless the settings say no."""
 
-    def __init__(self, folder: Path, federation: Federation, planner: Any, **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        federation: Federation,
+        planner: Any,
+        clock: Callable[[], float] = time.time,
+        **settings: Any,
+    ) -> None:
         self.federation = federation
         self.planner = planner
         self.database = settings.pop("database", str(folder / "federation.db"))
         self.log = io.StringIO()
         self.server = Server(
-            Settings(federation, self.database, **{"port": 0} | settings),
+            Settings(federation, self.database, **{"port": 0, "open": True} | settings),
             planner=planner,
             log=Log(self.log, "debug"),
+            clock=clock,
         )
         self.url = self.server.url
         self.port = int(self.url.rpartition(":")[2])

@@ -434,7 +434,7 @@ class World:
         log, metrics = Log(io.StringIO(), "error"), Metrics()
         hosts = frozenset({"127.0.0.1"})
         self.app = make_app(self.server, hosts=hosts, log=log, metrics=metrics)
-        self.access = Access(self.server, loopback=True, log=log)
+        self.access = Access(self.server, open=True, log=log)
         self.settle()
 
     def stop_server(self) -> None:
@@ -642,7 +642,7 @@ class World:
         """The network is fast while a new agent waits for its first round."""
         for _ in range(4):
             self.settle()
-            if exchange.message is not None:
+            if exchange.met:
                 return exchange.message
             for letter in [one for one in self.sent if one.sender == peer.name and one.waited_for]:
                 self.deliver(letter)

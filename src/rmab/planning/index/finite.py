@@ -21,16 +21,22 @@ state and two subsidies, low < high: passive is better at low, active is better 
   from all states, or a state chooses, once and for all, between classes of one gain, where only the
   constants between their biases could decide, which a relative value leaves open. The index then
   compares the actions within each class, and a choice between classes goes by gain;
-- rounding could hide a change back or reach every number (states that hardly ever reach one
-  another).
+- gain and bias of both actions are equal over a whole interval of subsidies, and whether the state
+  changes back depends on whether that counts as a tie or the order after the bias decides;
+- the arm is large, and rounding could hide a change back or reach every number (states that hardly
+  ever reach one another).
 
 The index of a state is the lowest subsidy from which on passive is optimal. If the arm is not
 indexable that still is a number for every state. It is -inf or inf where one action is better
 whatever the subsidy, which average reward allows: a state whose play leads to a poorer class that
 is never left, say. It is never NaN.
 
-`rmab.planning.index.unichain` follows the optimal policies along the subsidy line at low cost,
-`rmab.planning.index.multichain` does it for any arm.
+`rmab.planning.index.unichain` follows the optimal policies along the subsidy line at low cost.
+Where that leaves a doubt, `rmab.planning.index.rational` decides in exact arithmetic about small
+arms, and `rmab.planning.index.multichain` follows large ones policy by policy.
+
+An arm that moves alike whatever is done has the index r_1 - r_0, since what is done changes nothing
+else.
 
 Reference: P. Whittle, "Restless bandits: activity allocation in a changing world", J. Appl. Prob.
 25A, 1988.
@@ -40,7 +46,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,15 +54,18 @@ import numpy.typing as npt
 from rmab.errors import ModelError
 from rmab.model.arms import Arm
 from rmab.planning.index.multichain import confirmed, follow_by_solving
-from rmab.planning.index.subsidy import History, Problem
+from rmab.planning.index.rational import RationalProblem, follow_exactly
+from rmab.planning.index.subsidy import Apart, History, Problem
 from rmab.planning.index.unichain import follow_by_pivots
 
-__all__ = ["Indices", "changes_back", "finite_indices"]
+__all__ = ["Indices", "changes_back", "checked_discount", "finite_indices"]
 
 FloatArray = npt.NDArray[np.float64]
 
 _NEAR_ONE = 1 - 1e-4  # a discount that stands in for average reward
 _MAX_ERROR = 1e-6  # the most that rounding may change an advantage
+_MAX_EXACT_STATES = 30  # exact arithmetic is not asked about more: it would take minutes
+_REWARD_RANGE = 1e5  # rewards that differ by more, as factors, are left to exact arithmetic
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,21 +89,54 @@ class Indices:
 
 
 def finite_indices(
-    arm: Arm, discount: float | None = None, name: Callable[[int], str] = "state {}".format
+    arm: Arm,
+    discount: float | None = None,
+    name: Callable[[int], str] = "state {}".format,
+    max_exact_states: int = _MAX_EXACT_STATES,
 ) -> Indices:
     """Index of every state, (S,), the arm taken as fully observed, and the verdict.
 
-    discount None: average reward; name: what the reason calls a state.
+    discount None: average reward; name: what the reason calls a state; max_exact_states: of a
+    larger arm what rounding leaves open stays open, 0 if the arm's own numbers are rounded.
 
     >>> arm = Arm([[0.5, 0.5], [0.25, 0.75]], [[1, 0], [0.5, 0.5]],
     ...           reward_passive=[0.5, 0.5], reward_active=[2, 1], observed="always")
     >>> finite_indices(arm).index.round(6).tolist()
     [1.5, 1.0]
     """
-    if discount is not None and not 0 < discount < 1:
-        raise ModelError(f"discount must lie in (0, 1), or be None for average reward: {discount}")
+    discount = checked_discount(discount)
+    if not arm.action_dependent:
+        return Indices(arm.reward_active - arm.reward_passive, True, "", None)
     problem, units = _in_units(arm, discount)
-    history = _follow(problem)
+    small = arm.states <= max_exact_states
+    history = History(problem.states)
+    followed = follow_by_pivots(problem, history) and confirmed(problem, history.witness)
+    if small and (not followed or history.in_doubt or _wide(arm)):
+        return _exactly(arm, discount, name)
+    if not followed:
+        history = _by_solving(problem)
+    return _judged(history, units, name)
+
+
+def checked_discount(discount: Any) -> float | None:
+    """A discount below 1, None for average reward, or a ModelError."""
+    if discount is None:
+        return None
+    number = isinstance(discount, int | float | np.floating) and not isinstance(discount, bool)
+    if number and 0 < discount < 1:
+        return float(discount)
+    raise ModelError(f"discount must lie in (0, 1), or be None for average reward: {discount!r}")
+
+
+def _wide(arm: Arm) -> bool:
+    """Whether rewards differ so much in size that the small ones would drown in rounding."""
+    paid = np.abs(np.concatenate([arm.reward_passive, arm.reward_active]))
+    paid = paid[paid > 0]
+    return bool(paid.size and paid.max() > _REWARD_RANGE * paid.min())
+
+
+def _judged(history: History, units: _Units, name: Callable[[int], str]) -> Indices:
+    """The verdict on what was followed in floating point."""
     index = history.index * units.scale + units.shift
     doubt = _doubt(history, units, name)
     if doubt:
@@ -110,6 +152,24 @@ def finite_indices(
     return Indices(index, True, "", None)
 
 
+def _exactly(arm: Arm, discount: float | None, name: Callable[[int], str]) -> Indices:
+    """The verdict in exact arithmetic."""
+    line = follow_exactly(RationalProblem(arm, discount))
+    index = np.array(line.index)
+    if line.apart is not None:
+        return Indices(index, None, _starts_apart(line.apart, name), None)
+    if line.undetermined is not None:
+        return Indices(index, None, _between_classes(name(line.undetermined)), None)
+    if line.back is None and line.by_bias is None:
+        return Indices(index, True, "", None)
+    if line.back is None or line.by_bias is None:
+        state, _, _ = line.back or line.by_bias or (0, 0.0, 0.0)
+        reason = f"gain and bias of both actions are equal in {name(state)} at many subsidies"
+        return Indices(index, None, reason, None)
+    state, low, high = line.by_bias
+    return Indices(index, False, changes_back(name(state), low, high), (state, low, high))
+
+
 def changes_back(state: str, low: float, high: float) -> str:
     """A witness in words."""
     return f"{state} is passive at subsidy {low:.9g} and active again at subsidy {high:.9g}"
@@ -118,34 +178,44 @@ def changes_back(state: str, low: float, high: float) -> str:
 def _doubt(history: History, units: _Units, name: Callable[[int], str]) -> str:
     """Why not even a witness would count; "" if it does."""
     if history.apart is not None:
-        apart = history.apart
-        return (
-            "depends on the starting class: the best average reward at subsidy "
-            f"{units.subsidy(apart.subsidy):.9g} is {units.gain(apart.low_gain):.9g} from "
-            f"{name(apart.low_state)} and {units.gain(apart.high_gain):.9g} from "
-            f"{name(apart.high_state)}"
+        subsidy, low_state, low_gain, high_state, high_gain = history.apart
+        apart = Apart(
+            units.subsidy(subsidy),
+            low_state,
+            units.gain(low_gain),
+            high_state,
+            units.gain(high_gain),
         )
+        return _starts_apart(apart, name)
     if history.exhausted:
         return "rounding: the optimal policies cannot be followed to the end"
     if history.error > _MAX_ERROR:
         return f"rounding may change an advantage by {history.error:.0e}: classes hardly connected"
     if history.undetermined.any():
-        state = int(history.undetermined.argmax())
-        return (
-            f"depends on the starting class: {name(state)} chooses between closed classes of the "
-            "same average reward"
-        )
+        return _between_classes(name(int(history.undetermined.argmax())))
     return ""
 
 
-def _follow(problem: Problem) -> History:
-    """The whole line: by pivots if these can be trusted, else by solving.
+def _starts_apart(apart: Apart, name: Callable[[int], str]) -> str:
+    return (
+        f"depends on the starting class: the best average reward at subsidy {apart.subsidy:.9g} is "
+        f"{apart.low_gain:.9g} from {name(apart.low_state)} and {apart.high_gain:.9g} from "
+        f"{name(apart.high_state)}"
+    )
+
+
+def _between_classes(state: str) -> str:
+    return (
+        f"depends on the starting class: {state} chooses between closed classes of the same "
+        "average reward"
+    )
+
+
+def _by_solving(problem: Problem) -> History:
+    """The whole line, each policy solved afresh.
 
     Where rounding ends the search early, the indices are those of a discount near 1.
     """
-    history = History(problem.states)
-    if follow_by_pivots(problem, history) and confirmed(problem, history.witness):
-        return history
     history = History(problem.states)
     follow_by_solving(problem, history)
     if history.exhausted and problem.discount is None:

@@ -11,8 +11,8 @@ The verdict:
 
 - Ages end where the belief has settled, whatever ages are asked for: past that age an arm counts as
   never observed. The index therefore does not depend on `max_age`. The verdict on an arm that takes
-  too many information states to settle is undecided, and its indices are those of the arm cut
-  earlier (`Limits`).
+  too many information states to settle is undecided. It is cut earlier (`Limits`), and once more at
+  half that age: an index that is not the same for both depends on the cut, is not known, and NaN.
 - An arm that does not forget when left alone (several recurrent classes, or a period) goes to the
   dense solver, `rmab.planning.index.finite`, with its ages wrapped.
 - True: no passive state came near to being active again.
@@ -40,7 +40,12 @@ from rmab.markov import forgets, limiting_distributions, period
 from rmab.model.arms import Arm
 from rmab.model.beliefs import NEVER
 from rmab.model.information import expand, expansion, last_unsettled, settled_age
-from rmab.planning.index.finite import Indices, changes_back, finite_indices
+from rmab.planning.index.finite import (
+    Indices,
+    changes_back,
+    checked_discount,
+    finite_indices,
+)
 from rmab.planning.index.parametric import Batch, Interval, Models, follow, later, taken
 
 __all__ = ["Limits", "information_indices", "information_table"]
@@ -56,6 +61,7 @@ _PIECE_AGES = 50  # ages for which a path gets another piece
 _NEARLY_ACTIVE = 1e-9  # a passive state this near to active may come back
 _MIN_RISE = 1e-12  # an advantage that rises by less stands
 _CLEAR = 1e-9  # an advantage beyond this is no rounding
+_CUT_TOLERANCE = 1e-9  # indices this close, relative to the largest, do not depend on the cut
 _PLACES = (1 / 16, 1 / 2, 15 / 16)  # in an interval, where the second pass compares
 
 
@@ -116,36 +122,38 @@ def information_table(
 
 def information_indices(
     arms: Arm | Sequence[Arm],
-    max_age: int,
+    max_age: int | Sequence[int],
     discount: float | None = None,
     limits: Limits = _DEFAULT_LIMITS,
 ) -> list[Indices]:
     """Indices of the information states of each arm, index (S, max_age) and never_seen.
 
-    One arm is a list of one; what `observed` says plays no part. discount None: average reward.
+    One arm is a list of one; what `observed` says plays no part. max_age: one for all or one for
+    each; discount None: average reward.
 
     >>> channel = Arm([[0.8, 0.2], [0.2, 0.8]], reward=[0, 1])
     >>> [solved] = information_indices(channel, 2)
     >>> round(solved.never_seen, 6), solved.index.round(6).tolist()
     (0.714286, [[0.2, 0.392857], [0.8, 0.772727]])
     """
-    if max_age < 1:
-        raise ModelError(f"max_age must be at least 1, got {max_age}")
-    if discount is not None and not 0 < discount < 1:
-        raise ModelError(f"discount must lie in (0, 1), or be None for average reward: {discount}")
     given = [arms] if isinstance(arms, Arm) else list(arms)
+    asked = [max_age] * len(given) if isinstance(max_age, int) else list(max_age)
+    if min(asked, default=1) < 1:
+        raise ModelError(f"max_age must be at least 1, got {min(asked)}")
+    discount = checked_discount(discount)
     solved: dict[int, Indices] = {}
     for size in sorted({arm.states for arm in given}):
         places = [place for place, arm in enumerate(given) if arm.states == size]
         group = [given[place] for place in places]
-        solved.update(zip(places, _of_one_size(group, max_age, discount, limits), strict=True))
+        of_each = [asked[place] for place in places]
+        solved.update(zip(places, _of_one_size(group, of_each, discount, limits), strict=True))
     return [solved[place] for place in range(len(given))]
 
 
 def _of_one_size(
-    arms: list[Arm], max_age: int, discount: float | None, limits: Limits
+    arms: list[Arm], asked: list[int], discount: float | None, limits: Limits
 ) -> list[Indices]:
-    """The indices of arms that have one number of states."""
+    """The indices of arms that have one number of states, each up to the age asked for."""
     models = Models(
         _arms_last([arm.passive / arm.passive.sum(1, keepdims=True) for arm in arms]),
         _arms_last([arm.active / arm.active.sum(1, keepdims=True) for arm in arms]),
@@ -168,13 +176,13 @@ def _of_one_size(
         for place, witness in zip(suspects, witnesses, strict=True):
             found[place] = found[place].refuted(witness)
     solved = []
-    for place, arm in enumerate(arms):
+    for place, (arm, max_age) in enumerate(zip(arms, asked, strict=True)):
         cap = int(ages.cap[place])
         if place not in found:
             answer = _dense(arm, max_age, cap, discount, limits)
         elif not ages.settled[place]:
-            slow = _slow(limits.settling_states // arm.states, cap)
-            answer = replace(found[place].to(max_age), **slow)
+            [sooner], _ = _followed(taken(models, np.array([place])), cap // 2, beta, limits)
+            answer = _cut(found[place], sooner, max_age, limits.settling_states // arm.states)
         elif found[place].indexable is None and 1 + arm.states * cap <= limits.dense_states:
             answer = _dense(arm, max_age, cap, discount, limits)
         else:
@@ -253,11 +261,29 @@ class _Found:
         return Indices(index, self.indexable, reason, witness, self.never_seen)
 
 
+def _cut(found: _Found, sooner: _Found, max_age: int, most: int) -> Indices:
+    """The indices of an arm that was cut too early, found with two caps: those that agree."""
+    both = [each.to(max_age) for each in (found, sooner)]
+    index, other = (np.append(each.never_seen or 0.0, each.index) for each in both)
+    finite = np.abs(index[np.isfinite(index)])
+    size = float(finite.max()) if finite.size else 0.0
+    with np.errstate(invalid="ignore"):
+        known = (index == other) | (np.abs(index - other) <= _CUT_TOLERANCE * size)
+    known[1:].reshape(both[0].index.shape)[:, sooner.index.shape[1] :] = False
+    index = np.where(known, index, np.nan)
+    return replace(
+        both[0],
+        index=index[1:].reshape(both[0].index.shape),
+        never_seen=float(index[0]),
+        **_slow(most, found.index.shape[1]),
+    )
+
+
 def _slow(most: int, cap: int) -> dict[str, Any]:
     """The verdict on an arm that was cut too early."""
     reason = (
-        f"takes more than {most:,} slots to forget what was seen: "
-        f"these are the indices of the arm cut at an age of {cap:,}"
+        f"takes more than {most:,} slots to forget what was observed: "
+        f"an index that depends on ages beyond {cap // 2:,} is not known"
     )
     return {"indexable": None, "reason": reason, "witness": None}
 
@@ -358,7 +384,8 @@ def _dense(arm: Arm, max_age: int, cap: int, discount: float | None, limits: Lim
     def name(row: int) -> str:
         return "never seen" if row == 0 else _name((row - 1) // cap, (row - 1) % cap + 1)
 
-    found = finite_indices(expand(arm, cap), discount, name)
+    # No exact arithmetic: beliefs are rounded, and ages end where they have nearly settled.
+    found = finite_indices(expand(arm, cap), discount, name, max_exact_states=0)
     never, by_age = float(found.index[0]), found.index[1:].reshape(S, cap)
     index = np.full((S, max_age), never)
     index[:, :cap] = by_age[:, :max_age]
@@ -370,5 +397,6 @@ def _dense(arm: Arm, max_age: int, cap: int, discount: float | None, limits: Lim
         assert isinstance(row, int)
         state = ((row - 1) // cap, (row - 1) % cap + 1) if row else (None, NEVER)
         witness = (state, low, high)
-    answer = Indices(index, found.indexable, found.reason, witness, never)
-    return replace(answer, **_slow(most, cap)) if wrap and cap == most else answer
+    if wrap and cap == most:
+        return Indices(np.full_like(index, np.nan), never_seen=np.nan, **_slow(most, cap))
+    return Indices(index, found.indexable, found.reason, witness, never)

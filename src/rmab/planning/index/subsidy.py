@@ -37,6 +37,7 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 _CLEAR_SHARE = 1e-10  # an advantage below this share of the largest of its interval may be rounding
+_NO_ADVANTAGE = 1e-14  # one below this share is none
 SHORT_INTERVAL = 1e-9  # nothing is clear in an interval below this
 _NO_INTERVAL = 1e-13  # an interval below this is none
 
@@ -129,11 +130,22 @@ class History:
         self.undetermined = np.zeros(states, np.bool_)
         self.apart: Apart | None = None
         self.exhausted = False
+        self.alike = np.zeros(states, np.bool_)  # both actions are for a while, as far as is known
         self.error = 0.0  # the largest that rounding may have made in an advantage
         self._margin = 0.0  # of the witness
         self._passive_by = np.zeros(states)  # how clearly passive it ever was, and where
         self._passive_at = np.zeros(states)
         self._touched = np.zeros(states, np.bool_)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether anything is that exact arithmetic could decide."""
+        return bool(
+            self.apart is not None
+            or self.exhausted
+            or (self.doubtful | self.undetermined | self.alike).any()
+            or np.isinf(self.index).any()
+        )
 
     def add(self, interval: Interval) -> None:
         """One interval more.
@@ -145,14 +157,17 @@ class History:
         middle, size = (left + right) / 2, np.abs(low + high) / 2
         was_passive = self._passive_by > 0
         weak = np.zeros_like(active) if weak is None else weak
-        stays = active if tied is None else active & ~tied
+        tied = np.zeros_like(active) if tied is None else tied
         length = (right - left) / (1 + abs(middle))
         if length <= SHORT_INTERVAL:
-            self.index[stays & (self.index == ends[0])] = ends[1]
+            self.index[active & ~tied & (self.index == ends[0])] = ends[1]
             self.doubtful |= active & was_passive & (length > _NO_INTERVAL)
             return
-        self.index[stays] = ends[1]
         least = max(_CLEAR_SHARE * (1 + float(size.max())), error)
+        largest = np.where(weak, np.inf, np.maximum(np.abs(low), np.abs(high)))
+        self.alike |= tied | (largest <= least)
+        tied = tied | (largest <= _NO_ADVANTAGE * (1 + float(size.max())))
+        self.index[active & ~tied] = ends[1]
         self.error = max(self.error, error)
         clear = (size > least) & ~weak
 

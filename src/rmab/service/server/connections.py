@@ -30,6 +30,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import ssl
 from http import HTTPStatus
 from typing import Any
@@ -40,13 +41,14 @@ from uvicorn.server import ServerState
 from uvloop.loop import SSLProtocol  # type: ignore[attr-defined]  # its stubs leave it out
 
 from rmab.service.server.limits import ServerLimits
+from rmab.service.server.origins import HSTS, origin
 from rmab.service.server.telemetry import Metrics
 
 __all__ = ["Connection", "Secured", "Watch"]
 
 
-class TooMuchError(Exception):
-    """A head or a queue of requests beyond its limit; `status` answers it."""
+class RefusedError(Exception):
+    """A head or a queue of requests beyond its limit, or no request for us; `status` answers it."""
 
     def __init__(self, status: HTTPStatus) -> None:
         super().__init__(status.phrase)
@@ -69,6 +71,7 @@ class Connection(HttpToolsProtocol):
         self._ended = False  # whether what was received last had the end of a request
         self._head_bytes = 0  # received while the head was not complete
         self._head_size = 0  # of the parts that the parser has found
+        self._foreign = False  # whether another server's address was asked for
         self._refusal = HTTPStatus.BAD_REQUEST
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
@@ -137,11 +140,16 @@ class Connection(HttpToolsProtocol):
         self._count(len(name) + len(value) + 4)
         if len(self.headers) >= self.limits.head_fields:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        if name.lower() == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            # What is packed besides would be taken for what it is not.
+            self._refuse(HTTPStatus.NOT_IMPLEMENTED)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= self.limits.requests_ahead:
             self._refuse(HTTPStatus.TOO_MANY_REQUESTS)
+        if not self.url.startswith(b"/") and self.url != b"*":
+            self._check_absolute()
         self._in_head = False
         self._head_bytes = 0
         self.deadline = self.loop.time() + self.limits.body_seconds
@@ -153,6 +161,15 @@ class Connection(HttpToolsProtocol):
         self.deadline = math.inf
         super().on_message_complete()
 
+    def _check_absolute(self) -> None:
+        """A whole address in the request line must be the one that Host has: we are no proxy."""
+        scheme, _, rest = self.url.partition(b"://")
+        given = origin(scheme.decode("latin-1").lower(), re.split(rb"[/?#]", rest)[0])
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(hosts) != 1 or given != origin(self.scheme or "", hosts[0]):
+            self._foreign = True
+            self._refuse(HTTPStatus.BAD_REQUEST)
+
     def _count(self, more: int) -> None:
         self._head_size += more
         if self._head_size > self.limits.head_bytes:
@@ -160,7 +177,7 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, status: HTTPStatus) -> None:
         self._refusal = status
-        raise TooMuchError(status)  # the parser stops, and `send_400_response` is called
+        raise RefusedError(status)  # the parser stops, and `send_400_response` is called
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's words, not ours
         """Refuse what is no request, in the form of all refusals, and close."""
@@ -168,16 +185,19 @@ class Connection(HttpToolsProtocol):
         size = f"a head must have at most {most.head_bytes} bytes and {most.head_fields} fields"
         late = f"the body must arrive within {most.body_seconds:g} seconds"
         ahead = f"at most {most.requests_ahead} requests may wait for an answer"
+        own = "the address in the request line must be this server's, as Host has it"
         detail = {
-            HTTPStatus.BAD_REQUEST: "the request must be HTTP/1.1",
+            HTTPStatus.BAD_REQUEST: own if self._foreign else "the request must be HTTP/1.1",
+            HTTPStatus.NOT_IMPLEMENTED: "Transfer-Encoding must be chunked and nothing else",
             HTTPStatus.REQUEST_TIMEOUT: late,
             HTTPStatus.TOO_MANY_REQUESTS: ahead,
         }.get(status, size)
         word = "timeout" if status == HTTPStatus.REQUEST_TIMEOUT else "http"
         body = json.dumps({"error": word, "detail": detail}).encode()
+        hsts = f"strict-transport-security: {HSTS}\r\n" if self.scheme == "https" else ""
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            f"content-length: {len(body)}\r\n{hsts}connection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
         self.transport.close()

@@ -1,10 +1,10 @@
-"""Who asks: an agent, an admin, or anybody; from the Authorization header of a request.
+"""Who asks: an agent, an admin, a viewer or anybody; from the Authorization header of a request.
 
-    Authorization: Bearer TOKEN           agents and admins
-    Authorization: Basic ANY-NAME:TOKEN   admins, so that a browser can ask for it
+    Authorization: Bearer TOKEN           agents, admins and viewers
+    Authorization: Basic ANY-NAME:TOKEN   admins and viewers, so that a browser can ask for it
 
-An agent's credential never does an admin's work, nor the other way round. A viewer is an admin, or
-anybody where the server listens on loopback alone and no proxy stands between.
+A credential does the work of its own role and of no other. Where a request comes from is no
+credential. A server that is open lets anybody view, and no more than that.
 
 A credential that was found good counts as good for a second where what is asked checks it again;
 everywhere else the database is asked.
@@ -28,8 +28,7 @@ from rmab.service.tokens import make_token, matches, parse_token
 __all__ = ["Access", "Identity"]
 
 _CHALLENGE = 'Bearer realm="rmab"'
-_ADMIN_CHALLENGE = f'Basic realm="rmab", charset="UTF-8", {_CHALLENGE}'
-_PROXIED = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"via")
+_BROWSER_CHALLENGE = f'Basic realm="rmab", charset="UTF-8", {_CHALLENGE}'
 
 Headers = dict[bytes, bytes]
 
@@ -45,11 +44,11 @@ class Identity(NamedTuple):
 
 
 class Access:
-    """Tells who asks, enrols and revokes. loopback: the server listens on loopback alone."""
+    """Tells who asks, enrols and revokes. open: anybody may view."""
 
-    def __init__(self, rounds: Rounds, *, loopback: bool, log: Log) -> None:
+    def __init__(self, rounds: Rounds, *, open: bool, log: Log) -> None:
         self._rounds = rounds
-        self._loopback = loopback
+        self._open = open
         self._log = log
 
     async def agent(self, scope: Scope, headers: Headers, *, again: bool = False) -> Identity:
@@ -71,20 +70,28 @@ class Access:
 
     async def admin(self, headers: Headers) -> None:
         """ProtocolError 401 unless an admin asks."""
-        found = await self._identity(headers, basic=True)
-        if found is None or found.role != "admin":
-            raise ProtocolError(
-                401,
-                "credential",
-                "an admin's credential is needed, one that was not revoked; an agent's is not "
-                "enough",
-                challenge=_ADMIN_CHALLENGE,
-            )
+        await self._person(
+            headers,
+            "admin",
+            "an admin's credential is needed, one that was not revoked; an agent's is not enough, "
+            "nor a viewer's",
+        )
 
     async def viewer(self, headers: Headers) -> None:
         """ProtocolError 401 unless it is somebody who may view."""
-        if not self._loopback or any(name in headers for name in _PROXIED):
-            await self.admin(headers)
+        if not self._open:
+            await self._person(
+                headers,
+                "viewer",
+                "a viewer's credential is needed, one that was not revoked (rmab enroll --viewer); "
+                "neither an agent's nor an admin's is one",
+            )
+
+    async def _person(self, headers: Headers, role: str, refusal: str) -> None:
+        """ProtocolError 401 unless somebody of that role asks, with a program or a browser."""
+        found = await self._identity(headers, basic=True)
+        if found is None or found.role != role:
+            raise ProtocolError(401, "credential", refusal, challenge=_BROWSER_CHALLENGE)
 
     async def enroll(self, name: str, role: str) -> str:
         """A new credential's token; ProtocolError if the name has one."""

@@ -58,6 +58,10 @@ class ServerLimits:
     first_retry_seconds: float = 1.0
     last_retry_seconds: float = 60.0
 
+    # Days that a certificate should have left, and seconds between two times that it is checked.
+    certificate_days: float = 30.0
+    certificate_seconds: float = 86_400.0
+
     # A page is given out again while nothing has changed, waits for estimates, shows the last ones.
     page_seconds: float = 0.25
     page_estimate_seconds: float = 0.5

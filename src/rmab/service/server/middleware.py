@@ -1,9 +1,11 @@
 """What holds for every request, whatever its route.
 
 host      a server on loopback answers only requests that call it by a name of loopback (else
-          421): a page from elsewhere, whose name was made to point here, reads nothing
+          421): a page from elsewhere, whose name was made to point here, reads nothing. A proxy
+          that is trusted may pass on any name
+origin    what changes anything is refused (403) where a browser asks for a page from elsewhere
 headers   what a browser may do with an answer: load nothing from elsewhere, keep nothing,
-          show it in no frame
+          show it in no frame, and once it has come by TLS never ask without (HSTS)
 errors    every refusal is {"error": word, "detail": one sentence}; a fault of ours is 500 and
           tells nothing but that
 measures  a count by route and code; with verbose logs a line for each request
@@ -24,6 +26,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rmab.errors import ProtocolError, StorageError
+from rmab.service.server.origins import HSTS, Caller, Proxies, origin
 from rmab.service.server.telemetry import Log, Metrics
 from rmab.service.store.writer import Overloaded
 from rmab.service.tokens import without_secrets
@@ -41,6 +44,8 @@ _SAFETY = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
+_SAFETY_BY_TLS = [*_SAFETY, (b"strict-transport-security", HSTS.encode())]
+_READING = ("GET", "HEAD")
 
 
 def json_answer(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -112,12 +117,14 @@ class Middleware:
         *,
         fast: Mapping[tuple[str, str], Route],
         hosts: frozenset[str] | None,
+        proxies: Proxies,
         log: Log,
         metrics: Metrics,
     ) -> None:
         self._routes = routes
         self._fast = fast
         self._hosts = hosts
+        self._proxies = proxies
         self._log = log
         self._requests = metrics.requests
         self._good_hosts: set[bytes] = set()
@@ -129,18 +136,22 @@ class Middleware:
         scope["app"] = self  # so that the router raises what it refuses, for us to answer
         started = time.perf_counter()
         status = 0
+        caller = self._proxies.caller(scope)
+        safety = _SAFETY_BY_TLS if caller.scheme == "https" else _SAFETY
 
         async def answer(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *_SAFETY]
+                message["headers"] = [*message.get("headers", ()), *safety]
             await send(message)
 
         problem: Exception | None = None
         try:
-            if self._hosts is not None:
-                self._check_host(scope)
+            if self._hosts is not None and not caller.proxied:
+                self._check_host(caller.host)
+            if scope["method"] not in _READING:
+                _check_origin(scope, caller)
             fast = self._fast.get((scope["method"], scope["path"]))
             if fast is None:
                 await self._routes(scope, receive, answer)
@@ -162,9 +173,16 @@ class Middleware:
                     path=scope["path"][:200],
                     where=_where(error),
                 )
-        self._finish(scope, status, problem, started)
+        self._finish(scope, caller, status, problem, started)
 
-    def _finish(self, scope: Scope, status: int, problem: Exception | None, started: float) -> None:
+    def _finish(
+        self,
+        scope: Scope,
+        caller: Caller,
+        status: int,
+        problem: Exception | None,
+        started: float,
+    ) -> None:
         route = getattr(scope.get("route"), "path", "other")
         self._count(route, status)
         if problem is not None or status == 503:
@@ -172,6 +190,7 @@ class Middleware:
                 status=status,
                 route=route,
                 agent=scope.get("rmab.agent"),
+                client=caller.client,
                 reason="overload" if problem is None else _word(problem),
                 detail=str(problem)[:300]
                 if isinstance(problem, ProtocolError | StorageError)
@@ -185,6 +204,7 @@ class Middleware:
                 route=route,
                 status=status,
                 agent=scope.get("rmab.agent"),
+                client=caller.client,
                 ms=round(1000 * (time.perf_counter() - started), 1),
             )
 
@@ -195,9 +215,7 @@ class Middleware:
             self._counters[route, status] = counter
         counter.inc()
 
-    def _check_host(self, scope: Scope) -> None:
-        given = [value for name, value in scope["headers"] if name == b"host"]
-        host = given[0] if len(given) == 1 else b""
+    def _check_host(self, host: bytes) -> None:
         if host in self._good_hosts:
             return
         text = host.decode("latin-1").lower()
@@ -208,6 +226,21 @@ class Middleware:
             )
         if len(self._good_hosts) < 16:
             self._good_hosts.add(host)
+
+
+def _check_origin(scope: Scope, caller: Caller) -> None:
+    """ProtocolError 403 where a browser asks for a page that is not the server's own."""
+    for name, value in scope["headers"]:
+        if name == b"origin":
+            scheme, _, host = value.partition(b"://")
+            given = origin(scheme.decode("latin-1").lower(), host)
+            if not caller.host or given != origin(caller.scheme, caller.host):
+                raise ProtocolError(
+                    403,
+                    "origin",
+                    "Origin must be this server's own: pages from elsewhere may not "
+                    "change anything here",
+                )
 
 
 def _where(error: Exception) -> str | None:

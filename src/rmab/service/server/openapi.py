@@ -32,13 +32,13 @@ __all__ = ["document"]
 Schema = dict[str, Any]
 
 
-def document(federation: Federation) -> Schema:
-    """The document, as JSON has it."""
-    template, writer = _template(), _Writer(federation)
+def document(federation: Federation, *, open: bool = False) -> Schema:
+    """The document, as JSON has it. open: anybody may view."""
+    template, writer = _template(), _Writer(federation, open)
     paths: Schema = {}
     for route, operation in template["operations"].items():
         method, path = route.split(" ")
-        paths.setdefault(path, {})[method.lower()] = writer.operation(operation)
+        paths.setdefault(path, {})[method.lower()] = writer.operation(method, operation)
     for asset, media_type in ASSETS.items():
         page = {
             "name": "get" + asset.title().replace(".", ""),
@@ -47,7 +47,7 @@ def document(federation: Federation) -> Schema:
             "answers": {"200": ["done", "$text", media_type.partition(";")[0]]},
             "refusals": [401, 503],
         }
-        paths[address(asset)] = {"get": writer.operation(page)}
+        paths[address(asset)] = {"get": writer.operation("GET", page)}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -82,8 +82,9 @@ def _template() -> Schema:
 class _Writer:
     """Writes out the short form for one federation."""
 
-    def __init__(self, federation: Federation) -> None:
+    def __init__(self, federation: Federation, open: bool) -> None:
         shape = federation.shape
+        self._open = open
         self._arms = tuple(zip(federation.arms, shape.kinds_by_arm, strict=True))
         self._most_bytes = most_bytes(shape)
         self._words: Mapping[str, Any] = {
@@ -171,15 +172,19 @@ class _Writer:
         finally:
             self._words = before
 
-    def operation(self, short: Schema) -> Schema:
+    def operation(self, method: str, short: Schema) -> Schema:
         """One method of one path."""
+        always = {421} if method == "GET" else {403, 421}
+        security = _template()["security"][short["for"]]
+        if self._open and short["for"] == "viewer":
+            security = [{}, *security]
         responses = {code: self._answer(answer) for code, answer in short["answers"].items()}
-        for code in sorted({*short["refusals"], 421}):
+        for code in sorted({*short["refusals"], *always}):
             responses[str(code)] = {"$ref": f"#/components/responses/Refused{code}"}
         found = {
             "operationId": short["name"],
             "summary": short["about"].replace("{most_bytes}", str(self._most_bytes)),
-            "security": _template()["security"][short["for"]],
+            "security": security,
             "responses": responses,
         }
         if "parameters" in short:

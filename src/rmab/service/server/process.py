@@ -2,7 +2,8 @@
 
 It listens on loopback unless told otherwise, and on another address with TLS alone. It is ready
 once its round is open, and ends on SIGTERM or SIGINT: no new connections, agents that wait for a
-round are let go, what is in flight is finished and committed.
+round are let go, what is in flight is finished and committed. SIGHUP has it read its certificate
+and its federation's file again.
 """
 
 from __future__ import annotations
@@ -16,18 +17,22 @@ import socket
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 import uvloop
 
-from rmab.errors import FederationError, UnavailableError, is_lasting
-from rmab.federation.config import Federation
+from rmab.errors import FederationError, RmabError, UnavailableError, is_lasting
+from rmab.federation.config import Federation, load_federation
+from rmab.service.server.certificate import CertificateWatch
 from rmab.service.server.connections import Connection, Secured, Watch
 from rmab.service.server.limits import ServerLimits
+from rmab.service.server.origins import Proxies
 from rmab.service.server.planning import Planning
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.routes import make_app
@@ -44,14 +49,21 @@ SWITCH_SECONDS = 0.0005  # a thread's turn: the writer, which often lets go, soo
 
 @dataclass(frozen=True)
 class Settings:
-    """What a server is started with. Port None: 8080, or 8443 with TLS; 0: any free one."""
+    """What a server is started with. Port None: 8080, or 8443 with TLS; 0: any free one.
+
+    open: anybody may view; trusted_proxies: addresses or networks whose headers are believed;
+    file: where the federation was read, to be read there again.
+    """
 
     federation: Federation
     database: str
+    file: str | Path | None = None
     host: str = "127.0.0.1"
     port: int | None = None
     tls_cert: str | Path | None = None
     tls_key: str | Path | None = None
+    open: bool = False
+    trusted_proxies: Sequence[str] = ()
     verbose: bool = False
     limits: ServerLimits = field(default_factory=ServerLimits)
 
@@ -60,13 +72,20 @@ class Server:
     """A server that has its address: everything that can be wrong with that is refused here."""
 
     def __init__(
-        self, settings: Settings, *, planner: Planning | None = None, log: Log | None = None
+        self,
+        settings: Settings,
+        *,
+        planner: Planning | None = None,
+        log: Log | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.settings = settings
         self.log = log or Log(level="debug" if settings.verbose else "info")
         self.metrics = Metrics()
         self._planner = planner
+        self._proxies = Proxies(settings.trusted_proxies)
         self._tls = _tls(settings)
+        self._certificate = CertificateWatch(self.log, self.metrics, settings.limits, clock)
         family, address = _resolve(settings.host)
         self.loopback = is_loopback(address)
         if not self.loopback and self._tls is None:
@@ -102,6 +121,8 @@ class Server:
             limits=limits,
         )
         quieten(self.log)
+        if self.settings.tls_cert is not None:
+            self._certificate.loaded(self.settings.tls_cert)
         try:
             self._starting = asyncio.ensure_future(rounds.start())
             try:
@@ -112,7 +133,14 @@ class Server:
                 raise
             hosts = _own_names(self.settings.host) if self.loopback else None
             config = uvicorn.Config(
-                make_app(rounds, hosts=hosts, log=self.log, metrics=self.metrics),
+                make_app(
+                    rounds,
+                    hosts=hosts,
+                    log=self.log,
+                    metrics=self.metrics,
+                    open=self.settings.open,
+                    proxies=self._proxies,
+                ),
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -127,18 +155,22 @@ class Server:
                 self.log("info", "ready", url=self.url, round=rounds.number)
                 ready()
 
-            self._http = _Http(config, self._tls, limits, started)
+            self._http = _Http(config, lambda: self._tls, limits, started)
             if self._stop.is_set():
                 return
-            watch = asyncio.create_task(
-                Watch(self._http.server_state, self.metrics, limits.watch_seconds).run()
-            )
+            watches = [
+                asyncio.create_task(watch.run())
+                for watch in (
+                    Watch(self._http.server_state, self.metrics, limits.watch_seconds),
+                    self._certificate,
+                )
+            ]
             try:
                 await self._http.serve(sockets=[self._socket])
             finally:
-                watch.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await watch
+                for task in watches:
+                    task.cancel()
+                await asyncio.gather(*watches, return_exceptions=True)
         finally:
             self._socket.close()
             await rounds.stop(patient=patient)
@@ -152,6 +184,29 @@ class Server:
                 self._loop.call_soon_threadsafe(self._end)
         else:
             self._stop.set()
+
+    def reload(self) -> None:
+        """Read the certificate and the federation's file again; called in the event loop of `run`.
+
+        Whatever is wrong with either is logged, and what was in use stays in use.
+        """
+        settings = self.settings
+        done: dict[str, Any] = {}
+        try:
+            tls = _tls(settings)
+            if settings.tls_cert is not None:
+                done["certificate"] = self._certificate.loaded(settings.tls_cert)
+            self._tls = tls
+        except (RmabError, OSError) as error:
+            self.log("error", "certificate not reloaded", error=str(error))
+        try:
+            if settings.file is not None:
+                found = self.rounds.reconfigure(load_federation(settings.file))
+                done["changed"], done["needs_restart"] = found
+        except RmabError as error:
+            self.log("error", "settings not reloaded", error=str(error))
+        if done:
+            self.log("info", "reloaded", **done)
 
     def _end(self) -> None:
         again = self._stop.is_set()
@@ -170,12 +225,12 @@ class _Http(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        tls: ssl.SSLContext | None,
+        tls: Callable[[], ssl.SSLContext | None],
         limits: ServerLimits,
         ready: Callable[[], None],
     ) -> None:
         super().__init__(config)
-        self._tls = tls
+        self._tls = tls  # of connections from now on
         self._limits = limits
         self._most = _most_connections(limits)
         self._ready = ready
@@ -190,7 +245,8 @@ class _Http(uvicorn.Server):
             made = Connection(
                 self.config, self.server_state, {}, most=self._most, limits=self._limits
             )
-            return made if self._tls is None else Secured(made, self._tls, self._arriving)
+            tls = self._tls()
+            return made if tls is None else Secured(made, tls, self._arriving)
 
         loop = asyncio.get_running_loop()
         # libuv accepts one connection of a socket each time round the loop, and under load a round
@@ -219,6 +275,8 @@ class _Http(uvicorn.Server):
 def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
     """Run a server in this process until SIGTERM or SIGINT; `ready` is given its URL.
 
+    SIGHUP reloads what can change.
+
     All is committed when it returns. False: a plan is still being made, by a thread that an
     ordinary end of the process would wait for.
     """
@@ -234,6 +292,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.stop)
+        loop.add_signal_handler(signal.SIGHUP, server.reload)
         await server.run(is_ready, patient=False)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -22,7 +22,8 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
 from rmab.errors import ProtocolError, StorageError
 from rmab.federation.config import Federation
@@ -45,7 +46,10 @@ from rmab.service.store.store import AgentRow, OpenRound, Store, claimed_store
 from rmab.service.store.uploads import Totals
 from rmab.service.store.writer import Jobs
 
-__all__ = ["LongPolls", "Presence", "Rounds"]
+__all__ = ["RELOADED", "LongPolls", "Presence", "Rounds"]
+
+# Keys of a federation that may change while it is served; the others are in plans and messages.
+RELOADED = ("schedule", "deadline", "live_seconds", "reference")
 
 N = TypeVar("N", int, float)
 
@@ -88,6 +92,27 @@ class Rounds:
         self._slots_before = 0  # agent slots told of before the open round
         self._closing = False
         self._alarm: asyncio.TimerHandle | None = None
+
+    def reconfigure(self, federation: Federation) -> tuple[dict[str, Any], list[str]]:
+        """Take over what may change while serving: the schedule from the next round on.
+
+        What has changed, and the names of what else is different and needs a restart.
+        """
+        current = self.federation
+        different = [
+            key.name
+            for key in fields(Federation)
+            if getattr(federation, key.name) != getattr(current, key.name)
+        ]
+        changed = {key: getattr(federation, key) for key in different if key in RELOADED}
+        self.federation = replace(current, **changed)
+        self.changes += 1
+        if self._round is not None:
+            self._coordinator.deadline = self.federation.deadline
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._ring()
+        return changed, [key for key in different if key not in RELOADED]
 
     @property
     def number(self) -> int:

@@ -29,11 +29,13 @@ from rmab.reading import shown
 from rmab.service.server.identity import Access
 from rmab.service.server.middleware import Middleware, json_answer
 from rmab.service.server.openapi import document
+from rmab.service.server.origins import Proxies
 from rmab.service.server.page import ASSETS, address, asset
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.status import Status
 from rmab.service.server.telemetry import Log, Metrics
 from rmab.service.server.uploads import Uploads, announced, check_type, read_body
+from rmab.service.store.credentials import ROLES
 
 __all__ = ["make_app"]
 
@@ -41,23 +43,41 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(
-    rounds: Rounds, *, hosts: frozenset[str] | None, log: Log, metrics: Metrics
+    rounds: Rounds,
+    *,
+    hosts: frozenset[str] | None,
+    log: Log,
+    metrics: Metrics,
+    open: bool = False,
+    proxies: Proxies | None = None,
 ) -> ASGIApp:
-    """The application. hosts: the names of a server on loopback alone; None: it is public."""
-    access = Access(rounds, loopback=hosts is not None, log=log)
-    routes = _Routes(rounds, access, metrics)
+    """The application.
+
+    hosts: the names of a server on loopback alone; None: it is public. open: anybody may view.
+    """
+    access = Access(rounds, open=open, log=log)
+    routes = _Routes(rounds, access, metrics, open=open)
     router = Router(routes.all(), redirect_slashes=False)
-    return Middleware(router, fast=routes.fast, hosts=hosts, log=log, metrics=metrics)
+    return Middleware(
+        router,
+        fast=routes.fast,
+        hosts=hosts,
+        proxies=proxies or Proxies(),
+        log=log,
+        metrics=metrics,
+    )
 
 
 class _Routes:
-    def __init__(self, rounds: Rounds, access: Access, metrics: Metrics) -> None:
+    def __init__(
+        self, rounds: Rounds, access: Access, metrics: Metrics, *, open: bool = False
+    ) -> None:
         self._rounds = rounds
         self._access = access
         self._status = Status(rounds)
         self._metrics = metrics
         self._limits = rounds.limits
-        self._document = document(rounds.federation)
+        self._document = document(rounds.federation, open=open)
         uploads = Route("/v1/uploads", Uploads(rounds, access, metrics), methods=["POST"])
         self.fast = {("POST", uploads.path): uploads}
 
@@ -181,6 +201,6 @@ def _enrolment(body: bytes) -> tuple[str, str]:
     name, role = table.get("name"), table.get("role", "agent")
     if not isinstance(name, str) or not is_name(name):
         raise malformed(f"name must have {NAME_RULE}, got {shown(name)}")
-    if role not in ("agent", "admin"):
-        raise malformed(f"role must be agent or admin, got {shown(role)}")
+    if role not in ROLES:
+        raise malformed(f"role must be agent, admin or viewer, got {shown(role)}")
     return name, role

@@ -53,10 +53,14 @@ class Status:
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
-        self._federation = rounds.federation
         self._limits = rounds.limits
         self._kept: _Kept | None = None
         self._indices: tuple[Plan, list[Table | None]] | None = None  # of the plan they are of
+
+    @property
+    def _federation(self) -> Federation:
+        """As it is now: some of it may change."""
+        return self._rounds.federation
 
     async def numbers(self) -> Table:
         """The federation in numbers."""

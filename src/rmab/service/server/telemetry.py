@@ -158,6 +158,12 @@ class Metrics:
             "Connections closed because their peer was too slow",
             registry=self.registry,
         )
+        self.certificate_expiry = Gauge(
+            "rmab_certificate_expiry_timestamp_seconds",
+            "When the certificate expires, in seconds since 1970; NaN without TLS",
+            registry=self.registry,
+        )
+        self.certificate_expiry.set(float("nan"))
 
     def text(self) -> bytes:
         """All of them, as Prometheus reads them."""

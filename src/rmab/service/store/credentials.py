@@ -20,10 +20,10 @@ from rmab.errors import FederationError
 from rmab.service.store.database import Database
 from rmab.service.store.schema import count_up, counter
 
-__all__ = ["Credential", "Credentials", "Sighting"]
+__all__ = ["ROLES", "Credential", "Credentials", "Sighting"]
 
-ROLES = ("agent", "admin")
-ADMIN_LANE = -1  # an admin plays nothing
+ROLES = ("agent", "admin", "viewer")
+NO_LANE = -1  # of whoever plays nothing
 _COUNTER = "credentials"
 
 
@@ -71,7 +71,7 @@ class Credentials:
     def enroll(self, name: str, role: str, key_id: str, secret_hash: bytes, now: float) -> int:
         """Give a name a credential; its lane. A name that was revoked keeps role and lane."""
         if role not in ROLES:
-            raise FederationError(f"role must be agent or admin, got {role!r}")
+            raise FederationError(f"role must be agent, admin or viewer, got {role!r}")
         self._change()
         found = self._database.rows(
             "SELECT role, lane, revoked FROM agents WHERE name = ?", (name,)
@@ -87,7 +87,7 @@ class Credentials:
             )
         else:
             ((last,),) = self._database.rows("SELECT MAX(lane) FROM agents")
-            lane = (-1 if last is None else last) + 1 if role == "agent" else ADMIN_LANE
+            lane = (-1 if last is None else last) + 1 if role == "agent" else NO_LANE
             self._database.run(
                 "INSERT INTO agents (name, role, lane, enrolled, refused) VALUES (?, ?, ?, ?, 0)",
                 (name, role, lane, now),

@@ -88,6 +88,10 @@ class Database(ABC):
         """Copy all that is committed into a file that only its owner can read."""
 
     @abstractmethod
+    def change_check(self, table: str, column: str, before: str, after: str) -> None:
+        """Inside a transaction: the rule that a column keeps to becomes another one."""
+
+    @abstractmethod
     def close(self) -> None:
         """Give back the connection and the claim."""
 
@@ -251,6 +255,26 @@ class SqliteDatabase(Database):
             copy.execute("PRAGMA journal_mode = DELETE")  # a backup is one file
         finally:
             copy.close()
+
+    def change_check(self, table: str, column: str, before: str, after: str) -> None:  # noqa: ARG002 - PostgreSQL names a rule by its column
+        # A table's rules cannot be changed, so the table is made anew and filled. Rows of other
+        # tables that refer to it are without what they refer to in between, and only there.
+        self.run("PRAGMA defer_foreign_keys = ON")
+        made = [
+            sql
+            for (sql,) in self.rows(
+                "SELECT sql FROM sqlite_master WHERE tbl_name = ? AND sql IS NOT NULL "
+                "ORDER BY type DESC",  # the table, then its indices
+                (table,),
+            )
+        ]
+        assert before in made[0], made[0]
+        self.run(f"CREATE TEMPORARY TABLE kept AS SELECT * FROM main.{table}")
+        self.run(f"DROP TABLE main.{table}")
+        for sql in (made[0].replace(before, after), *made[1:]):
+            self.run(sql)
+        self.run(f"INSERT INTO main.{table} SELECT * FROM temp.kept")
+        self.run("DROP TABLE temp.kept")
 
     def close(self) -> None:
         self._connection.close()

@@ -196,6 +196,11 @@ class PostgresDatabase(Database):
             f"backup {target}: of a PostgreSQL database pg_dump makes one; rmab does of SQLite's"
         )
 
+    def change_check(self, table: str, column: str, before: str, after: str) -> None:  # noqa: ARG002 - SQLite finds a rule by its words
+        rule = f"{table}_{column}_check"  # as PostgreSQL calls it
+        self.run(f"ALTER TABLE {table} DROP CONSTRAINT {rule}")
+        self.run(f"ALTER TABLE {table} ADD CONSTRAINT {rule} CHECK ({after})")
+
     def close(self) -> None:
         with contextlib.suppress(StorageError):  # a session that is lost has lost its claim too
             self.release()

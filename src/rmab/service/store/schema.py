@@ -101,7 +101,13 @@ def _first_tables(database: Database) -> None:
         database.run("INSERT INTO meta (name, value) VALUES (?, '0')", (counter,))
 
 
-MIGRATIONS: tuple[Migration, ...] = (_first_tables,)
+def _viewers(database: Database) -> None:
+    """A third role, of those who read."""
+    before = "role IN ('agent', 'admin')"
+    database.change_check("agents", "role", before, "role IN ('agent', 'admin', 'viewer')")
+
+
+MIGRATIONS: tuple[Migration, ...] = (_first_tables, _viewers)
 
 
 def prepare(database: Database, federation: Federation, *, create: bool) -> None:

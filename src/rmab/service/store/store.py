@@ -40,11 +40,11 @@ __all__ = [
 
 
 class AgentRow(NamedTuple):
-    """An agent or admin that was ever enrolled."""
+    """An agent, admin or viewer that was ever enrolled."""
 
     name: str
     role: str
-    lane: int  # -1: an admin
+    lane: int  # -1: it plays nothing
     enrolled: float
     revoked: float | None
     last_seen: float | None

@@ -141,7 +141,7 @@ async function ask() {
   try {
     const answer = await fetch("v1/overview", { cache: "no-store", signal: question.signal });
     if (answer.status === 401)
-      throw new Error("the server wants an admin credential: reload the page to give one");
+      throw new Error("the server wants a viewer's credential: reload the page to give one");
     if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
     const overview = await answer.json().catch((error) => {
       throw question.signal.aborted ? error : new Error("the server's answer is no JSON");
