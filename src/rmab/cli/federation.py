@@ -40,10 +40,11 @@ a federation file:
 further keys of an arm: observed = "always" (default "when_played"), action_dependent = true (it
   moves in another way when played), reward_passive = [...] (of a slot without a play)
 
-further keys, above the arms: seed, draws ("shared" or "per-agent"), reference (a reward to
-  compare with on the page), live_seconds (since an agent was heard of, up to which it is shown as
-  live; default: two deadlines), horizon (fed1-ucb), [options] of the policy, [weights] of agents
-  by name
+further keys, above the arms: slot_seconds (the shortest slot; no agent can claim more slots than
+  time allows), cap (no agent weighs more than so many times the median one), seed, draws
+  ("shared" or "per-agent"), reference (a reward to compare with on the page), live_seconds (since
+  an agent was heard of, up to which it is shown as live; default: two deadlines), horizon
+  (fed1-ucb), [options] of the policy, [weights] of agents by name
 """
 
 
@@ -98,14 +99,15 @@ def add_commands(command: Commands) -> None:
     revoke = command(
         "revoke",
         _revoke,
-        "take an agent's credential back; what it gave stays",
-        "  rmab revoke spectrum.toml radio-1",
+        "take an agent's credential back; what it gave stays, unless --forget",
+        "  rmab revoke spectrum.toml radio-1\n  rmab revoke spectrum.toml radio-1 --forget",
     )
     agents = command(
         "agents",
         _agents,
-        "list agents, admins and viewers",
+        "list agents, admins and viewers, or forget what an agent gave",
         "  rmab agents spectrum.toml\n"
+        "  rmab agents spectrum.toml --forget radio-1\n"
         "  rmab agents https://server:8443 --token-file admin.token --json",
     )
     for each in (enroll, revoke, agents):
@@ -118,6 +120,14 @@ def add_commands(command: Commands) -> None:
         each.add_argument("--ca", metavar="F", help="with a URL: certificates to trust, PEM")
     for each in (enroll, revoke):
         each.add_argument("name", metavar="NAME", help="the name of the agent, admin or viewer")
+    revoke.add_argument(
+        "--forget", action="store_true", help="take all that it gave out of the counts, for good"
+    )
+    agents.add_argument(
+        "--forget",
+        metavar="NAME",
+        help="take all that this agent gave out of the counts, for good, instead of listing",
+    )
     role = enroll.add_mutually_exclusive_group()
     role.add_argument(
         "--admin", action="store_true", help="an admin's: enrols, revokes and lists, no more"
@@ -235,9 +245,42 @@ def _revoke(options: argparse.Namespace) -> int:
     from rmab.service.admin import check_name
 
     name = check_name(options.name)
+    given = None
     with _admin(options) as admin:
-        admin.revoke(name)
-    print(json.dumps({"name": name, "revoked": True}) if options.json else f"{name} is revoked")
+        # Whose credential is revoked already may still be forgotten.
+        if not (options.forget and _is_revoked(admin, name)):
+            admin.revoke(name)
+        if options.forget:
+            given = admin.forget(name)
+    if options.json:
+        forgotten = {} if given is None else {"forgotten": True, **given}
+        print(json.dumps({"name": name, "revoked": True, **forgotten}))
+    else:
+        print(f"{name} is revoked" if given is None else f"{name} is revoked and {_told(given)}")
+    return DONE
+
+
+def _is_revoked(admin: Admin, name: str) -> bool:
+    return any(row["name"] == name and row["revoked"] is not None for row in admin.agents())
+
+
+def _told(given: dict[str, Any]) -> str:
+    """What was forgotten, in words."""
+    if not given["incarnations"]:
+        return "forgotten; it had given nothing"
+    return f"forgotten (uploads: {given['uploads']}, slots: {given['slots']})"
+
+
+def _forget(options: argparse.Namespace) -> int:
+    from rmab.service.admin import check_name
+
+    name = check_name(options.forget)
+    with _admin(options) as admin:
+        given = admin.forget(name)
+    if options.json:
+        print(json.dumps({"name": name, "forgotten": True, **given}))
+    else:
+        print(f"{name} is {_told(given)}")
     return DONE
 
 
@@ -255,6 +298,8 @@ def _backup(options: argparse.Namespace) -> int:
 
 
 def _agents(options: argparse.Namespace) -> int:
+    if options.forget is not None:
+        return _forget(options)
     with _admin(options) as admin:
         found = admin.agents()
     if options.json:
@@ -265,13 +310,15 @@ def _agents(options: argparse.Namespace) -> int:
 
 
 def _agents_table(found: list[dict[str, Any]]) -> str:
-    rows = [["name", "role", "enrolled", "last seen", "live", "uploads", "revoked"]]
+    rows = [["name", "role", "enrolled", "last seen", "live", "uploads", "outlier", "revoked"]]
     for agent in found:
         times = [_when(agent[key]) for key in ("enrolled", "last_seen", "revoked")]
-        uploads, live = ("", "")
+        of_agent = ["", "", ""]
         if agent["role"] == "agent":
-            uploads, live = str(agent["uploads"]), "yes" if agent["live"] else "no"
-        rows.append([agent["name"], agent["role"], times[0], times[1], live, uploads, times[2]])
+            score = agent.get("outlier")  # an older server has none
+            outlier = "-" if score is None else f"{score:.1f}"
+            of_agent = ["yes" if agent["live"] else "no", str(agent["uploads"]), outlier]
+        rows.append([agent["name"], agent["role"], *times[:2], *of_agent, times[2]])
     return columns(rows)
 
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from rmab.linalg import Array
 
-__all__ = ["AGGREGATIONS", "Aggregation", "Alone", "Sum", "evidence_of"]
+__all__ = ["AGGREGATIONS", "Aggregation", "Alone", "Sum", "capped", "evidence_of"]
 
 
 class Aggregation(Protocol):
@@ -72,6 +72,25 @@ class Alone:
 
 
 AGGREGATIONS: dict[str, Aggregation] = {"sum": Sum(), "none": Alone()}
+
+
+def capped(
+    weights: npt.NDArray[np.float64], sizes: npt.NDArray[Any], cap: float
+) -> npt.NDArray[np.float64]:
+    """The weights (M,) of agents, lowered where an agent would weigh more than cap times the
+    median one.
+
+    sizes: (M,), how many counts each has; it weighs weight times size. The median is that of the
+    agents that weigh anything, of an even number the lower one of the two in the middle, so that
+    of two agents the larger cannot be its own measure.
+    """
+    held = weights * sizes
+    some = np.sort(held[held > 0])
+    if not some.size:
+        return weights
+    most = cap * float(some[(some.size - 1) // 2])
+    kept: npt.NDArray[np.float64] = np.minimum(1.0, most / np.where(held > 0, held, most))
+    return weights * kept
 
 
 def evidence_of(

@@ -9,6 +9,8 @@ A TOML file says it:
     draws = "shared"            # of the dynamics: one for all agents, or "per-agent"
     aggregation = "sum"         # what agents share: all counts, or "none"
     deadline = 30               # seconds from a round's first report until it closes
+    slot_seconds = 1            # the shortest slot: no agent claims more slots than time allows
+    cap = 2                     # no agent weighs more than twice the median one; default: no cap
     seed = 0
     [options]                   # of the policy: prior, gaps, ...
     gaps = 64
@@ -58,6 +60,8 @@ __all__ = ["Federation", "KnownArm", "load_federation"]
 _MAX_ARMS, _MAX_STATES = 4096, 64
 _MAX_LIVE_SECONDS = 31_536_000  # a year
 _REWARDS = (1e-30, 1e30)  # sizes that single precision keeps
+_SLOT_SECONDS = 1e-4  # by default: shorter than a slot of any agent that plays as fast as it can
+_LARGEST_CAP = 1e6
 _MAX_WEIGHT = 1e6
 _ARM_KEYS = ("states", "reward", "reward_active", "reward_passive", "observed", "action_dependent")
 
@@ -110,6 +114,8 @@ class Federation:
     draws: str = "shared"
     aggregation: str = "sum"
     deadline: float = 30.0
+    slot_seconds: float = _SLOT_SECONDS  # 0: no limit
+    cap: float | None = None
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
     horizon: int = 10**6
@@ -134,6 +140,17 @@ class Federation:
             raise FederationError(
                 f"deadline must be a number of seconds above 0 and at most 86400, "
                 f"got {shown(self.deadline)}"
+            )
+        if not is_number(self.slot_seconds) or not (
+            self.slot_seconds == 0 or 1e-9 <= self.slot_seconds <= 86_400
+        ):
+            raise FederationError(
+                f"slot_seconds must be 0 for no limit, or from 1e-9 to 86400, "
+                f"got {shown(self.slot_seconds)}"
+            )
+        if self.cap is not None and not (is_number(self.cap) and 1 <= self.cap <= _LARGEST_CAP):
+            raise FederationError(
+                f"cap must be a number from 1 to {_LARGEST_CAP:g}, got {shown(self.cap)}"
             )
         seconds = self.live_seconds
         if seconds is not None and not (is_number(seconds) and 0 < seconds <= _MAX_LIVE_SECONDS):

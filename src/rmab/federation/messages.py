@@ -100,6 +100,15 @@ class Shape(NamedTuple):
         return kinds
 
     @property
+    def exact_kinds(self) -> list[int]:
+        """Of how many kinds of pairs of each arm, the first, it is known how far they are apart:
+        all but those more than G slots apart."""
+        kinds = [self.gaps] * self.n_arms
+        for arm in self.always:
+            kinds[arm] = 2
+        return kinds
+
+    @property
     def n_arms(self) -> int:
         """N."""
         return len(self.states)

@@ -25,6 +25,7 @@ Of an arm that is always observed, with p_0 the pairs with a play at the first,
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,11 +41,15 @@ from rmab.federation.messages import UPLOAD_KEYS, Shape, Upload, check_protocol
 from rmab.federation.schedule import LONGEST
 from rmab.reading import shown
 
-__all__ = ["Merged", "Record", "check_growth", "most_bytes", "parse_upload"]
+__all__ = ["Merged", "Record", "check_growth", "check_pace", "most_bytes", "parse_upload"]
 
 Ints = npt.NDArray[np.int64]
 _INT64 = np.dtype(np.int64)
 _MAX_MATRIX_STATES = 4  # up to which sums are one product
+# What an agent may have beyond its time, as restarts begin with a slot and clocks differ; no more,
+# for in the beginning, when others have little, a liar does most harm.
+_BURST_SLOTS, _BURST_SECONDS = 10, 10.0
+_LONGEST_PAUSE = 86_400  # seconds that an agent is told to wait
 _QUOTES = 2 * len(UPLOAD_KEYS) + 4  # in an upload: of its keys, federation and incarnation
 
 
@@ -272,6 +277,26 @@ def check_growth(
                 f"counts of an arm that is always observed may grow by at most one pair in each of "
                 f"{slots} slots, got {int(paired.max())}"
             )
+
+
+def check_pace(slots: int, seconds: float, slot_seconds: float) -> None:
+    """Refuse slots that time does not allow.
+
+    slots: of all incarnations of an agent; seconds: since it was first enrolled; slot_seconds: of
+    the shortest slot, 0 for no limit. An agent that was offline has had that time, too. Beyond it
+    there is room for a burst: `_BURST_SLOTS`, or the slots of `_BURST_SECONDS` if they are more.
+    """
+    if slot_seconds == 0:
+        return
+    most = int(max(0.0, seconds) / slot_seconds + max(_BURST_SLOTS, _BURST_SECONDS / slot_seconds))
+    if slots > most:
+        raise ProtocolError(
+            429,
+            "slots",
+            f"slots of all incarnations must be at most {most} so far, as the agent was enrolled "
+            f"{max(0.0, seconds):.0f} s ago and slot_seconds is {slot_seconds:g}, got {slots}",
+            retry_after=min(math.ceil((slots - most) * slot_seconds), _LONGEST_PAUSE),
+        )
 
 
 def backwards(detail: str) -> ProtocolError:

@@ -269,6 +269,20 @@ class TestWhatIsShown:
         assert shown.wrongs == []
 
     @WIDTHS
+    def test_agents_unlike_the_others_stand_out(self, shown):
+        scores = (0.4, None, 23.456, -0.2)
+        agents = [agent(lane, f"radio-{lane}", outlier=score) for lane, score in enumerate(scores)]
+        page = shown.open(overview(agents=agents))
+        cells = page.locator("#agents-list tbody td[data-label=Outlier]")
+        assert cells.all_inner_texts() == [".4", "–", "23", "−.2"]
+        alarmed = page.locator("#agents-list td.alarm[data-label=Outlier]")
+        expect(alarmed).to_have_text("23")
+        expect(alarmed).to_have_attribute("title", re.compile("not chance"))
+        page.get_by_role("button", name="Unlike the others 1").click()
+        assert page.locator("#agents-list tbody th").all_inner_texts() == ["radio-2"]
+        assert not shown.wrongs
+
+    @WIDTHS
     def test_many_arms_and_agents(self, shown):
         page = shown.open(many(40, 300))
         assert page.locator(".arm").count() < 40

@@ -10,6 +10,7 @@ from dataclasses import replace
 import httpx
 import numpy as np
 import pytest
+from benchmarks.liar import lie
 
 from rmab.cli import main
 from rmab.federation.config import load_federation
@@ -45,6 +46,30 @@ def test_rounds_survive_a_restart_on_both_databases(tmp_path, database_url):
         assert b.send(b.play()).status_code == 201
         assert a.fetch(after=2, wait=10).round == 3
         assert again.planner.calls[0] == (3, 0)
+
+
+def test_an_agent_weighs_no_more_than_the_cap(tmp_path):
+    """The plan tells the visits that it was made from."""
+    federation = spectrum(cap=2, draws="per-agent")
+    shape = federation.shape
+    slots = {"a": 40, "b": 50, "c": 60, "liar": 10**5}
+    uploads = {name: lie(shape, n, length=n, incarnation=f"{n:032x}") for name, n in slots.items()}
+    pairs = {name: int(upload.counts.sum()) for name, upload in uploads.items()}
+    visits = {name: int(upload.visits.sum()) for name, upload in uploads.items()}
+    due = sum(visits[name] for name in "abc") + visits["liar"] * 2 * pairs["b"] / pairs["liar"]
+    with served(tmp_path, federation) as live:
+        agents = {name: live.agent(name) for name in slots}
+        for agent in agents.values():
+            agent.fetch()
+        for name, agent in agents.items():
+            assert agent.send(uploads[name]).status_code == 201
+        plan = agents["a"].fetch(after=1, wait=30).plan
+        assert plan.index[0, 0] == pytest.approx(due, rel=1e-6)
+        # What is counted stays what was sent.
+        assert live.client().get("/v1/overview").json()["slots"] == sum(slots.values())
+    with served(tmp_path, federation) as again:
+        late = ByHand(again, "c", agents["c"].token).fetch()
+        assert late.plan.index[0, 0] == pytest.approx(due, rel=1e-6)
 
 
 def test_a_restart_goes_on_with_the_same_round(tmp_path):
@@ -314,8 +339,9 @@ def test_live_by_the_database_alone(tmp_path, capsys, monkeypatch):
         assert {row["name"] for row in rows if row["live"]} == due
     assert main(words) == 0
     head, boss, a, b = (line.split() for line in capsys.readouterr().out.splitlines())
-    assert head == ["name", "role", "enrolled", "last", "seen", "live", "uploads", "revoked"]
-    assert (boss[-2:], a[-3], b[-3]) == (["-", "-"], "no", "no")
+    columns = ["live", "uploads", "outlier", "revoked"]
+    assert head == ["name", "role", "enrolled", "last", "seen", *columns]
+    assert (boss[-2:], a[-4], b[-4]) == (["-", "-"], "no", "no")
 
 
 # ----------------------------------------------------------------------------------------- overload

@@ -82,6 +82,7 @@ def agent(lane: int, name: str, **changes) -> Answer:
     return (
         found
         | {"slots": 1500 + lane, "reward": 0.93 + 0.01 * math.sin(lane), "live": True}
+        | {"forgotten": None, "outlier": 1.0 + math.sin(lane)}
         | changes
     )
 

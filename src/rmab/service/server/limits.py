@@ -68,4 +68,7 @@ class ServerLimits:
     page_rewards: int = 500
     page_rounds: int = 50
 
+    # At least between two times that pages and metrics have agents held against one another.
+    outlier_seconds: float = 1.0
+
     store: StoreLimits = field(default_factory=StoreLimits)

@@ -207,7 +207,7 @@ class _Writer:
     def refusal(self, code: str, about: str) -> Schema:
         """What refuses, with the header that it needs."""
         answer = self._answer([about, "=Error"])
-        headers = {"401": "WWW-Authenticate", "503": "Retry-After"}
+        headers = {"401": "WWW-Authenticate", "429": "Retry-After", "503": "Retry-After"}
         if code in headers:
             text = self.full("$text")
             answer["headers"] = {headers[code]: {"required": True, "schema": text}}

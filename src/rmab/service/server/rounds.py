@@ -7,7 +7,8 @@ the writer's thread (`rmab.service.store.writer`); plans, one after another in t
     closing  when the round is due (`rmab.federation.rounds`), one task takes the merged counts,
              has the next round planned from them, and closes one and opens the other in one
              transaction. Until that is committed the old round stays open, and a plan or a commit
-             that fails is tried again.
+             that fails is tried again. Where counts of an agent were taken out meanwhile, it is
+             planned once more: no round opens with them.
     restart  the open round is in the database with its plan and the counts it was made from. It
              goes on as it was; JAX is not loaded until a round must be planned.
 
@@ -42,14 +43,21 @@ from rmab.service.server.planning import (
 )
 from rmab.service.server.telemetry import Log, Metrics
 from rmab.service.store.credentials import Sighting
-from rmab.service.store.store import AgentRow, OpenRound, Store, claimed_store
+from rmab.service.store.store import (
+    AgentRow,
+    Erased,
+    Erasure,
+    OpenRound,
+    Store,
+    claimed_store,
+)
 from rmab.service.store.uploads import Totals
 from rmab.service.store.writer import Jobs
 
 __all__ = ["RELOADED", "LongPolls", "Presence", "Rounds"]
 
 # Keys of a federation that may change while it is served; the others are in plans and messages.
-RELOADED = ("schedule", "deadline", "live_seconds", "reference")
+RELOADED = ("schedule", "deadline", "live_seconds", "slot_seconds", "reference")
 
 N = TypeVar("N", int, float)
 
@@ -159,6 +167,7 @@ class Rounds:
             ),
         )
         self._log("info", "round open", round=found.number, limit=found.limit)
+        await self.audit()
         # Often enough for whoever reads the database to know who is live.
         often = max(0.5, self.federation.heard_seconds / 4)
         self._tasks.start(self.presence.keep_writing(min(self.limits.sightings_seconds, often)))
@@ -168,7 +177,7 @@ class Rounds:
         return claimed_store(self._database, self.federation, self.limits.store)
 
     async def _first_round(self) -> tuple[OpenRound, Plan]:
-        counted, _ = await self.jobs.run(self._counted)
+        counted, *_ = await self.jobs.run(self._counted)
         opened, plan = await self._draft(1, first_limit(self.federation.schedule), counted)
         await self.jobs.run(lambda store: store.open_round(opened))
         return opened, plan
@@ -240,6 +249,12 @@ class Rounds:
         self.leave(name)
         self.changes += 1
 
+    async def audit(self) -> None:
+        """Log what was taken out of the counts, here or by another process."""
+        for erasure in await self.jobs.run(lambda store: store.audit()):
+            self._log("warning", "forgotten", agent=erasure.agent, **_audited(erasure))
+            self.changes += 1
+
     # ---------------------------------------------------------------------------------- rounds
 
     def _enter(self, opened: OpenRound, plan: Plan | None, coordinator: Coordinator) -> None:
@@ -295,24 +310,36 @@ class Rounds:
 
     async def _advance(self, reason: str) -> None:
         """Close the open round and open the next."""
+        while not await self._advanced(reason):
+            pass
+
+    async def _advanced(self, reason: str) -> bool:
+        """Close the open round and open the next, unless counts were taken out meanwhile."""
         closing = self.opened
         number = closing.number + 1
-        counted, totals = await self.jobs.run(self._counted)
+        counted, totals, erased = await self.jobs.run(self._counted)
         # The limit is of what was reported until now; who reports while the plan is made is
         # awaited in the next round all the same.
         limit = self._coordinator.next(self.federation.schedule).limit
         opened, plan = await self._draft(number, limit, counted)
-        slots = totals.slots - self._slots_before
-        reward = self._mean_reward(counted.merged, closing.merged, slots)
+        # What was taken out has been brought all the same, and some of it in this round.
+        brought = totals.slots + erased.slots
+        slots = brought - self._slots_before
+        reward = self._mean_reward(counted.merged, closing.merged, slots, erased.paid)
         reports, now = self.reports, self.clock()
 
-        def commit(store: Store) -> set[str]:
+        def commit(store: Store) -> set[str] | None:
+            if store.last_erasure() != erased.last:
+                return None
             store.close_round(closing.number, now, reason, reports, slots, reward)
             store.open_round(opened)
             return {row.name for row in store.agents() if row.revoked is not None}
 
         # Who was revoked by another process, and has asked for nothing since, is found here.
-        for name in await self.jobs.run(commit) & (self.polls.names | self._coordinator.awaited):
+        revoked = await self.jobs.run(commit)
+        if revoked is None:
+            return False
+        for name in revoked & (self.polls.names | self._coordinator.awaited):
             self.forget(name)
         following = self._coordinator.next(self.federation.schedule)
         coordinator = Coordinator(
@@ -322,7 +349,7 @@ class Rounds:
             following.awaited,
             missed=following.missed,
         )
-        self._slots_before = totals.slots
+        self._slots_before = brought
         self._metrics.rounds_closed.labels(reason).inc()
         self._log(
             "info",
@@ -335,12 +362,15 @@ class Rounds:
         )
         self._enter(opened, plan, coordinator)
         self._log("info", "round open", round=number, limit=opened.limit)
+        await self.audit()
+        return True
 
-    def _counted(self, store: Store) -> tuple[Counted, Totals]:
+    def _counted(self, store: Store) -> tuple[Counted, Totals, Erased]:
         """A job: all that the next plan is made from, as of one moment."""
-        summed = self.federation.shares.running and not self.federation.weights
-        by_lane = None if summed else store.counts_by_lane()
-        return Counted(store.merged(), by_lane), store.totals()
+        federation = self.federation
+        alike = not federation.weights and federation.cap is None
+        by_lane = None if federation.shares.running and alike else store.counts_by_lane()
+        return Counted(store.merged(), by_lane), store.totals(), store.erased()
 
     async def _draft(self, number: int, limit: int, counted: Counted) -> tuple[OpenRound, Plan]:
         """Round `number` as it would open now; limit: its slots, unless the policy sets them."""
@@ -359,14 +389,16 @@ class Rounds:
         )
         return opened, planned.plan
 
-    def _mean_reward(self, now: Merged, before: Merged, slots: int) -> float | None:
+    def _mean_reward(
+        self, now: Merged, before: Merged, slots: int, taken_out: float
+    ) -> float | None:
         """Of a slot, by the plays since and by what arms that are always observed paid without
-        one; None without slots."""
+        one; None without slots. taken_out: what those paid that are before, but no longer now."""
         if slots < 1:
             return None
         idle = self.federation.shape.idle(now.counts - before.counts)
         paid = (now.visits - before.visits) * self._rewards + idle * self._idle_rewards
-        return float(paid.sum()) / slots
+        return (float(paid.sum()) + taken_out) / slots
 
 
 def _resumed(store: Store) -> tuple[OpenRound | None, set[str], Mapping[str, int], int]:
@@ -375,6 +407,12 @@ def _resumed(store: Store) -> tuple[OpenRound | None, set[str], Mapping[str, int
     awaited, reports = store.awaited(found.number) if found else (set(), {})
     slots = sum(row.slots or 0 for row in store.rewards(2**31 - 1))
     return found, awaited, reports, slots
+
+
+def _audited(erasure: Erasure) -> dict[str, int]:
+    """What the log has of it."""
+    found = erasure._asdict()
+    return {key: found[key] for key in ("round", "incarnations", "uploads", "slots")}
 
 
 def _visit_factor(schedule: str, agents: int) -> int | None:

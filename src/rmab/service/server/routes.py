@@ -8,6 +8,7 @@
     GET /metrics                         viewer  for Prometheus
     GET, POST /v1/agents                 admin   list; enrol
     DELETE /v1/agents/NAME               admin   revoke
+    DELETE /v1/agents/NAME/counts        admin   take all that the agent gave out of the counts
     GET /healthz, /readyz, /openapi.json all
 
 `rmab.service.server.identity` says who is an agent, an admin or a viewer.
@@ -90,6 +91,7 @@ class _Routes:
             Route("/v1/overview", self.overview),
             Route("/v1/agents", self.agents, methods=["GET", "POST"]),
             Route("/v1/agents/{name}", self.revoke, methods=["DELETE"]),
+            Route("/v1/agents/{name}/counts", self.forget, methods=["DELETE"]),
             *(Route(address(name), self._page(name)) for name in ASSETS),
             Route("/metrics", self.metrics),
             Route("/healthz", self.alive),
@@ -156,6 +158,14 @@ class _Routes:
         if not is_name(name) or not await self._access.revoke(name):
             raise ProtocolError(404, "agent", f"no agent {shown(name)} is enrolled")
         return Response(status_code=204)
+
+    async def forget(self, request: Request) -> Response:
+        await self._access.admin(_headers(request))
+        name = request.path_params["name"]
+        done = await self._access.erase(name) if is_name(name) else None
+        if done is None:
+            raise ProtocolError(404, "agent", f"no agent {shown(name)} was ever enrolled")
+        return json_answer(done.to_table())
 
     # --------------------------------------------------------------------------------------- all
 

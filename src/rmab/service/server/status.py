@@ -20,6 +20,7 @@ from rmab.errors import StorageError
 from rmab.federation.config import Federation, KnownArm
 from rmab.federation.messages import plan_table
 from rmab.policies.plans import Plan
+from rmab.service.server.outliers import Outliers, Scores
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.telemetry import Metrics
 from rmab.service.store.store import AgentRow, RewardRow, RoundRow, Store
@@ -54,6 +55,7 @@ class Status:
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
         self._limits = rounds.limits
+        self._outliers = Outliers(rounds)
         self._kept: _Kept | None = None
         self._indices: tuple[Plan, list[Table | None]] | None = None  # of the plan they are of
 
@@ -77,7 +79,7 @@ class Status:
     async def agents(self) -> list[Table]:
         """All that were ever enrolled."""
         rows = await self._rounds.jobs.run(lambda store: store.agents())
-        return self._agents(rows)
+        return self._agents(rows, await self._outliers.now())
 
     async def measure(self, metrics: Metrics) -> None:
         """Bring the gauges up to date, with what the database tells if it answers."""
@@ -87,6 +89,11 @@ class Status:
             metrics.agents.labels("enrolled").set(revoked.count(False))
             metrics.agents.labels("revoked").set(revoked.count(True))
             metrics.agents.labels("live").set(len(self._live(rows)))
+            scores = await self._outliers.lately(self._limits.page_estimate_seconds)
+            metrics.outlier.clear()
+            for name, score in scores.items():
+                if score is not None:
+                    metrics.outlier.labels(name).set(score)
         metrics.longpolls.set(self._rounds.polls.count)
         if self._rounds.jobs.running:
             metrics.queue_jobs.set(self._rounds.jobs.waiting)
@@ -102,7 +109,8 @@ class Status:
         estimates = await rounds.planning.estimates.last(
             rounds.opened, self._limits.page_estimate_seconds
         )
-        table = self._page(found, now, estimates)
+        scores = await self._outliers.lately(self._limits.page_estimate_seconds)
+        table = self._page(found, now, estimates, scores)
         page = json.dumps(table, separators=(",", ":"), allow_nan=False).encode()
         self._kept = _Kept(time.monotonic() + self._limits.page_seconds, changes, page)
         return page
@@ -117,7 +125,9 @@ class Status:
             store.rounds(self._limits.page_rounds),
         )
 
-    def _page(self, found: _Found, now: float, estimates: list[Table] | None) -> Table:
+    def _page(
+        self, found: _Found, now: float, estimates: list[Table] | None, scores: Scores
+    ) -> Table:
         """estimates: None before there are any."""
         federation, opened = self._federation, self._rounds.opened
         known: Sequence[Table | None] = estimates or [None] * len(federation.arms)
@@ -146,7 +156,7 @@ class Status:
             "reference": federation.reference,
             "arms": arms,
             "rewards": [row._asdict() for row in found.rewards],
-            "agents": self._agents([row for row in found.agents if row.role == "agent"]),
+            "agents": self._agents([row for row in found.agents if row.role == "agent"], scores),
             "rounds": [_round_table(row, self._rounds.reports) for row in found.rounds],
         }
 
@@ -164,11 +174,18 @@ class Status:
     def _live(self, rows: Sequence[AgentRow]) -> set[str]:
         return self._rounds.live(map(self._rounds.presence.updated, rows))
 
-    def _agents(self, rows: Sequence[AgentRow]) -> list[Table]:
+    def _agents(self, rows: Sequence[AgentRow], scores: Scores) -> list[Table]:
         """Agents and admins, with what the database may not know yet."""
         presence = self._rounds.presence
         live = self._live(rows)
-        return [{**presence.updated(row).to_table(), "live": row.name in live} for row in rows]
+        return [
+            {
+                **presence.updated(row).to_table(),
+                "outlier": scores.get(row.name),
+                "live": row.name in live,
+            }
+            for row in rows
+        ]
 
     def _open_indices(self) -> list[Table | None]:
         plan = self._rounds.planning.open_plan

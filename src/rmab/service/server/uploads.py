@@ -13,8 +13,10 @@ acknowledged when that is committed. In this order, each the answer if it holds:
     an upload is stored under (agent, incarnation, sequence)    repeat if it is the same one,
                                                                 409 conflict if not
     the sequence is below the incarnation's last                409 backwards
+    the incarnation's counts were taken out                     409 forgotten
     the round is not the open one                               410 round, which is the open one
     it cannot follow the incarnation's last upload              409 backwards, 422 malformed
+    the agent's time has no room for so many slots              429 slots
     else it is new                                              stored
 
 A repeat is recognised before the round is checked: an agent whose answer was lost learns that its
@@ -35,7 +37,7 @@ from starlette.types import Receive, Scope, Send
 
 from rmab.errors import ProtocolError
 from rmab.federation.messages import Upload
-from rmab.federation.uploads import check_growth, most_bytes, parse_upload
+from rmab.federation.uploads import check_growth, check_pace, most_bytes, parse_upload
 from rmab.service.server.identity import Access, Identity
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.telemetry import Metrics
@@ -72,13 +74,15 @@ def receive(
     current_round: int,
     plays: int,
     now: float,
+    slot_seconds: float = 0.0,
     always: Sequence[int] = (),
 ) -> Status:
     """Accept an upload or know it again; ProtocolError if it is refused, with nothing written.
 
     always: the arms that are observed in every slot.
     """
-    agent = authenticate(store, key_id, secret_hash, "agent").name
+    credential = authenticate(store, key_id, secret_hash, "agent")
+    agent = credential.name
     before = store.record(agent, upload.incarnation)
     if before is not None and upload.sequence <= before.sequence:
         stored = store.digest(agent, upload.incarnation, upload.sequence)
@@ -93,6 +97,12 @@ def receive(
                 409, "conflict", f"another upload was accepted as sequence {upload.sequence}"
             )
         return "repeat"
+    if before is None and store.is_gone(agent, upload.incarnation):
+        raise ProtocolError(
+            409,
+            "forgotten",
+            "the counts of this incarnation were forgotten; begin a new one",
+        )
     if upload.round != current_round:
         raise ProtocolError(
             410,
@@ -101,6 +111,9 @@ def receive(
             round=current_round,
         )
     check_growth(before, upload, plays, always)
+    if slot_seconds:
+        slots = store.slots_of(agent) + upload.slots - (before.slots if before else 0)
+        check_pace(slots, now - credential.since, slot_seconds)
     store.accept(agent, upload, now)
     return "new"
 
@@ -177,13 +190,20 @@ class Uploads:
 
     async def _keep(self, agent: Identity, upload: Upload) -> Status:
         """Keep an upload; returns when it is committed. ProtocolError if it is refused."""
-        shape, now = self._shape, self._rounds.clock()
+        federation, now = self._rounds.federation, self._rounds.clock()
 
         def job(store: Store) -> Status:
             key_id, secret_hash = agent.key_id, agent.secret_hash
-            number = store.open_number()
             return receive(
-                store, key_id, secret_hash, upload, number, shape.plays, now, shape.always
+                store,
+                key_id,
+                secret_hash,
+                upload,
+                store.open_number(),
+                federation.plays,
+                now,
+                federation.slot_seconds,
+                self._shape.always,
             )
 
         try:

@@ -92,6 +92,10 @@ class Database(ABC):
         """Inside a transaction: the rule that a column keeps to becomes another one."""
 
     @abstractmethod
+    def lock_counts(self) -> None:
+        """Inside a transaction: nobody else may take counts out, or add to them, until it ends."""
+
+    @abstractmethod
     def close(self) -> None:
         """Give back the connection and the claim."""
 
@@ -275,6 +279,9 @@ class SqliteDatabase(Database):
             self.run(sql)
         self.run(f"INSERT INTO main.{table} SELECT * FROM temp.kept")
         self.run("DROP TABLE temp.kept")
+
+    def lock_counts(self) -> None:
+        """BEGIN IMMEDIATE has done it."""
 
     def close(self) -> None:
         self._connection.close()

@@ -26,6 +26,8 @@ class StoreLimits:
     # Bytes of uploads that wait for the commit, and of last records that are remembered.
     waiting_bytes: int = 32 * _MIB
     remembered_bytes: int = 64 * _MIB
+    # Bytes of all agents' counts that are held against one another; more are not.
+    compared_bytes: int = 256 * _MIB
     # Jobs of one commit, and jobs in the writer's queue.
     batch_jobs: int = 256
     queued_jobs: int = 1024

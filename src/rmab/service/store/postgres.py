@@ -46,6 +46,7 @@ _SESSION = (
 )
 _CLAIM = 0x726D6162  # "rmab": the first key of the advisory lock that is the claim
 _TABLES = _CLAIM + 1  # ... and of the one that whoever prepares tables has
+_COUNTS = _CLAIM + 2  # ... and of the one that whoever adds to counts, or takes them out, has
 # Of a session that is refused libpq has no code. What stays until somebody mends it says one of
 # these; whatever says none of them may pass.
 _LASTING_WORDS = (
@@ -200,6 +201,12 @@ class PostgresDatabase(Database):
         rule = f"{table}_{column}_check"  # as PostgreSQL calls it
         self.run(f"ALTER TABLE {table} DROP CONSTRAINT {rule}")
         self.run(f"ALTER TABLE {table} ADD CONSTRAINT {rule} CHECK ({after})")
+
+    def lock_counts(self) -> None:
+        self.run(
+            "SELECT pg_advisory_xact_lock(CAST(? AS INTEGER), hashtext(current_schema()))",
+            (_COUNTS,),
+        )
 
     def close(self) -> None:
         with contextlib.suppress(StorageError):  # a session that is lost has lost its claim too

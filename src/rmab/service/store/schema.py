@@ -10,6 +10,8 @@
     rounds        every round; the open one with its plan and the counts it was made from: their
                   sum, followed by those of lane 0, 1, ... where plans are made from them
     plans         of the open round by lane, where agents draw for themselves
+    forgotten     whose counts were taken out, when and how many: the audit
+    gone          incarnations whose counts were taken out: they must not come back
 
 Version v is reached from v - 1 by MIGRATIONS[v - 1], version 1 from an empty database; all that is
 missing is done in one transaction. A version that this program does not know is refused: an older
@@ -107,7 +109,29 @@ def _viewers(database: Database) -> None:
     database.change_check("agents", "role", before, "role IN ('agent', 'admin', 'viewer')")
 
 
-MIGRATIONS: tuple[Migration, ...] = (_first_tables, _viewers)
+def _forgetting(database: Database) -> None:
+    """Counts of an agent can be taken out."""
+    database.run(
+        """CREATE TABLE forgotten (
+            number BIGINT PRIMARY KEY,
+            agent TEXT NOT NULL REFERENCES agents (name),
+            at DOUBLE PRECISION NOT NULL,
+            round BIGINT NOT NULL,
+            incarnations BIGINT NOT NULL,
+            uploads BIGINT NOT NULL,
+            slots BIGINT NOT NULL,
+            paid DOUBLE PRECISION NOT NULL,
+            logged BIGINT NOT NULL)"""
+    )
+    database.run(
+        """CREATE TABLE gone (
+            agent TEXT NOT NULL REFERENCES agents (name),
+            incarnation TEXT NOT NULL,
+            PRIMARY KEY (agent, incarnation))"""
+    )
+
+
+MIGRATIONS: tuple[Migration, ...] = (_first_tables, _viewers, _forgetting)
 
 
 def prepare(database: Database, federation: Federation, *, create: bool) -> None:

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from rmab.errors import FederationError, StorageError, UnavailableError
+from rmab.federation.aggregation import capped
 from rmab.federation.config import Federation
 from rmab.federation.messages import Upload
 from rmab.federation.uploads import Merged, Record
@@ -28,6 +30,8 @@ from rmab.service.store.uploads import LaneCounts, Ledger, Totals
 
 __all__ = [
     "AgentRow",
+    "Erased",
+    "Erasure",
     "OpenRound",
     "RewardRow",
     "RoundRow",
@@ -37,6 +41,9 @@ __all__ = [
     "default_database",
     "open_store",
 ]
+
+
+Ints = npt.NDArray[np.int64]
 
 
 class AgentRow(NamedTuple):
@@ -53,6 +60,7 @@ class AgentRow(NamedTuple):
     refused: int
     slots: int
     reward: float | None  # mean per slot, as its visits paid
+    forgotten: float | None  # when its counts were last taken out
 
     def is_live(self, now: float, seconds: float) -> bool:
         """Whether it is an agent that was heard of within so many seconds, and not revoked."""
@@ -74,7 +82,42 @@ class AgentRow(NamedTuple):
             "refused": self.refused,
             "slots": self.slots,
             "reward": self.reward,
+            "forgotten": self.forgotten,
         }
+
+
+class Erasure(NamedTuple):
+    """Counts of an agent that were taken out; round: the one that was open.
+
+    number: 1, 2, ... in their order; 0 where there was nothing to take out.
+    """
+
+    number: int
+    agent: str
+    at: float
+    round: int
+    incarnations: int
+    uploads: int
+    slots: int
+    paid: float  # what its visits had paid, in all
+
+    def to_table(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "name": self.agent,
+            "incarnations": self.incarnations,
+            "uploads": self.uploads,
+            "slots": self.slots,
+        }
+
+
+class Erased(NamedTuple):
+    """All that was taken out: the last erasure's number, slots of all, and what visits had paid
+    of those since the open round began."""
+
+    last: int
+    slots: int
+    paid: float
 
 
 class OpenRound(NamedTuple):
@@ -175,13 +218,16 @@ class Store:
         self.limits = limits
         self.credentials = Credentials(database)
         self._ledger = Ledger(database, federation.shape, limits)
+        self._shape = federation.shape
         self._rewards = federation.rewards
         self._idle_rewards = federation.idle_rewards
         self._weights = federation.weights
+        self._cap = federation.cap
         self._claimed = False
         self._claims = ""
         self._inside = False
         self._session = database.sessions
+        self._last_erasure = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -215,6 +261,8 @@ class Store:
             if self._session != self.database.sessions:
                 self._resume()
             self.credentials.begin()
+            if self._claimed:
+                self._notice_erasures()
             yield
             self._ledger.write()
             self.database.commit()
@@ -243,6 +291,14 @@ class Store:
                 "connection was lost; this server must be started again"
             )
         self._session = self.database.sessions
+
+    def _notice_erasures(self) -> None:
+        """Other processes may take counts out, too, but not while this transaction is open."""
+        self.database.lock_counts()
+        last = self.last_erasure()
+        if last != self._last_erasure:
+            self._ledger.forget()
+            self._last_erasure = last
 
     @contextmanager
     def _atomic(self) -> Iterator[None]:
@@ -274,18 +330,15 @@ class Store:
         tallies = self._ledger.tallies()
         rows = []
         for row in self.database.rows(
-            "SELECT name, role, lane, enrolled, revoked, last_seen, last_round, refused "
-            "FROM agents ORDER BY lane, name"
+            "SELECT name, role, lane, enrolled, revoked, last_seen, last_round, refused, "
+            "(SELECT MAX(at) FROM forgotten WHERE agent = name) FROM agents ORDER BY lane, name"
         ):
-            name, role, lane, enrolled, revoked, seen, fetched, refused = row
+            name, role, lane, enrolled, revoked, seen, fetched, refused, forgotten = row
             tally, reward = tallies.get(name), None
             if tally is not None:
                 seen = max(tally.last_upload, seen or 0.0)
                 fetched = max(tally.last_round, fetched or 0)
-                paid = (tally.visits * self._rewards).sum()
-                if tally.idle is not None:
-                    paid += (tally.idle * self._idle_rewards).sum()
-                reward = float(paid) / max(1, tally.slots)
+                reward = self._paid(tally.visits, tally.idle) / max(1, tally.slots)
             uploads, slots = (tally.uploads, tally.slots) if tally else (0, 0)
             rows.append(
                 AgentRow(
@@ -300,14 +353,73 @@ class Store:
                     refused,
                     slots,
                     reward,
+                    forgotten,
                 )
             )
         return rows
+
+    def _paid(self, visits: Ints, idle: Ints | None) -> float:
+        """What plays paid, and slots without one of arms that are always observed."""
+        paid = (visits * self._rewards).sum()
+        return float(paid if idle is None else paid + (idle * self._idle_rewards).sum())
 
     def sighted(self, sightings: Iterable[Sighting]) -> None:
         """Keep when agents were seen other than by uploads, and what was refused of them."""
         with self._atomic():
             self.credentials.sighted(sightings)
+
+    # ------------------------------------------------------------------------------- forgetting
+
+    def erase(self, name: str, now: float) -> Erasure | None:
+        """Take all counts of an agent out, for good; None if no agent has this name.
+
+        The open round keeps the counts that it was planned from until it closes.
+        """
+        with self._atomic():
+            self.database.lock_counts()
+            if not self.database.rows(
+                "SELECT name FROM agents WHERE name = ? AND role = 'agent'", (name,)
+            ):
+                return None
+            given = self._ledger.take_out(name)
+            paid = self._paid(given.visits, given.idle)
+            done = Erasure(0, name, now, self.open_number(), *given[:3], paid)
+            if given.incarnations:
+                done = done._replace(number=self.last_erasure() + 1)
+                self.database.run(
+                    "INSERT INTO forgotten (number, agent, at, round, incarnations, uploads, "
+                    "slots, paid, logged) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
+                    done,
+                )
+        return done
+
+    def last_erasure(self) -> int:
+        """Its number; 0 before the first."""
+        ((last,),) = self.database.rows("SELECT MAX(number) FROM forgotten")
+        return 0 if last is None else int(last)
+
+    def erased(self) -> Erased:
+        """All that was taken out until now."""
+        ((slots, paid),) = self.database.rows(
+            "SELECT SUM(slots), SUM(CASE WHEN round = ? THEN paid ELSE 0 END) FROM forgotten",
+            (self.open_number(),),
+        )
+        return Erased(self.last_erasure(), int(slots or 0), float(paid or 0.0))
+
+    def audit(self) -> list[Erasure]:
+        """What was taken out and is not in the log yet; from now on it counts as logged."""
+        with self._atomic():
+            rows = self.database.rows(
+                "SELECT number, agent, at, round, incarnations, uploads, slots, paid "
+                "FROM forgotten WHERE logged = 0 ORDER BY number"
+            )
+            if rows:
+                self.database.run("UPDATE forgotten SET logged = 1 WHERE logged = 0")
+        return [Erasure(*row) for row in rows]
+
+    def is_gone(self, agent: str, incarnation: str) -> bool:
+        """Whether the counts of an incarnation were taken out."""
+        return self._ledger.is_gone(agent, incarnation)
 
     # --------------------------------------------------------------------------------- uploads
 
@@ -322,6 +434,11 @@ class Store:
     def accept(self, agent: str, upload: Upload, now: float) -> None:
         """Count an upload, in a transaction, after it was found to be new and to fit."""
         self._ledger.accept(agent, upload, now)
+
+    def slots_of(self, agent: str) -> int:
+        """Slots that all incarnations of an agent tell of."""
+        tally = self._ledger.tallies().get(agent)
+        return 0 if tally is None else tally.slots
 
     def merged(self) -> Merged:
         """The sum over all incarnations of all agents; what revoked ones gave stays."""
@@ -338,14 +455,28 @@ class Store:
         return dict(self.database.rows("SELECT name, lane FROM agents WHERE role = 'agent'"))
 
     def _weighed(self, by_lane: LaneCounts) -> LaneCounts:
-        """With the weights that the federation gives its agents."""
-        if not self._weights:
+        """With the weights that the federation gives its agents, as far as its cap leaves them."""
+        if not self._weights and self._cap is None:
             return by_lane
         weights = np.ones(len(by_lane.counts))
         for name, lane in self._lanes().items():
             if lane < len(weights):
                 weights[lane] = self._weights.get(name, 1.0)
+        if self._cap is not None:
+            weights = capped(weights, self._sizes(by_lane.counts), self._cap)
         return by_lane._replace(weights=weights)
+
+    def _sizes(self, counts: Ints) -> Ints:
+        """How many pairs (L,) there are in counts (L, C, S, S, N) whose distance is known: those
+        further apart tell learners little or nothing."""
+        kinds = np.arange(counts.shape[1])[:, None] < self._shape.exact_kinds  # (C, N)
+        sizes: Ints = (counts.sum((2, 3)) * kinds).sum((1, 2))
+        return sizes
+
+    def counts_by_agent(self) -> dict[str, Ints]:
+        """What each agent has counted, by name; nothing where that is too much to compare."""
+        with self._atomic():
+            return self._ledger.by_agent()
 
     def totals(self) -> Totals:
         """Uploads and slots of all agents."""

@@ -12,10 +12,14 @@ Three things keep an upload cheap without changing what is kept:
     memory        inside transactions the last records and the sum of counts are remembered, by
                   the store that has the claim from one to the next: nobody else writes uploads
     forgetting    a rollback, or a new connection, drops all that was remembered
+
+What an agent has given can be taken out. Of its incarnations the names are kept, so that an upload,
+which always has all counts of its incarnation, does not bring them back.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -29,7 +33,7 @@ from rmab.federation.uploads import Merged, Record
 from rmab.service.store.database import Database, Value
 from rmab.service.store.limits import StoreLimits
 
-__all__ = ["LaneCounts", "Ledger", "Tally", "Totals"]
+__all__ = ["Given", "LaneCounts", "Ledger", "Tally", "Totals"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -46,6 +50,16 @@ _REPLACES = (
     "uploads = incarnations.uploads + excluded.uploads, updated = excluded.updated, "
     "visits = excluded.visits, counts = excluded.counts"
 )
+
+
+class Given(NamedTuple):
+    """What one agent has given, all of it."""
+
+    incarnations: int
+    uploads: int
+    slots: int
+    visits: Ints  # (S, N)
+    idle: Ints | None  # (S, N), see Shape.idle; None where no arm is always observed
 
 
 class Totals(NamedTuple):
@@ -276,6 +290,42 @@ class Ledger:
             self._database.run(sql, [value for row in part for value in row])
             start += size
 
+    # ------------------------------------------------------------------------------- one agent
+
+    def take_out(self, agent: str) -> Given:
+        """Delete all that an agent has given, in a transaction; what that was."""
+        self.write()
+        rows = self._database.rows(
+            "SELECT uploads, slots, visits FROM incarnations WHERE agent = ?", (agent,)
+        )
+        tally = self.tallies().get(agent) if self._shape.always else None
+        visits = np.zeros(self._visits_shape, np.int64)
+        for *_, data in rows:
+            visits += self._visits(data)
+        self._database.run(
+            "INSERT INTO gone (agent, incarnation) "
+            "SELECT agent, incarnation FROM incarnations WHERE agent = ?",
+            (agent,),
+        )
+        for table in ("uploads", "incarnations"):
+            self._database.run(f"DELETE FROM {table} WHERE agent = ?", (agent,))
+        self.forget()
+        return Given(
+            len(rows),
+            sum(row[0] for row in rows),
+            sum(row[1] for row in rows),
+            visits,
+            None if tally is None else tally.idle,
+        )
+
+    def is_gone(self, agent: str, incarnation: str) -> bool:
+        """Whether the counts of an incarnation were taken out."""
+        return bool(
+            self._database.rows(
+                "SELECT agent FROM gone WHERE agent = ? AND incarnation = ?", (agent, incarnation)
+            )
+        )
+
     # ----------------------------------------------------------------------------- all uploads
 
     def merged(self) -> Merged:
@@ -293,6 +343,21 @@ class Ledger:
     def by_lane(self, lanes: Mapping[str, int]) -> LaneCounts:
         """What the agent of each lane has counted; lanes: of all agents, by name."""
         return self._running(by_agent=True).by_lane(lanes)
+
+    def by_agent(self) -> dict[str, Ints]:
+        """What each agent has counted, (C, S, S, N) by name; nothing where that is too much.
+
+        It is read from the database: between two times that somebody asks, it need not be held.
+        """
+        agents = self.tallies().keys()
+        size = 8 * math.prod(self._counts_shape)
+        if len(agents) * size > self._limits.compared_bytes:
+            return {}
+        self.write()
+        found: dict[str, Ints] = {name: np.zeros(self._counts_shape, np.int64) for name in agents}
+        for agent, _, _, counts, *_ in self._incarnations():
+            found[agent] += self._counts(counts)
+        return found
 
     def _running(self, *, by_agent: bool = False) -> _RunningTotals:
         """The sums, remembered; counts by agent only once somebody has asked for them."""
