@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rmab.errors import ModelError, ProtocolError
 from rmab.federation.messages import RoundMessage, Shape, parse_round
+from rmab.federation.outliers import outlier_scores
 from rmab.federation.player import Player
 from rmab.federation.uploads import Record, check_growth, most_bytes, parse_upload
 from rmab.model.beliefs import NEVER
@@ -287,3 +288,24 @@ def test_steps_grow_by_one_a_slot():
     record = Record(1, 1, before.slots, fewer, before.visits)
     with pytest.raises(ProtocolError, match="at most one pair in each of 10 slots, got 19"):
         check_growth(record, after, SHAPE.plays, SHAPE.always)
+
+
+def test_agents_are_held_against_others_action_by_action():
+    """Who plays often and who does not give steps of two laws, and neither is unlike the other."""
+    shape = Shape(1, (2, 2), 8, always=(0,), controlled=(0, 1))
+    rng = np.random.default_rng(8)
+    passive, active = [[0.9, 0.1], [0.4, 0.6]], [[0.2, 0.8], [0.1, 0.9]]
+    counts = np.zeros((6, shape.kinds, 2, 2, 2), np.int64)
+    for agent, share in enumerate(np.linspace(0.1, 0.9, 6)):
+        for s in range(2):
+            played = rng.binomial(1000, share)
+            counts[agent, 0, s, :, 0] = rng.multinomial(played, active[s])
+            counts[agent, 1, s, :, 0] = rng.multinomial(1000 - played, passive[s])
+            counts[agent, :9, s, :, 1] = rng.multinomial(50, [0.5, 0.5], 9)
+    assert shape.exact_kinds == [2, 8]
+    assert (outlier_scores(counts, shape) < 4).all()
+    counts[2, 1, :, :, 0] = counts[2, 1, :, ::-1, 0]
+    scores = outlier_scores(counts, shape)
+    assert scores.argmax() == 2
+    assert scores[2] > 10
+    assert (np.delete(scores, 2) < 4).all()

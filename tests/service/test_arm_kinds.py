@@ -15,6 +15,7 @@ import rmab
 from rmab.cli import main
 from rmab.errors import FederationError, ModelError, UnavailableError
 from rmab.federation.config import Federation, KnownArm
+from rmab.federation.messages import Upload
 from rmab.federation.planner import Planner
 from rmab.federation.player import Player
 from rmab.federation.uploads import Merged
@@ -323,22 +324,28 @@ class Telling(Flat):
         return super().plan(merged, number, lane)
 
 
+def round_of_three(running: Served) -> list[Upload]:
+    """What agents one, two and three report in the first round; the second has begun."""
+    agents = [running.agent(name) for name in ("one", "two", "three")]
+    for agent in agents:
+        agent.fetch()
+    sent = []
+    for agent in agents:
+        while not agent.player.over:
+            agent.player.look([1])
+            agent.player.observe(agent.player.choose().tolist(), [1])
+        sent.append(agent.player.upload(1))
+        assert agent.send(sent[-1]).status_code == 201
+    assert agents[0].fetch(after=1, wait=30).round == 2
+    return sent
+
+
 @pytest.mark.parametrize("aggregation", ["sum", "none"])
 def test_a_plan_is_made_from_counts_by_their_agents_weights(tmp_path, aggregation):
     federation = ward(weights={"one": 0.5, "two": 4.0}, aggregation=aggregation)
     planner = Telling(federation)
     with served(tmp_path, federation, planner) as running:
-        agents = [running.agent(name) for name in ("one", "two", "three")]
-        for agent in agents:
-            agent.fetch()
-        sent = []
-        for agent in agents:
-            while not agent.player.over:
-                agent.player.look([1])
-                agent.player.observe(agent.player.choose().tolist(), [1])
-            sent.append(agent.player.upload(1))
-            assert agent.send(sent[-1]).status_code == 201
-        assert agents[0].fetch(after=1, wait=30).round == 2
+        sent = round_of_three(running)
     weights = (0.5, 4.0, 1.0) if aggregation == "sum" else (1.0, 0.0, 0.0)
     evidence = planner.given[planner.calls.index((2, 0))]
     expected = sum(w * upload.counts for w, upload in zip(weights, sent, strict=True))
@@ -354,6 +361,35 @@ def test_a_plan_is_made_from_counts_by_their_agents_weights(tmp_path, aggregatio
     assert opened.by_lane.weights is not None
     np.testing.assert_array_equal(opened.by_lane.weights, [0.5, 4.0, 1.0])
     np.testing.assert_array_equal(opened.merged.counts, sum(upload.counts for upload in sent))
+
+
+def test_a_cap_holds_whatever_an_agent_weighs(tmp_path):
+    federation = ward(weights={"one": 8.0, "two": 0.5}, cap=2.0)
+    planner = Telling(federation)
+    with served(tmp_path, federation, planner) as running:
+        round_of_three(running)
+    # The median agent is the third, of weight 1: the first counts twice as much, not eight times.
+    assert planner.given[-1].agents == 2.0 + 0.5 + 1.0
+
+
+def test_what_is_taken_out_does_not_change_what_a_round_paid(tmp_path):
+    """An arm that is always observed pays when it is left alone, also to who is forgotten."""
+    federation = ward()
+    with served(tmp_path, federation, FirstAlone(federation)) as running:
+        agent = running.agent("one")
+        agent.fetch()
+        while not agent.player.over:
+            agent.player.look([0])
+            agent.player.observe([0], [1])
+        assert agent.send(agent.player.upload(1)).status_code == 201
+        assert agent.fetch(after=1, wait=30).round == 2
+        with closing(open_store(running.database, federation, create=False)) as store:
+            (paid,) = store.rewards(10)
+            done = store.erase("one", 0.0)
+    slots = agent.player.slots
+    assert paid.reward == pytest.approx((0.4 * slots + 0.2 * (slots - 1)) / slots)
+    assert done is not None
+    assert done.paid == pytest.approx(0.4 * slots + 0.2 * (slots - 1))
 
 
 def test_without_weights_counts_of_agents_are_not_kept_apart(tmp_path):
