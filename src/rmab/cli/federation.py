@@ -37,11 +37,14 @@ a federation file:
   reward = [0.0, 0.5, 1.0]
   (one [[arm]] table for each arm; the dynamics are learnt)
 
+further keys of an arm: observed = "always" (default "when_played"), action_dependent = true (it
+  moves in another way when played), reward_passive = [...] (of a slot without a play)
+
 further keys, above the arms: slot_seconds (the shortest slot; no agent can claim more slots than
   time allows), cap (no agent weighs more than so many times the median one), seed, draws
   ("shared" or "per-agent"), reference (a reward to compare with on the page), live_seconds (since
   an agent was heard of, up to which it is shown as live; default: two deadlines), horizon
-  (fed1-ucb), [options] of the policy
+  (fed1-ucb), [options] of the policy, [weights] of agents by name
 """
 
 

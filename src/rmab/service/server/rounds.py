@@ -99,6 +99,7 @@ class Rounds:
         self._log = log
         self._metrics = metrics
         self._rewards = federation.rewards
+        self._idle_rewards = federation.idle_rewards
         self._tasks = Tasks()
         self.jobs = Jobs()
         self.planning = RoundPlanning(
@@ -449,8 +450,9 @@ class Rounds:
 
     def _counted(self, store: Store) -> tuple[Counted, Totals, Erased]:
         """A job: all that the next plan is made from, as of one moment."""
-        summed = self.federation.shares.running and self.federation.cap is None
-        by_lane = None if summed else store.counts_by_lane()
+        federation = self.federation
+        alike = not federation.weights and federation.cap is None
+        by_lane = None if federation.shares.running and alike else store.counts_by_lane()
         return Counted(store.merged(), by_lane), store.totals(), store.erased()
 
     async def _draft(self, number: int, limit: int, counted: Counted) -> tuple[OpenRound, Plan]:
@@ -473,11 +475,13 @@ class Rounds:
     def _mean_reward(
         self, now: Merged, before: Merged, slots: int, taken_out: float
     ) -> float | None:
-        """Of a slot, by the visits since; None without slots. taken_out: what visits paid that are
-        before, but no longer now."""
+        """Of a slot, by the plays since and by what arms that are always observed paid without
+        one; None without slots. taken_out: what those paid that are before, but no longer now."""
         if slots < 1:
             return None
-        return (float(((now.visits - before.visits) * self._rewards).sum()) + taken_out) / slots
+        idle = self.federation.shape.idle(now.counts - before.counts)
+        paid = (now.visits - before.visits) * self._rewards + idle * self._idle_rewards
+        return (float(paid.sum()) + taken_out) / slots
 
 
 def _resumed(store: Store) -> tuple[OpenRound | None, set[str], Mapping[str, int], int]:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import StorageError
-from rmab.federation.config import Federation
+from rmab.federation.config import Federation, KnownArm
 from rmab.federation.messages import plan_table
 from rmab.policies.plans import Plan
 from rmab.service.server.outliers import Outliers, Scores
@@ -140,6 +140,7 @@ class Status:
             {
                 "states": arm.states,
                 "reward": list(arm.reward),
+                **_kind_table(arm),
                 "estimate": estimate,
                 "index": index,
                 "plays": int(plays[n]),
@@ -209,13 +210,29 @@ def _round_table(row: RoundRow, reports: int) -> Table:
     }
 
 
+def _kind_table(arm: KnownArm) -> Table:
+    """What is to be told of an arm that is not as most are."""
+    told: Table = {}
+    if arm.pays_when_idle:
+        told["reward_passive"] = list(arm.reward_passive)
+    if arm.kind.fully_observed:
+        told["observed"] = arm.observed
+    if arm.action_dependent:
+        told["action_dependent"] = True
+    return told
+
+
 def _indices(plan: Plan, federation: Federation) -> list[Table | None]:
     """The index of every arm by state and age, where the plan is a table of them."""
     table = plan_table(plan)
     if table["kind"] != "index":
         return [None] * len(federation.arms)
     J = table["max_age"]
-    return [
-        {"never": row[0], "by_state": [row[1 + s * J : 1 + (s + 1) * J] for s in range(arm.states)]}
-        for arm, row in zip(federation.arms, table["index"], strict=True)
-    ]
+
+    def by_state(arm: KnownArm, row: Sequence[float]) -> Table:
+        always = arm.kind.fully_observed
+        ages = 1 if always else J
+        lines = [row[1 + s * J : 1 + s * J + ages] for s in range(arm.states)]
+        return {"never": None if always else row[0], "by_state": lines}
+
+    return [by_state(arm, row) for arm, row in zip(federation.arms, table["index"], strict=True)]

@@ -33,6 +33,7 @@ import json
 import math
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from starlette.requests import ClientDisconnect
@@ -81,11 +82,12 @@ def receive(
     *,
     slot_seconds: float = 0.0,
     wait: float = 0.0,
+    always: Sequence[int] = (),
 ) -> Status:
     """Accept an upload or know it again; ProtocolError if it is refused, with nothing written.
 
     slot_seconds: of the shortest slot, 0 for no limit; wait: seconds until the agent may begin
-    another incarnation.
+    another incarnation; always: the arms that are observed in every slot.
     """
     credential = authenticate(store, key_id, secret_hash, "agent")
     agent = credential.name
@@ -118,7 +120,7 @@ def receive(
             f"round must be the open one, {current_round}, got {upload.round}",
             round=current_round,
         )
-    check_growth(before, upload, plays)
+    check_growth(before, upload, plays, always)
     if slot_seconds:
         slots = store.slots_of(agent) + upload.slots - (before.slots if before else 0)
         check_pace(slots, now - credential.since, slot_seconds)
@@ -267,6 +269,7 @@ class Uploads:
                 now,
                 slot_seconds=federation.slot_seconds,
                 wait=wait,
+                always=self._shape.always,
             )
             return status, begins
 

@@ -224,6 +224,8 @@ class Store:
         self._shape = federation.shape
         self._folding = Folding(database, self._ledger, limits)
         self._rewards = federation.rewards
+        self._idle_rewards = federation.idle_rewards
+        self._weights = federation.weights
         self._cap = federation.cap
         self._claimed = False
         self._claims = ""
@@ -340,7 +342,7 @@ class Store:
             if tally is not None:
                 seen = max(tally.last_upload, seen or 0.0)
                 fetched = max(tally.last_round, fetched or 0)
-                reward = float((tally.visits * self._rewards).sum()) / max(1, tally.slots)
+                reward = self._paid(tally.visits, tally.idle) / max(1, tally.slots)
             uploads, slots = (tally.uploads, tally.slots) if tally else (0, 0)
             rows.append(
                 AgentRow(
@@ -359,6 +361,11 @@ class Store:
                 )
             )
         return rows
+
+    def _paid(self, visits: Ints, idle: Ints | None) -> float:
+        """What plays paid, and slots without one of arms that are always observed."""
+        paid = (visits * self._rewards).sum()
+        return float(paid if idle is None else paid + (idle * self._idle_rewards).sum())
 
     def sighted(self, sightings: Iterable[Sighting]) -> None:
         """Keep when agents were seen other than by uploads, and what was refused of them."""
@@ -379,7 +386,7 @@ class Store:
             ):
                 return None
             given = self._ledger.take_out(name)
-            paid = float((given.visits * self._rewards).sum())
+            paid = self._paid(given.visits, given.idle)
             done = Erasure(0, name, now, self.open_number(), *given[:3], paid)
             if given.incarnations:
                 done = done._replace(number=self.last_erasure() + 1)
@@ -463,15 +470,23 @@ class Store:
         """What the agent of each lane has counted, as of the same moment as `merged` in the same
         transaction; what revoked ones gave stays."""
         with self._atomic():
-            rows = self.database.rows("SELECT name, lane FROM agents WHERE role = 'agent'")
-            return self._weighed(self._ledger.by_lane(dict(rows)))
+            return self._weighed(self._ledger.by_lane(self._lanes()))
+
+    def _lanes(self) -> dict[str, int]:
+        """Of all agents, by name."""
+        return dict(self.database.rows("SELECT name, lane FROM agents WHERE role = 'agent'"))
 
     def _weighed(self, by_lane: LaneCounts) -> LaneCounts:
-        """With the weights that the federation's cap leaves its agents."""
-        if self._cap is None:
+        """With the weights that the federation gives its agents, as far as its cap leaves them."""
+        if not self._weights and self._cap is None:
             return by_lane
         weights = np.ones(len(by_lane.counts))
-        return by_lane._replace(weights=capped(weights, self._sizes(by_lane.counts), self._cap))
+        for name, lane in self._lanes().items():
+            if lane < len(weights):
+                weights[lane] = self._weights.get(name, 1.0)
+        if self._cap is not None:
+            weights = capped(weights, self._sizes(by_lane.counts), self._cap)
+        return by_lane._replace(weights=weights)
 
     def _sizes(self, counts: Ints) -> Ints:
         """How many pairs (L,) there are in counts (L, C, S, S, N) whose distance is known: those

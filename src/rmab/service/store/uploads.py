@@ -59,6 +59,7 @@ class Given(NamedTuple):
     uploads: int
     slots: int
     visits: Ints  # (S, N)
+    idle: Ints | None  # (S, N), see Shape.idle; None where no arm is always observed
 
 
 class Totals(NamedTuple):
@@ -101,6 +102,7 @@ class Tally:
     counts: Ints | None  # (C, S, S, N)
     last_upload: float
     last_round: int
+    idle: Ints | None = None  # (S, N), see Shape.idle; None where no arm is always observed
 
 
 class _RunningTotals:
@@ -110,9 +112,15 @@ class _RunningTotals:
     """
 
     def __init__(
-        self, counts_shape: tuple[int, ...], visits_shape: tuple[int, ...], *, by_agent: bool
+        self,
+        counts_shape: tuple[int, ...],
+        visits_shape: tuple[int, ...],
+        shape: Shape,
+        *,
+        by_agent: bool,
     ) -> None:
         self.by_agent = by_agent
+        self._shape = shape
         self._counts: Ints = np.zeros(counts_shape, np.int64)  # (C, S, S, N)
         self._visits: Ints = np.zeros(visits_shape, np.int64)  # (S, N)
         self.tallies: dict[str, Tally] = {}
@@ -132,15 +140,18 @@ class _RunningTotals:
         self._counts += counts
         self._visits += visits
         tally = self.tallies.get(agent)
+        idle = self._shape.idle(counts) if self._shape.always else None
         if tally is None:
             of_agent = counts.copy() if self.by_agent else None
-            self.tallies[agent] = Tally(uploads, slots, visits.copy(), of_agent, at, round)
+            self.tallies[agent] = Tally(uploads, slots, visits.copy(), of_agent, at, round, idle)
             return
         tally.uploads += uploads
         tally.slots += slots
         tally.visits += visits
         if tally.counts is not None:
             tally.counts += counts
+        if tally.idle is not None and idle is not None:
+            tally.idle += idle
         tally.last_upload = max(tally.last_upload, at)
         tally.last_round = max(tally.last_round, round)
 
@@ -173,6 +184,7 @@ class Ledger:
         S = max(shape.states)
         self._database = database
         self._limits = limits
+        self._shape = shape
         self._counts_shape = (shape.kinds, S, S, shape.n_arms)
         self._visits_shape = (S, shape.n_arms)
         size = 8 * (shape.kinds * S + 1) * S * shape.n_arms
@@ -297,6 +309,7 @@ class Ledger:
             "SELECT incarnations, uploads, slots, visits FROM folded WHERE agent = ?",
             (agent, agent),
         )
+        tally = self.tallies().get(agent) if self._shape.always else None
         visits = np.zeros(self._visits_shape, np.int64)
         for *_, data in rows:
             visits += self._visits(data)
@@ -317,7 +330,8 @@ class Ledger:
         )
         self.forget()
         incarnations, uploads, slots = (sum(row[column] for row in rows) for column in range(3))
-        return Given(incarnations, uploads, slots, visits)
+        idle = None if tally is None else tally.idle
+        return Given(incarnations, uploads, slots, visits, idle)
 
     def is_gone(self, agent: str, incarnation: str) -> bool:
         """Whether the counts of an incarnation were taken out."""
@@ -365,7 +379,9 @@ class Ledger:
         if self._totals is not None and self._totals.by_agent >= by_agent:
             return self._totals
         self.write()
-        totals = _RunningTotals(self._counts_shape, self._visits_shape, by_agent=by_agent)
+        totals = _RunningTotals(
+            self._counts_shape, self._visits_shape, self._shape, by_agent=by_agent
+        )
         for agent, uploads, slots, counts, visits, at, round_ in self._all_given():
             totals.add(
                 agent,
