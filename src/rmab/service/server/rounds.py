@@ -272,8 +272,10 @@ class Rounds:
         """Drop what can no longer matter, again and again."""
         while True:
             await asyncio.sleep(self.limits.tidy_seconds)
-            with contextlib.suppress(StorageError):
+            try:
                 await self._tidy()
+            except Exception as error:  # nothing depends on it but the database's size
+                self._log_trouble("rows not dropped, trying again", error, self.limits.tidy_seconds)
 
     async def _tidy(self) -> None:
         now, few = self.clock(), self.limits.tidy_agents
