@@ -269,9 +269,11 @@ class Rounds:
             raise ProtocolError(503, "unready", "the first round is being planned; try again")
 
     async def _keep_tidy(self) -> None:
-        """Drop what can no longer matter, again and again."""
+        """Drop what can no longer matter, soon after the start and then again and again."""
+        pause = min(self.limits.first_tidy_seconds, self.limits.tidy_seconds)
         while True:
-            await asyncio.sleep(self.limits.tidy_seconds)
+            await asyncio.sleep(pause)
+            pause = self.limits.tidy_seconds
             try:
                 await self._tidy()
             except Exception as error:  # nothing depends on it but the database's size
