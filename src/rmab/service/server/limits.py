@@ -64,7 +64,9 @@ class ServerLimits:
     greeting_seconds: float = 0.2
     # After a restart, before the planner is loaded.
     prepare_seconds: float = 2.0
-    # Between two times that the database drops what can no longer matter, agents by agents.
+    # Until the database first drops what can no longer matter, and between two times that it does,
+    # so many agents in one go.
+    first_tidy_seconds: float = 10.0
     tidy_seconds: float = 300.0
     tidy_agents: int = 8
     # Between attempts to open or close a round: at first, and at most.

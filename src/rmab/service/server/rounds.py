@@ -280,11 +280,15 @@ class Rounds:
             raise ProtocolError(503, "unready", "the first round is being planned; try again")
 
     async def _keep_tidy(self) -> None:
-        """Drop what can no longer matter, again and again."""
+        """Drop what can no longer matter, soon after the start and then again and again."""
+        pause = min(self.limits.first_tidy_seconds, self.limits.tidy_seconds)
         while True:
-            await asyncio.sleep(self.limits.tidy_seconds)
-            with contextlib.suppress(StorageError):
+            await asyncio.sleep(pause)
+            pause = self.limits.tidy_seconds
+            try:
                 await self._tidy()
+            except Exception as error:  # nothing depends on it but the database's size
+                self._log_trouble("rows not dropped, trying again", error, self.limits.tidy_seconds)
 
     async def _tidy(self) -> None:
         now, few = self.clock(), self.limits.tidy_agents
