@@ -187,7 +187,7 @@ class Server:
         finally:
             self._socket.close()
             await rounds.stop(patient=patient)
-            if rounds.number:
+            if self._http is not None:
                 self.log("info", "stopped", round=rounds.number)
 
     async def _greet(

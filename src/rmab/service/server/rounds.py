@@ -175,6 +175,9 @@ class Rounds:
         store = await self.planning.in_thread(self._open_store)
         self.jobs.start(store, self._metrics.commit_jobs.observe)
         found, awaited, reports, self._slots_before = await self.jobs.run(_resumed)
+        estimates = await self.jobs.run(lambda store: store.estimates())
+        if estimates is not None:
+            self.planning.resume_estimates(estimates)
         await self.audit()
         # Often enough for whoever reads the database to know who is live.
         often = max(0.5, self.federation.heard_seconds / 4)

@@ -26,7 +26,15 @@ from rmab.service.store.credentials import Credential, Credentials, Sighting
 from rmab.service.store.database import Database, Value, connect
 from rmab.service.store.folding import Ended, Folding
 from rmab.service.store.limits import StoreLimits
-from rmab.service.store.schema import check_owner, count_up, counter, prepare, version_of
+from rmab.service.store.schema import (
+    check_owner,
+    count_up,
+    counter,
+    keep,
+    kept,
+    prepare,
+    version_of,
+)
 from rmab.service.store.uploads import LaneCounts, Ledger, Totals
 
 __all__ = [
@@ -43,7 +51,8 @@ __all__ = [
     "open_store",
 ]
 
-_DROPPED = "slots of dropped rounds"  # a counter
+_DROPPED = "slots of dropped rounds"  # a counter in `meta`
+_ESTIMATES = "estimates"  # a text there
 
 
 Ints = npt.NDArray[np.int64]
@@ -582,6 +591,15 @@ class Store:
             (limit,),
         )
         return [RoundRow(*row) for row in found]
+
+    def keep_estimates(self, text: str) -> None:
+        """Keep what is known of the arms, as JSON, in place of what was kept before."""
+        with self._atomic():
+            keep(self.database, _ESTIMATES, text)
+
+    def estimates(self) -> str | None:
+        """What `keep_estimates` was given last."""
+        return kept(self.database, _ESTIMATES)
 
     def drop_rounds(self) -> None:
         """Drop rounds that were closed long ago; their slots stay counted."""
