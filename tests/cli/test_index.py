@@ -176,7 +176,7 @@ def test_index_where_the_start_decides(call, study):
     assert verdict.startswith("arm 2: undecided: depends on the starting class")
     worthless = toml(arm={"p01": "0", "p11": "1", "reward": "0"})
     assert call("index", study(worthless), "--json").json["arms"][1]["indexable"] is True
-    apart = {"passive": "[[1, 0], [0, 1]]", "active": "[[1, 0], [0, 1]]", "observed": '"always"'}
+    apart = {"passive": "[[1, 0], [1, 0]]", "active": "[[1, 0], [0, 1]]", "observed": '"always"'}
     arm = call("index", study(toml(general=apart)), "--json").json["arms"][1]
     assert arm["indexable"] is None
     assert arm["reason"].startswith("depends on the starting class")

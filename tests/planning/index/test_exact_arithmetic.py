@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rmab.model.arms import Arm
-from rmab.planning.index.indices import whittle_indices
+from rmab.planning.index.indices import gittins_indices, whittle_indices
 from rmab.planning.index.rational import RationalProblem, follow_exactly
 from tests.oracles.exact_line import exact_arm, solve
 from tests.planning.index.families import FAMILIES, Given, drawn
@@ -127,3 +127,30 @@ def test_arms_too_large_for_exact_arithmetic_are_followed_in_floating_point():
         found = whittle_indices(seen(P, Q, *paid))
         assert found.indexable is not None
         assert np.isfinite(found.index).all()
+
+
+@pytest.mark.parametrize("discount", [None, 0.99, 0.999999])
+def test_large_rested_arms_have_their_gittins_indices(discount):
+    """Two methods that share nothing; what one leaves open is no True."""
+    rng = np.random.default_rng(2)
+    for alpha in (1.0, 0.1, 0.03):
+        active = np.maximum(rng.dirichlet(np.full(40, alpha), 40), 1e-7)
+        paid = rng.random(40).round(1)
+        arm = seen(np.eye(40), active / active.sum(1, keepdims=True), np.zeros(40), paid)
+        found = whittle_indices(arm, discount)
+        right = (
+            gittins_indices(arm, None).index if discount is None else gittins_indices(arm, discount)
+        )
+        assert found.indexable is not False
+        if found.indexable:
+            assert found.index == pytest.approx(right, abs=1e-8)
+
+
+@pytest.mark.parametrize("e", [1e-6, 1e-9, 1e-12, 1e-14])
+def test_a_large_arm_that_hardly_moves_is_right_or_undecided(e):
+    S = 40
+    around = (1 - e) * np.eye(S) + e * np.roll(np.eye(S), 1, axis=1)
+    found = whittle_indices(seen(around, np.full((S, S), 1 / S), np.zeros(S), np.linspace(0, 1, S)))
+    assert found.indexable is (True if e == 1e-6 else None)
+    if found.indexable:
+        assert found.index[[0, -1]] == pytest.approx([0.5, 1], abs=1e-4)

@@ -138,7 +138,7 @@ NAMED = {
     "periodic and one class only when passive": (seen(CYCLE, SWAP, [0, 0, 0], [1, 2, 4]), True),
     "multichain when played": (seen(CYCLE, np.eye(3), [0, 0, 0], [1, 2, 4]), True),
     "multichain when passive": (seen(np.eye(3), CYCLE, [0, 0, 0], [1, 2, 4]), True),
-    "multichain": (seen(HALVES, HALVES, [0, 0, 0], [1, 2, 5]), None),
+    "multichain, moves alike": (seen(HALVES, HALVES, [0, 0, 0], [1, 2, 5]), True),
     "absorbing": (
         seen([[0.5, 0.5, 0], [0, 0.5, 0.5], [0, 0, 1]], np.eye(3)[[1, 2, 2]], [0] * 3, [3, 2, 1]),
         True,

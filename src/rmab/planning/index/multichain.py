@@ -91,10 +91,14 @@ def _first_nonzero(values: FloatArray) -> FloatArray:
 def _without_noise(
     term: FloatArray, source: FloatArray, condition: float
 ) -> tuple[FloatArray, BoolArray]:
-    """A term with rounding set to 0, and the states, (S,), where it is hardly more than that."""
-    size = 1 + np.abs(source).max(0)
-    kept = np.where(np.abs(term) > _EPSILON * condition * size, term, 0)
-    faint = (kept != 0).any(1) & (np.abs(kept) <= _FAINT_SHARE * size).all(1)
+    """A term with rounding set to 0, and the states, (S,), where it is hardly more than that.
+
+    source: (S, 2), the solution of a system that the term was made of; condition: what rounding
+    may have grown by in it. What else is in the term is of size 1.
+    """
+    size = np.abs(source).max(0)
+    kept = np.where(np.abs(term) > _EPSILON * (1 + condition * size), term, 0)
+    faint = (kept != 0).any(1) & (np.abs(kept) <= _FAINT_SHARE * (1 + size)).all(1)
     return kept, faint
 
 
