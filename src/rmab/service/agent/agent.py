@@ -431,8 +431,8 @@ def _readings(
     sizes: the number of states of each arm. People count arms from 1.
     """
     try:
-        given = states.tolist() if isinstance(states, np.ndarray) else list(states)
-    except TypeError:
+        given = list(states.tolist() if isinstance(states, np.ndarray) else states)
+    except Exception:  # it is none, or is read only now, and cannot be
         return [], f"states must be a list, one for each of {len(arms)} arms, got {shown(states)}"
     if len(given) != len(arms):
         return [], f"there must be one state for each of {len(arms)} arms, got {shown(given)}"

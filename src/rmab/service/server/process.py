@@ -27,7 +27,7 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from rmab.errors import FederationError, RmabError, UnavailableError, is_lasting
+from rmab.errors import FederationError, RmabError, StorageError, UnavailableError, is_lasting
 from rmab.federation.config import Federation, load_federation
 from rmab.service.server.certificate import CertificateWatch
 from rmab.service.server.connections import Connection, Secured, Watch
@@ -100,6 +100,7 @@ class Server:
         self._starting: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = threading.Event()
+        self._failure: StorageError | None = None
 
     def close(self) -> None:
         """Give the address back without having run."""
@@ -108,6 +109,7 @@ class Server:
     async def run(self, ready: Callable[[], None] = lambda: None, *, patient: bool = True) -> None:
         """Serve until `stop`; `ready` is called once requests are answered.
 
+        StorageError where the database was lost to another process.
         patient: wait for the planner's thread at the end, should it be at work.
         """
         self._loop = asyncio.get_running_loop()
@@ -119,6 +121,7 @@ class Server:
             log=self.log,
             metrics=self.metrics,
             limits=limits,
+            lost=self._give_up,
         )
         quieten(self.log)
         if self.settings.tls_cert is not None:
@@ -176,6 +179,14 @@ class Server:
             await rounds.stop(patient=patient)
             if rounds.number:
                 self.log("info", "stopped", round=rounds.number)
+        if self._failure is not None:
+            raise self._failure
+
+    def _give_up(self, error: StorageError) -> None:
+        """End, for whoever supervises this process to start another."""
+        if self._failure is None:
+            self._failure = error
+            self._end()
 
     def stop(self) -> None:
         """End `run`, from any thread; a second time at once, without waiting for what is open."""
