@@ -167,6 +167,7 @@ class Rounds:
             ),
         )
         self._log("info", "round open", round=found.number, limit=found.limit)
+        await self._check_weights()
         await self.audit()
         # Often enough for whoever reads the database to know who is live.
         often = max(0.5, self.federation.heard_seconds / 4)
@@ -248,6 +249,14 @@ class Rounds:
         """Its credential is valid no more; nobody waits for who had it."""
         self.leave(name)
         self.changes += 1
+
+    async def _check_weights(self) -> None:
+        """Warn of weights that nobody has: a name may be misspelt, or be enrolled yet."""
+        rows = await self.jobs.run(lambda store: store.agents())
+        names = {row.name for row in rows if row.role == "agent"}
+        strangers = sorted(self.federation.weights.keys() - names)
+        if strangers:
+            self._log("warning", "weights of agents that are not enrolled", agents=strangers)
 
     async def audit(self) -> None:
         """Log what was taken out of the counts, here or by another process."""

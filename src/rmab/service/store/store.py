@@ -61,6 +61,7 @@ class AgentRow(NamedTuple):
     slots: int
     reward: float | None  # mean per slot, as its visits paid
     forgotten: float | None  # when its counts were last taken out
+    weight: float | None = None  # of its counts in the sum, where the federation gives weights
 
     def is_live(self, now: float, seconds: float) -> bool:
         """Whether it is an agent that was heard of within so many seconds, and not revoked."""
@@ -70,6 +71,7 @@ class AgentRow(NamedTuple):
 
     def to_table(self) -> dict[str, Any]:
         """As JSON has it."""
+        weight = {} if self.weight is None else {"weight": self.weight}
         return {
             "name": self.name,
             "lane": self.lane if self.role == "agent" else None,
@@ -83,6 +85,7 @@ class AgentRow(NamedTuple):
             "slots": self.slots,
             "reward": self.reward,
             "forgotten": self.forgotten,
+            **weight,
         }
 
 
@@ -354,6 +357,7 @@ class Store:
                     slots,
                     reward,
                     forgotten,
+                    self._weights.get(name, 1.0) if self._weights and role == "agent" else None,
                 )
             )
         return rows
