@@ -18,7 +18,7 @@ COMPILE := pip compile --no-config --quiet --universal --python-version 3.11 \
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce check test test-slow bench format lock clean crash load liar
+.PHONY: help setup reproduce check test test-slow bench format lock clean crash load liar year
 
 help:  ## Show this list
 	@echo "usage: make TARGET [ARGS='options for the command'] [PYTHON=python3.11]"
@@ -89,3 +89,6 @@ liar: setup  ## Measure what one agent that lies costs, with and without the ser
 
 load: setup  ## Measure uploads a second, overload and a thousand agents at once
 	$(BIN)/python -m benchmarks.load $(ARGS)
+
+year: setup  ## Measure how large the database of 1,000 agents is over a year
+	$(BIN)/python -m benchmarks.year $(ARGS)

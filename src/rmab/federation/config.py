@@ -27,9 +27,10 @@ A TOML file says it:
     [weights]                   # of agents' counts in the sum, by name; 1 where none is given
     radio-1 = 2.0
 
-Further keys: `horizon`, the slots that fed1-ucb's phases are made for, `reference`, a reward to
-compare with on the page, and `live_seconds`, how long after it was last heard of an agent is shown
-as live (two deadlines).
+Further keys: `horizon`, the slots that fed1-ucb's phases are made for; `reference`, a reward to
+compare with on the page; `live_seconds`, how long after it was last heard of an agent is shown as
+live (two deadlines); and how much one agent may send: `uploads_per_second` and
+`incarnations_per_hour`, 0 for no limit.
 """
 
 from __future__ import annotations
@@ -121,6 +122,8 @@ class Federation:
     horizon: int = 10**6
     reference: float | None = None
     live_seconds: float | None = None
+    uploads_per_second: float = 20.0
+    incarnations_per_hour: float = 60.0
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -152,6 +155,12 @@ class Federation:
             raise FederationError(
                 f"cap must be a number from 1 to {_LARGEST_CAP:g}, got {shown(self.cap)}"
             )
+        for key in ("uploads_per_second", "incarnations_per_hour"):
+            rate = getattr(self, key)
+            if not is_number(rate) or not (rate == 0 or 1e-6 <= rate <= 1e6):
+                raise FederationError(
+                    f"{key} must be 0 for no limit, or from 1e-6 to 1e6, got {shown(rate)}"
+                )
         seconds = self.live_seconds
         if seconds is not None and not (is_number(seconds) and 0 < seconds <= _MAX_LIVE_SECONDS):
             raise FederationError(

@@ -3,7 +3,8 @@
 import pytest
 
 from rmab.service.admin import Admin, DatabaseAdmin, HttpAdmin
-from tests.service.support.serving import ByHand, Served, served, spectrum, until
+from rmab.service.agent.agent import Agent
+from tests.service.support.serving import PATIENCE, ByHand, Served, served, spectrum, until
 
 
 def played(live: Served, names: str, rounds: int = 2) -> dict[str, ByHand]:
@@ -123,3 +124,23 @@ def test_only_an_admin_forgets_and_only_agents(live):
         "uploads": 0,
         "slots": 0,
     }
+
+
+def test_an_agent_that_is_forgotten_begins_anew(live, tmp_path, admin_of):
+    """A real one, that knows nothing of it until it uploads."""
+    token = live.enroll("radio")
+    with Agent(live.url, token=token, file=tmp_path / "radio.db", patience=PATIENCE) as agent:
+        for _ in range(8):
+            agent.observe([1] * len(agent.choose()))
+        assert agent.flush(PATIENCE)
+        with admin_of(live) as admin:
+            assert admin.forget("radio")["slots"] == 8
+
+        def heard() -> bool:
+            agent.observe([0] * len(agent.choose()))
+            agent.flush(0.05)
+            with DatabaseAdmin(live.federation, live.database) as admin:
+                (row,) = [row for row in admin.agents() if row["name"] == "radio"]
+            return bool(row["slots"] > 0 and row["reward"] == 0.0)  # what it saw before had paid
+
+        until(heard)

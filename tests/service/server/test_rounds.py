@@ -1,6 +1,8 @@
 """A server that restarts, has faults or has too much to do: rounds go on, nobody is in the way."""
 
+import asyncio
 import json
+import secrets
 import sqlite3
 import threading
 import time
@@ -14,11 +16,13 @@ from benchmarks.liar import lie
 
 from rmab.cli import main
 from rmab.federation.config import load_federation
+from rmab.federation.messages import Upload
 from rmab.policies.plans import IndexPlan
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.status import Status
 from rmab.service.store.database import SqliteDatabase
+from rmab.service.store.limits import StoreLimits
 from tests.service.support.processes import SPECTRUM
 from tests.service.support.serving import PATIENCE, ByHand, Flat, Planned, served, spectrum, until
 
@@ -190,6 +194,41 @@ def test_nothing_is_left_when_it_ends(tmp_path):
             until(lambda: live.server.rounds.polls.count == 1)
         assert asked.result(PATIENCE).status_code == 204
     until(lambda: threading.active_count() <= before)  # others may have ended
+
+
+def test_a_server_drops_what_can_no_longer_matter(tmp_path, database_url):
+    store = StoreLimits(ended_seconds=0.0, told_apart_seconds=0.0, repeat_seconds=0.0)
+    limits = ServerLimits(tidy_seconds=0.02, tidy_agents=1, store=store)
+    with served(tmp_path, spectrum(), database=database_url, limits=limits) as live:
+        agents = [live.agent(name) for name in "ab"]
+        first: dict[str, Upload] = {}
+        for number in range(1, 7):
+            for agent in agents:
+                agent.incarnation, agent.player, agent.sequence = secrets.token_hex(16), None, 0
+                assert agent.fetch(after=number - 1, wait=10).round == number
+            for agent in agents:
+                upload = agent.play()
+                first.setdefault(agent.name, upload)
+                assert agent.send(upload).status_code == 201
+
+        loop = live.server._loop
+        assert loop is not None
+
+        def rows(table):
+            job = f"SELECT COUNT(*) FROM {table}"
+            done = live.server.rounds.jobs.run(lambda store: store.database.rows(job)[0][0])
+            return asyncio.run_coroutine_threadsafe(done, loop).result(PATIENCE)
+
+        until(lambda: rows("incarnations") <= 6 and rows("ended") <= 6)
+        assert rows("folded") == 2
+        status = live.client().get("/v1/status").json()
+        assert status["uploads"] == 12
+        for agent in agents:
+            answer = agent.send(first[agent.name])
+            assert (answer.status_code, answer.json()["error"]) == (409, "ended")
+    with served(tmp_path, spectrum(), database=database_url) as again:
+        after = again.client().get("/v1/status").json()
+        assert (after["uploads"], after["slots"]) == (12, status["slots"])
 
 
 # ------------------------------------------------------------------------------------------- faults

@@ -13,6 +13,8 @@ from rmab.service.store.store import Store, open_store
 from tests.service.support.counting import Counting
 from tests.service.support.storing import enrolled, given, refused, some_round
 
+DAY = 86_400.0
+
 
 def counted(store: Store) -> tuple[Any, ...]:
     """All that plans are made from, as plain values."""
@@ -73,6 +75,31 @@ def test_forgotten_counts_do_not_come_back_but_new_ones_may(opened, federation):
     np.testing.assert_array_equal(opened.merged().counts, new.counts)
     # Another agent's incarnation of the same name is another one.
     assert given(opened, enrolled(opened, "bob"), first) == "new"
+
+
+def test_incarnations_that_have_ended_are_forgotten_too(opened, federation, tmp_path):
+    """Their counts are in a sum, their names and digests elsewhere."""
+    token = enrolled(opened)
+    old, new = (Counting(federation.shape, name) for name in ("old", "new"))
+    opened.open_round(some_round(1, federation))
+    last = old.upload(1, round=1)
+    given(opened, token, last, round=1, now=10.0)
+    opened.close_round(1, 11.0, "all", 1, 3, 0.5)
+    opened.open_round(some_round(9, federation))
+    given(opened, token, new.upload(1, round=9), round=9, now=10.0 + 2 * DAY)
+    assert opened.tidy(["alice"], 10.0 + 2 * DAY) == []
+    assert given(opened, token, last, round=9) == "repeat"
+    assert len(opened.database.rows("SELECT agent FROM folded")) == 1
+    erasure = opened.erase("alice", 10.0 + 3 * DAY)
+    assert (erasure.incarnations, erasure.uploads, erasure.slots) == (2, 2, 6)
+    assert opened.totals() == (0, 0)
+    merged = opened.merged()
+    assert (merged.agents, int(merged.counts.sum())) == (0, 0)
+    assert opened.counts_by_agent() == {}
+    for table in ("ended", "incarnations", "uploads"):
+        assert opened.database.rows(f"SELECT agent FROM {table}") == []
+    for upload in (last, old.upload(2, round=9), new.upload(2, round=9)):
+        assert refused(opened, token, upload, round=9).code == "forgotten"
 
 
 def test_another_process_takes_counts_out_under_a_server(opened, database_url, federation):

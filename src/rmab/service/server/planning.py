@@ -4,13 +4,15 @@ Round r + 1's plan is a function of the seed, the counts that there were when r 
 the lane. The federation's aggregation (`rmab.federation.aggregation`) gives the evidence
 of a lane's learner: the sum of all counts, or what it makes of the counts of each agent.
 
-Plans are made one after another in a separate thread; JAX is not loaded until the first one is
-made. A round's message is the same for all agents of a lane but for the name in it. Where lanes
-have different plans, the one of a lane is made when its agent first asks, and kept.
+Plans are made one after another in a separate thread, which loads JAX and has it compile what it
+needs, or find that compiled (`rmab.compilation`). A round's message is the same for all agents of a
+lane but for the name in it. Where lanes have different plans, the one of a lane is made when its
+agent first asks, and kept.
 
 Estimates of the arms are for people. From observations at all gaps they are draws from the
 posterior and may take long, the first of them for compilation. So rounds do not wait for
-them: they are made in another thread, when somebody asks, once for each round.
+them: they are made in another thread, when somebody asks, once for each round, and nobody is kept
+waiting for them.
 """
 
 from __future__ import annotations
@@ -128,12 +130,15 @@ class _LazyPlanner:
         self._federation = federation
         self._planner = planner
         self._making = threading.Lock()
+        self.compiles = planner is None  # whether its first plan takes long
 
     def get(self) -> Planning:
         with self._making:
             if self._planner is None:
+                from rmab.compilation import keep_compiled
                 from rmab.federation.planner import Planner
 
+                keep_compiled()
                 self._planner = Planner(self._federation)
             return self._planner
 
@@ -155,12 +160,13 @@ class RoundPlanning:
     ) -> None:
         self._federation = federation
         self._planner = _LazyPlanner(federation, planner)
-        self.estimates = Estimates(self._planner, federation.shares)
+        self._estimates = Estimates(self._planner, federation.shares)
         self._jobs = jobs
         self._tasks = tasks
         self._metrics = metrics
         self._executor = ThreadPoolExecutor(1, "rmab-planner")
         self._busy = False  # whether its thread makes a plan
+        self.able = not self._planner.compiles  # whether a plan is made without compiling first
         self._opened: OpenRound | None = None
         self._plan: Plan | None = None  # of lane 0
         self._messages: dict[int, asyncio.Future[Parts]] = {}  # by lane
@@ -168,7 +174,7 @@ class RoundPlanning:
     @property
     def busy(self) -> bool:
         """Whether a thread is at work that cannot be stopped."""
-        return self._busy or self.estimates.busy
+        return self._busy or self._estimates.busy
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Do something else that takes time in the planner's thread."""
@@ -176,7 +182,7 @@ class RoundPlanning:
 
     def stop(self, *, patient: bool) -> None:
         """Make no more; `patient` waits for what is being made."""
-        self.estimates.stop(patient=patient)
+        self._estimates.stop(patient=patient)
         self._executor.shutdown(wait=patient, cancel_futures=True)
 
     async def plan(self, counted: Counted, number: int, lane: int = 0) -> Planned:
@@ -193,7 +199,20 @@ class RoundPlanning:
         started = time.perf_counter()
         planned = await self.in_thread(work)
         self._metrics.plan_seconds.observe(time.perf_counter() - started)
+        self.able = True
         return planned
+
+    async def prepare(self, counted: Counted, number: int) -> None:
+        """Have all compiled that a plan needs, by making one."""
+        if not self.able:
+            await self.plan(counted, number)
+
+    async def estimated(self, opened: OpenRound | None, seconds: float) -> Arms | None:
+        """What is known of the arms in the open round, or where that takes longer than so many
+        seconds, in an earlier one; None where there is nothing yet. Plans are compiled first."""
+        if opened is None or not self.able:
+            return None
+        return await self._estimates.last(opened, seconds)
 
     # -------------------------------------------------------------------------------- messages
 
@@ -202,6 +221,11 @@ class RoundPlanning:
         self._opened = opened
         self._plan = self._read(opened.plan_json) if plan is None else plan
         self._messages = {}
+
+    @property
+    def shown_plan(self) -> Plan | None:
+        """Of the open round, for lane 0; None before the first."""
+        return self._plan
 
     @property
     def open_plan(self) -> Plan:
@@ -263,17 +287,16 @@ class Estimates:
         """Whether its thread is at work."""
         return self._work is not None and not self._work.done()
 
-    async def of(self, opened: OpenRound) -> Arms:
-        """Those of a round, which is the open one."""
-        while True:
-            found = await asyncio.shield(self._asked(opened))
-            if self._round >= opened.number:
-                return found
-
     async def last(self, opened: OpenRound, seconds: float) -> Arms | None:
         """Those of the open round, or where they take longer, of the last that has any."""
-        await asyncio.wait({self._asked(opened)}, timeout=seconds)
-        return self._last
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while True:
+            work = self._asked(opened)
+            await asyncio.wait({work}, timeout=max(0.0, until - loop.time()))
+            # Of an earlier round, there may be time for this one's.
+            if self._round >= opened.number or not work.done() or loop.time() >= until:
+                return self._last
 
     def _asked(self, opened: OpenRound) -> asyncio.Future[Arms]:
         if self._work is None or (self._round < opened.number and not self.busy):

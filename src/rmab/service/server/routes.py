@@ -113,6 +113,7 @@ class _Routes:
 
     async def leave(self, request: Request) -> Response:
         agent = await self._access.agent(request.scope, _headers(request))
+        self._rounds.check_open()
         self._rounds.leave(agent.name)
         return json_answer({"round": self._rounds.number})
 
@@ -173,8 +174,9 @@ class _Routes:
         return json_answer({"status": "alive"})
 
     async def ready(self, _: Request) -> Response:
-        if not await self._rounds.ready():
-            raise ProtocolError(503, "unready", "the database does not answer or no round is open")
+        waits_for = await self._rounds.waits_for()
+        if waits_for is not None:
+            raise ProtocolError(503, "unready", waits_for)
         return json_answer({"status": "ready", "round": self._rounds.number})
 
     async def openapi(self, _: Request) -> Response:

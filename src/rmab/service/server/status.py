@@ -65,15 +65,18 @@ class Status:
         return self._rounds.federation
 
     async def numbers(self) -> Table:
-        """The federation in numbers."""
+        """The federation in numbers, at once: estimates that take long are of an earlier round, or
+        not there yet."""
         rounds = self._rounds
-        estimates = await rounds.planning.estimates.of(rounds.opened)
+        estimates = await rounds.planning.estimated(
+            rounds.current, self._limits.page_estimate_seconds
+        )
         rows, totals = await rounds.jobs.run(lambda store: (store.agents(), store.totals()))
         return {
             **self._head(totals),
             "agents": sum(row.role == "agent" and row.revoked is None for row in rows),
             "live": len(self._live(rows)),
-            "arms": estimates,
+            "arms": estimates or [None] * len(self._federation.arms),
         }
 
     async def agents(self) -> list[Table]:
@@ -106,8 +109,8 @@ class Status:
         changes = rounds.changes
         found = await rounds.jobs.run(self._read)
         now = rounds.clock()
-        estimates = await rounds.planning.estimates.last(
-            rounds.opened, self._limits.page_estimate_seconds
+        estimates = await rounds.planning.estimated(
+            rounds.current, self._limits.page_estimate_seconds
         )
         scores = await self._outliers.lately(self._limits.page_estimate_seconds)
         table = self._page(found, now, estimates, scores)
@@ -129,7 +132,7 @@ class Status:
         self, found: _Found, now: float, estimates: list[Table] | None, scores: Scores
     ) -> Table:
         """estimates: None before there are any."""
-        federation, opened = self._federation, self._rounds.opened
+        federation, opened = self._federation, self._rounds.current
         known: Sequence[Table | None] = estimates or [None] * len(federation.arms)
         plays = found.visits.sum(0)
         total = int(plays.sum())
@@ -150,7 +153,7 @@ class Status:
         return {
             **self._head(found.totals),
             "plays": federation.plays,
-            "opened": opened.opened,
+            "opened": None if opened is None else opened.opened,
             "now": now,
             "deadline": federation.deadline,
             "reference": federation.reference,
@@ -161,12 +164,12 @@ class Status:
         }
 
     def _head(self, totals: Totals) -> Table:
-        opened = self._rounds.opened
+        opened = self._rounds.current
         return {
             "federation": self._federation.name,
             "policy": self._federation.policy,
-            "round": opened.number,
-            "limit": opened.limit,
+            "round": self._rounds.number,
+            "limit": None if opened is None else opened.limit,
             "uploads": totals.uploads,
             "slots": totals.slots,
         }
@@ -188,7 +191,9 @@ class Status:
         ]
 
     def _open_indices(self) -> list[Table | None]:
-        plan = self._rounds.planning.open_plan
+        plan = self._rounds.planning.shown_plan
+        if plan is None:
+            return [None] * len(self._federation.arms)
         if self._indices is None or self._indices[0] is not plan:
             self._indices = (plan, _indices(plan, self._federation))
         return self._indices[1]

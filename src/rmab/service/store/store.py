@@ -3,13 +3,13 @@
 A `Store` is used by one thread. Inside `with store.transaction():` all of what is written becomes
 durable together, or none of it; a single call outside makes a transaction of its own.
 
-How uploads are kept is in rmab.service.store.uploads, and how credentials are in
-rmab.service.store.credentials.
+How uploads are kept is in rmab.service.store.uploads and what is dropped of them in
+rmab.service.store.folding; how credentials are kept is in rmab.service.store.credentials.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,8 @@ from rmab.federation.config import Federation
 from rmab.federation.messages import Upload
 from rmab.federation.uploads import Merged, Record
 from rmab.service.store.credentials import Credential, Credentials, Sighting
-from rmab.service.store.database import Database, connect
+from rmab.service.store.database import Database, Value, connect
+from rmab.service.store.folding import Ended, Folding
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.schema import check_owner, count_up, counter, prepare, version_of
 from rmab.service.store.uploads import LaneCounts, Ledger, Totals
@@ -41,6 +42,8 @@ __all__ = [
     "default_database",
     "open_store",
 ]
+
+_DROPPED = "slots of dropped rounds"  # a counter
 
 
 Ints = npt.NDArray[np.int64]
@@ -222,6 +225,7 @@ class Store:
         self.credentials = Credentials(database)
         self._ledger = Ledger(database, federation.shape, limits)
         self._shape = federation.shape
+        self._folding = Folding(database, self._ledger, limits)
         self._rewards = federation.rewards
         self._idle_rewards = federation.idle_rewards
         self._weights = federation.weights
@@ -439,6 +443,24 @@ class Store:
         """Count an upload, in a transaction, after it was found to be new and to fit."""
         self._ledger.accept(agent, upload, now)
 
+    def ended(self, agent: str, incarnation: str) -> Ended | None:
+        """The last upload of an incarnation that has ended; None where none such is known."""
+        return self._folding.ended(agent, incarnation)
+
+    def floor(self, agent: str) -> int:
+        """The round up to which an unknown incarnation of an agent may be one that has ended."""
+        return self._folding.floor(agent)
+
+    def contributors(self) -> list[str]:
+        """Names of agents that have uploaded anything."""
+        return self._folding.agents()
+
+    def tidy(self, agents: Iterable[str], now: float) -> list[str]:
+        """Drop rows of these agents that can no longer matter; those that may have more of them."""
+        with self._atomic():
+            number = self.open_number()
+            return [agent for agent in agents if self._folding.tidy(agent, number, now)]
+
     def slots_of(self, agent: str) -> int:
         """Slots that all incarnations of an agent tell of."""
         tally = self._ledger.tallies().get(agent)
@@ -452,9 +474,9 @@ class Store:
         """What the agent of each lane has counted, as of the same moment as `merged` in the same
         transaction; what revoked ones gave stays."""
         with self._atomic():
-            return self._weighed(self._ledger.by_lane(self._lanes()))
+            return self._weighed(self._ledger.by_lane(self.lanes()))
 
-    def _lanes(self) -> dict[str, int]:
+    def lanes(self) -> dict[str, int]:
         """Of all agents, by name."""
         return dict(self.database.rows("SELECT name, lane FROM agents WHERE role = 'agent'"))
 
@@ -463,7 +485,7 @@ class Store:
         if not self._weights and self._cap is None:
             return by_lane
         weights = np.ones(len(by_lane.counts))
-        for name, lane in self._lanes().items():
+        for name, lane in self.lanes().items():
             if lane < len(weights):
                 weights[lane] = self._weights.get(name, 1.0)
         if self._cap is not None:
@@ -564,6 +586,27 @@ class Store:
             (limit,),
         )
         return [RoundRow(*row) for row in found]
+
+    def drop_rounds(self) -> None:
+        """Drop rounds that were closed long ago; their slots stay counted."""
+        with self._atomic():
+            which = "FROM rounds WHERE closed IS NOT NULL AND number < ?"
+            values = (self.open_number() - self.limits.kept_rounds,)
+            slots = self._slots_of(which, values)
+            if self.database.run(f"DELETE {which}", values):
+                count_up(self.database, _DROPPED, slots)
+
+    def closed_slots(self) -> int:
+        """Agent slots that closed rounds have brought, those that were dropped too."""
+        with self._atomic():
+            kept = self._slots_of("FROM rounds WHERE closed IS NOT NULL")
+            return kept + int(counter(self.database, _DROPPED))
+
+    def _slots_of(self, which: str, values: Sequence[Value] = ()) -> int:
+        ((slots,),) = self.database.rows(
+            f"SELECT CAST(COALESCE(SUM(slots), 0) AS BIGINT) {which}", values
+        )
+        return int(slots)
 
     def rewards(self, limit: int) -> list[RewardRow]:
         """What the last closed rounds brought, oldest first."""

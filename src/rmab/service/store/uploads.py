@@ -1,9 +1,9 @@
-"""Uploads in the database: the ledger of all, the latest of each incarnation, and their sum.
+"""Uploads in the database: the ledger, the latest of each incarnation, and their sum.
 
 Counts are cumulative, so what the agents of a federation know is the sum over incarnations of the
-last upload of each. Agents restart for months and incarnations are kept for ever; reading all of
-them whenever a round closes or the page is opened would take longer and longer. So the sum is made
-once, and each upload then adds what it has above the one before it.
+last upload of each; of those that have ended the database has the sum alone, by agent
+(rmab.service.store.folding). Reading all of it whenever a round closes or the page is opened would
+take long. So the sum is made once, and each upload then adds what it has above the one before it.
 
 Three things keep an upload cheap without changing what is kept:
 
@@ -33,7 +33,7 @@ from rmab.federation.uploads import Merged, Record
 from rmab.service.store.database import Database, Value
 from rmab.service.store.limits import StoreLimits
 
-__all__ = ["Given", "LaneCounts", "Ledger", "Tally", "Totals"]
+__all__ = ["Given", "LaneCounts", "Ledger", "Taken", "Tally", "Totals", "packed"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -80,6 +80,15 @@ class LaneCounts(NamedTuple):
     counts: Ints
     visits: Ints
     weights: npt.NDArray[np.float64] | None = None
+
+
+class Taken(NamedTuple):
+    """What an incarnation has given in all; counts: (C, S, S, N), visits: (S, N)."""
+
+    uploads: int
+    slots: int
+    counts: Ints
+    visits: Ints
 
 
 @dataclass
@@ -272,8 +281,8 @@ class Ledger:
                 upload.slots,
                 uploads[key],
                 now,
-                _packed(upload.visits),
-                _packed(upload.counts),
+                packed(upload.visits),
+                packed(upload.counts),
             )
         self._insert(_LATEST, list(latest.values()), _REPLACES)
         self._insert(_LEDGER, entries, "")
@@ -296,27 +305,33 @@ class Ledger:
         """Delete all that an agent has given, in a transaction; what that was."""
         self.write()
         rows = self._database.rows(
-            "SELECT uploads, slots, visits FROM incarnations WHERE agent = ?", (agent,)
+            "SELECT 1, uploads, slots, visits FROM incarnations WHERE agent = ? UNION ALL "
+            "SELECT incarnations, uploads, slots, visits FROM folded WHERE agent = ?",
+            (agent, agent),
         )
         tally = self.tallies().get(agent) if self._shape.always else None
         visits = np.zeros(self._visits_shape, np.int64)
         for *_, data in rows:
             visits += self._visits(data)
-        self._database.run(
-            "INSERT INTO gone (agent, incarnation) "
-            "SELECT agent, incarnation FROM incarnations WHERE agent = ?",
-            (agent,),
-        )
-        for table in ("uploads", "incarnations"):
+        for table in ("incarnations", "ended"):
+            self._database.run(
+                "INSERT INTO gone (agent, incarnation) "
+                f"SELECT agent, incarnation FROM {table} WHERE agent = ?",
+                (agent,),
+            )
+        for table in ("uploads", "incarnations", "ended"):
             self._database.run(f"DELETE FROM {table} WHERE agent = ?", (agent,))
-        self.forget()
-        return Given(
-            len(rows),
-            sum(row[0] for row in rows),
-            sum(row[1] for row in rows),
-            visits,
-            None if tally is None else tally.idle,
+        shapes = (self._visits_shape, self._counts_shape)
+        # Its row stays for the floor, below which incarnations are no longer told apart.
+        self._database.run(
+            "UPDATE folded SET incarnations = 0, uploads = 0, slots = 0, visits = ?, counts = ? "
+            "WHERE agent = ?",
+            (*(packed(np.zeros(shape, np.int64)) for shape in shapes), agent),
         )
+        self.forget()
+        incarnations, uploads, slots = (sum(row[column] for row in rows) for column in range(3))
+        idle = None if tally is None else tally.idle
+        return Given(incarnations, uploads, slots, visits, idle)
 
     def is_gone(self, agent: str, incarnation: str) -> bool:
         """Whether the counts of an incarnation were taken out."""
@@ -355,7 +370,7 @@ class Ledger:
             return {}
         self.write()
         found: dict[str, Ints] = {name: np.zeros(self._counts_shape, np.int64) for name in agents}
-        for agent, _, _, counts, *_ in self._incarnations():
+        for agent, _, _, counts, *_ in self._all_given():
             found[agent] += self._counts(counts)
         return found
 
@@ -367,7 +382,7 @@ class Ledger:
         totals = _RunningTotals(
             self._counts_shape, self._visits_shape, self._shape, by_agent=by_agent
         )
-        for agent, uploads, slots, counts, visits, at, round_ in self._incarnations():
+        for agent, uploads, slots, counts, visits, at, round_ in self._all_given():
             totals.add(
                 agent,
                 uploads=uploads,
@@ -381,20 +396,26 @@ class Ledger:
             self._totals = totals
         return totals
 
-    def _incarnations(self) -> Iterator[tuple[str, int, int, bytes, bytes, float, int]]:
-        """Every incarnation, a bounded number in memory at a time."""
+    def _all_given(self) -> Iterator[tuple[str, int, int, bytes, bytes, float, int]]:
+        """Every incarnation, and the sums of those that have ended, a bounded number in memory at
+        a time."""
         agent = incarnation = ""
-        while True:
-            rows = self._database.rows(
-                "SELECT agent, incarnation, uploads, slots, counts, visits, updated, round "
-                "FROM incarnations WHERE (agent, incarnation) > (?, ?) "
-                f"ORDER BY agent, incarnation LIMIT {self._most_waiting}",
-                (agent, incarnation),
-            )
-            if not rows:
-                return
+        while rows := self._database.rows(
+            "SELECT agent, incarnation, uploads, slots, counts, visits, updated, round "
+            "FROM incarnations WHERE (agent, incarnation) > (?, ?) "
+            f"ORDER BY agent, incarnation LIMIT {self._most_waiting}",
+            (agent, incarnation),
+        ):
             for agent, incarnation, *rest in rows:  # noqa: B007 - the last ones are where to go on
                 yield (agent, *rest)
+        agent = ""
+        while rows := self._database.rows(
+            "SELECT agent, uploads, slots, counts, visits, updated, round FROM folded "
+            f"WHERE agent > ? AND uploads > 0 ORDER BY agent LIMIT {self._most_waiting}",
+            (agent,),
+        ):
+            yield from rows
+            agent = rows[-1][0]
 
     def reports(self, number: int) -> list[tuple[str, int, int]]:
         """Agent, round and longest episode of those who reported in round `number` or before it."""
@@ -408,16 +429,39 @@ class Ledger:
             )
         ]
 
+    # --------------------------------------------------------------------------------- folding
+
+    def take(self, agent: str, incarnation: str) -> Taken:
+        """What an incarnation has given, whose rows are dropped; the sums stay as they are."""
+        key = (agent, incarnation)
+        ((uploads, slots, counts, visits),) = self._database.rows(
+            "SELECT uploads, slots, counts, visits FROM incarnations "
+            "WHERE agent = ? AND incarnation = ?",
+            key,
+        )
+        for table in ("uploads", "incarnations"):
+            self._database.run(f"DELETE FROM {table} WHERE agent = ? AND incarnation = ?", key)
+        self._records.pop(key, None)
+        return Taken(uploads, slots, self._counts(counts), self._visits(visits))
+
+    def folded(self, agent: str) -> tuple[Ints, Ints]:
+        """Counts and visits of an agent's incarnations that have ended, to be added to."""
+        found = self._database.rows("SELECT counts, visits FROM folded WHERE agent = ?", (agent,))
+        if not found:
+            return np.zeros(self._counts_shape, np.int64), np.zeros(self._visits_shape, np.int64)
+        ((counts, visits),) = found
+        return self._counts(counts).copy(), self._visits(visits).copy()
+
     # --------------------------------------------------------------------------------- columns
 
     def pack(self, merged: Merged, by_lane: LaneCounts | None) -> tuple[bytes, bytes]:
         """Counts and visits as a round keeps them: the sum, and then, where there are any, those
         of lane 0, 1, ..."""
         if by_lane is None:
-            return _packed(merged.counts), _packed(merged.visits)
+            return packed(merged.counts), packed(merged.visits)
         return (
-            _packed(merged.counts) + _packed(by_lane.counts),
-            _packed(merged.visits) + _packed(by_lane.visits),
+            packed(merged.counts) + packed(by_lane.counts),
+            packed(merged.visits) + packed(by_lane.visits),
         )
 
     def unpack(self, counts: bytes, visits: bytes, agents: int) -> tuple[Merged, LaneCounts | None]:
@@ -442,7 +486,8 @@ def _many(head: str, columns: int, rows: int, tail: str) -> str:
     return f"{head} {', '.join([one] * rows)}{tail}"
 
 
-def _packed(numbers: Ints) -> bytes:
+def packed(numbers: Ints) -> bytes:
+    """Numbers as columns have them."""
     return np.ascontiguousarray(numbers, "<i8").tobytes()
 
 
