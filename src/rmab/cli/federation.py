@@ -325,6 +325,10 @@ def _agents_table(found: list[dict[str, Any]]) -> str:
             outlier = "-" if score is None else f"{score:.1f}"
             of_agent = ["yes" if agent["live"] else "no", str(agent["uploads"]), outlier]
         rows.append([agent["name"], agent["role"], *times[:2], *of_agent, times[2]])
+    weights = [agent.get("weight") for agent in found]  # an older server has none
+    if any(weight not in (None, 1) for weight in weights):
+        shown = ["weight", *("" if weight is None else f"{weight:g}" for weight in weights)]
+        rows = [[*row[:-1], weight, row[-1]] for row, weight in zip(rows, shown, strict=True)]
     return columns(rows)
 
 
