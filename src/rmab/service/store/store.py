@@ -23,7 +23,7 @@ from rmab.federation.config import Federation
 from rmab.federation.messages import Upload
 from rmab.federation.uploads import Merged, Record
 from rmab.service.store.credentials import Credential, Credentials, Sighting
-from rmab.service.store.database import Database, Value, connect
+from rmab.service.store.database import ClaimLostError, Database, Value, connect
 from rmab.service.store.folding import Ended, Folding
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.schema import check_owner, count_up, counter, prepare, version_of
@@ -293,7 +293,7 @@ class Store:
         """
         self._forget()
         if self._claimed and counter(self.database, "claims") != self._claims:
-            raise StorageError(
+            raise ClaimLostError(
                 f"database {self.database.place} was served by another process since the "
                 "connection was lost; this server must be started again"
             )
