@@ -13,6 +13,7 @@ import pytest
 
 import rmab
 from rmab.cli import main
+from rmab.cli.federation import _agents_table
 from rmab.errors import FederationError, ModelError, UnavailableError
 from rmab.federation.config import Federation, KnownArm
 from rmab.federation.messages import Upload
@@ -346,6 +347,7 @@ def test_a_plan_is_made_from_counts_by_their_agents_weights(tmp_path, aggregatio
     planner = Telling(federation)
     with served(tmp_path, federation, planner) as running:
         sent = round_of_three(running)
+        shown = httpx.get(f"{running.url}/v1/overview", timeout=PATIENCE).json()
     weights = (0.5, 4.0, 1.0) if aggregation == "sum" else (1.0, 0.0, 0.0)
     evidence = planner.given[planner.calls.index((2, 0))]
     expected = sum(w * upload.counts for w, upload in zip(weights, sent, strict=True))
@@ -353,6 +355,9 @@ def test_a_plan_is_made_from_counts_by_their_agents_weights(tmp_path, aggregatio
     expected = sum(w * upload.visits for w, upload in zip(weights, sent, strict=True))
     np.testing.assert_array_equal(evidence.visits, expected)
     assert evidence.agents == sum(weights)
+    assert [agent["weight"] for agent in shown["agents"]] == [0.5, 4.0, 1.0]
+    (warned,) = (event for event in running.events() if "weights" in event["event"])
+    assert warned["agents"] == ["one", "two"]  # when it started
     # A server that starts again has the same in mind.
     with closing(open_store(running.database, federation, create=False)) as store:
         opened = store.current_round()
@@ -361,6 +366,18 @@ def test_a_plan_is_made_from_counts_by_their_agents_weights(tmp_path, aggregatio
     assert opened.by_lane.weights is not None
     np.testing.assert_array_equal(opened.by_lane.weights, [0.5, 4.0, 1.0])
     np.testing.assert_array_equal(opened.merged.counts, sum(upload.counts for upload in sent))
+
+
+def test_weights_are_listed_where_there_are_any():
+    row = {"role": "agent", "enrolled": 0.0, "last_seen": None, "revoked": None, "live": True}
+    row |= {"uploads": 1, "outlier": None}
+    plain = [row | {"name": name, "weight": 1.0} for name in ("one", "two")]
+    assert "weight" not in _agents_table(plain)
+    assert "weight" not in _agents_table([row | {"name": "of an older server"}])
+    weighed = [*plain, row | {"name": "three", "weight": 0.25}]
+    lines = _agents_table(weighed).splitlines()
+    assert lines[0].split()[-2:] == ["weight", "revoked"]
+    assert [line.split()[-2] for line in lines[1:]] == ["1", "1", "0.25"]
 
 
 def test_a_cap_holds_whatever_an_agent_weighs(tmp_path):

@@ -275,7 +275,13 @@ def _revoke(options: argparse.Namespace) -> int:
 
 
 def _is_revoked(admin: Admin, name: str) -> bool:
-    return any(row["name"] == name and row["revoked"] is not None for row in admin.agents())
+    """Whether an agent is; who is no agent cannot be forgotten, and so is not revoked either."""
+    for row in admin.agents():
+        if row["name"] == name:
+            if row["role"] != "agent":
+                raise FederationError(f"{name} is no agent: there is nothing to forget")
+            return row["revoked"] is not None
+    return False
 
 
 def _told(given: dict[str, Any]) -> str:
@@ -333,6 +339,10 @@ def _agents_table(found: list[dict[str, Any]]) -> str:
             outlier = "-" if score is None else f"{score:.1f}"
             of_agent = ["yes" if agent["live"] else "no", str(agent["uploads"]), outlier]
         rows.append([agent["name"], agent["role"], *times[:2], *of_agent, times[2]])
+    weights = [agent.get("weight") for agent in found]  # an older server has none
+    if any(weight not in (None, 1) for weight in weights):
+        shown = ["weight", *("" if weight is None else f"{weight:g}" for weight in weights)]
+        rows = [[*row[:-1], weight, row[-1]] for row, weight in zip(rows, shown, strict=True)]
     return columns(rows)
 
 

@@ -152,8 +152,7 @@ def _check_possible(counts: Ints, visits: Ints, slots: int, shape: Shape) -> Non
     rests = sums[: 2 * S]  # visits less pairs from and less pairs to each state
     in_sequence = int(rests.view(np.uint64).max()) <= 1  # a negative one is large without its sign
     always, controlled = set(shape.always), set(shape.controlled)
-    for arm in range(shape.n_arms):
-        seen = observed[arm]
+    for arm, seen in enumerate(observed):
         if seen > slots:
             raise malformed(
                 f"visits[{arm}] must add up to at most one observation in each of {slots} slots, "
@@ -162,9 +161,9 @@ def _check_possible(counts: Ints, visits: Ints, slots: int, shape: Shape) -> Non
         if arm in always:
             _check_always(arm, counts[:2, :, :, arm], visits[:, arm], slots)
             continue
-        most = max(0, seen - 1)
+        most = seen - 1 if seen else 0
         broken = arm in controlled  # a play without a reading parts what is before and after it
-        if total[arm] > most if broken else total[arm] != most:
+        if total[arm] != most and (total[arm] > most or not broken):
             raise malformed(
                 f"counts[{arm}] must add up to {'at most ' * broken}{most} pairs of successive "
                 f"observations, as there are {seen} observations, got {total[arm]}"

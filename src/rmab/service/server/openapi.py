@@ -48,6 +48,9 @@ def document(federation: Federation, *, open: bool = False) -> Schema:
             "refusals": [401, 503],
         }
         paths[address(asset)] = {"get": writer.operation("GET", page)}
+    schemas = {name: writer.full(short) for name, short in template["schemas"].items()}
+    if federation.weights:  # of agents; admins and viewers have none
+        schemas["Agent"]["properties"]["weight"] = writer.full("$number")
     return {
         "openapi": "3.1.0",
         "info": {
@@ -63,7 +66,7 @@ def document(federation: Federation, *, open: bool = False) -> Schema:
                 f"Refused{code}": writer.refusal(code, about)
                 for code, about in template["refusals"].items()
             },
-            "schemas": {name: writer.full(short) for name, short in template["schemas"].items()},
+            "schemas": schemas,
         },
     }
 

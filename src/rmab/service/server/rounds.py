@@ -181,6 +181,8 @@ class Rounds:
         if estimates is not None:
             self.planning.resume_estimates(estimates)
         await self.audit()
+        if self.federation.weights:
+            await self._check_weights()
         # Often enough for whoever reads the database to know who is live.
         often = max(0.5, self.federation.heard_seconds / 4)
         self._tasks.start(self.presence.keep_writing(min(self.limits.sightings_seconds, often)))
@@ -346,6 +348,13 @@ class Rounds:
         """Its credential is valid no more; nobody waits for who had it."""
         self.leave(name)
         self.changes += 1
+
+    async def _check_weights(self) -> None:
+        """Warn of weights that nobody has: a name may be misspelt, or be enrolled yet."""
+        lanes = await self.jobs.run(lambda store: store.lanes())
+        strangers = sorted(self.federation.weights.keys() - lanes.keys())
+        if strangers:
+            self._log("warning", "weights of agents that are not enrolled", agents=strangers)
 
     async def audit(self) -> None:
         """Log what was taken out of the counts, here or by another process."""

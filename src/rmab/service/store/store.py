@@ -73,6 +73,7 @@ class AgentRow(NamedTuple):
     slots: int
     reward: float | None  # mean per slot, as its visits paid
     forgotten: float | None  # when its counts were last taken out
+    weight: float | None = None  # of its counts in the sum, where the federation gives weights
 
     def is_live(self, now: float, seconds: float) -> bool:
         """Whether it is an agent that was heard of within so many seconds, and not revoked."""
@@ -82,6 +83,7 @@ class AgentRow(NamedTuple):
 
     def to_table(self) -> dict[str, Any]:
         """As JSON has it."""
+        weight = {} if self.weight is None else {"weight": self.weight}
         return {
             "name": self.name,
             "lane": self.lane if self.role == "agent" else None,
@@ -95,6 +97,7 @@ class AgentRow(NamedTuple):
             "slots": self.slots,
             "reward": self.reward,
             "forgotten": self.forgotten,
+            **weight,
         }
 
 
@@ -367,6 +370,7 @@ class Store:
                     slots,
                     reward,
                     forgotten,
+                    self._weights.get(name, 1.0) if self._weights and role == "agent" else None,
                 )
             )
         return rows
@@ -479,9 +483,9 @@ class Store:
         """What the agent of each lane has counted, as of the same moment as `merged` in the same
         transaction; what revoked ones gave stays."""
         with self._atomic():
-            return self._weighed(self._ledger.by_lane(self._lanes()))
+            return self._weighed(self._ledger.by_lane(self.lanes()))
 
-    def _lanes(self) -> dict[str, int]:
+    def lanes(self) -> dict[str, int]:
         """Of all agents, by name."""
         return dict(self.database.rows("SELECT name, lane FROM agents WHERE role = 'agent'"))
 
@@ -490,7 +494,7 @@ class Store:
         if not self._weights and self._cap is None:
             return by_lane
         weights = np.ones(len(by_lane.counts))
-        for name, lane in self._lanes().items():
+        for name, lane in self.lanes().items():
             if lane < len(weights):
                 weights[lane] = self._weights.get(name, 1.0)
         if self._cap is not None:
