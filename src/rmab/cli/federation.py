@@ -58,7 +58,8 @@ def add_commands(command: Commands) -> None:
         "  rmab server spectrum.toml --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem\n"
         "  rmab server spectrum.toml --trusted-proxy 127.0.0.1\n\n"
         "SIGTERM and SIGINT end it; SIGHUP has it read its certificate and the federation's\n"
-        "schedule, deadline and reference again\n\n" + EXAMPLE_FEDERATION,
+        "schedule, deadline, live_seconds and reference again\n\n" + EXAMPLE_FEDERATION,
+        _exits,
     )
     server.add_argument("federation", metavar="FEDERATION.toml", help="the federation's file")
     server.add_argument(
@@ -94,13 +95,15 @@ def add_commands(command: Commands) -> None:
         "  rmab enroll spectrum.toml radio-1 > radio-1.token\n"
         "  rmab enroll spectrum.toml boss --admin > admin.token\n"
         "  rmab enroll spectrum.toml prometheus --viewer > viewer.token\n"
-        "  rmab enroll https://server:8443 radio-2 --token-file admin.token --ca ca.pem",
+        "  rmab enroll https://server:8443 radio-2 --token-file admin.token --ca ca.pem\n",
+        _exits,
     )
     revoke = command(
         "revoke",
         _revoke,
         "take an agent's credential back; what it gave stays, unless --forget",
-        "  rmab revoke spectrum.toml radio-1\n  rmab revoke spectrum.toml radio-1 --forget",
+        "  rmab revoke spectrum.toml radio-1\n  rmab revoke spectrum.toml radio-1 --forget\n",
+        _exits,
     )
     agents = command(
         "agents",
@@ -108,7 +111,9 @@ def add_commands(command: Commands) -> None:
         "list agents, admins and viewers, or forget what an agent gave",
         "  rmab agents spectrum.toml\n"
         "  rmab agents spectrum.toml --forget radio-1\n"
-        "  rmab agents https://server:8443 --token-file admin.token --json",
+        "  rmab agents https://server:8443 --token-file admin.token --json\n\n"
+        "live are agents that were heard of within two deadlines, or within live_seconds\n",
+        _exits,
     )
     for each in (enroll, revoke, agents):
         each.add_argument(
@@ -143,7 +148,8 @@ def add_commands(command: Commands) -> None:
         "copy a federation's SQLite database into a file, while its server runs",
         "  rmab backup spectrum.toml spectrum-backup.db\n\n"
         "the file is replaced if it is there, and only its owner can read it; of a PostgreSQL\n"
-        "database pg_dump makes one",
+        "database pg_dump makes one\n",
+        _exits,
     )
     backup.add_argument("federation", metavar="FEDERATION.toml", help="the federation's file")
     backup.add_argument("file", metavar="FILE", help="the backup")
@@ -167,6 +173,14 @@ def add_commands(command: Commands) -> None:
     demo.add_argument("--port", metavar="P", default="0", help="port of the page (default: any)")
     demo.add_argument("--no-browser", action="store_true", help="do not open the page")
     demo.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def _exits() -> str:
+    return (
+        "\nexit codes: 0 done; 1 what may pass (a server or database that is not up, a port in\n"
+        "use, a name that does not resolve, a full disk); 2 what will never work (bad input, a\n"
+        "refused credential, another federation's database); 130 interrupted"
+    )
 
 
 def _server(options: argparse.Namespace) -> int:

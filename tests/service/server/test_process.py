@@ -101,7 +101,7 @@ def test_a_process_told_to_end_while_it_plans_ends(machine):
     started.send_signal(signal.SIGTERM)
     out, err = started.communicate(timeout=300)
     assert started.returncode == 0
-    assert {json.loads(line)["event"] for line in err.splitlines()} <= {"listening"}
+    assert {json.loads(line)["event"] for line in err.splitlines()} <= {"listening", "stopped"}
     assert len(out.splitlines()) <= 1
 
 

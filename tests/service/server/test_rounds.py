@@ -11,10 +11,12 @@ from dataclasses import replace
 
 import httpx
 import numpy as np
+import psycopg
 import pytest
 from benchmarks.liar import lie
 
 from rmab.cli import main
+from rmab.errors import StorageError
 from rmab.federation.config import load_federation
 from rmab.federation.messages import Upload
 from rmab.policies.plans import IndexPlan
@@ -23,6 +25,7 @@ from rmab.service.server.limits import ServerLimits
 from rmab.service.server.status import Status
 from rmab.service.store.database import SqliteDatabase
 from rmab.service.store.limits import StoreLimits
+from rmab.service.store.store import claimed_store
 from tests.service.support.processes import SPECTRUM
 from tests.service.support.serving import PATIENCE, ByHand, Flat, Planned, served, spectrum, until
 
@@ -310,6 +313,30 @@ def test_who_only_fetches_holds_up_two_rounds_and_no_more(tmp_path):
         until(lambda: live.server.rounds.number == 8)
         rounds = live.client().get("/v1/overview").json()["rounds"]
         assert [row["reason"] for row in rounds[2:0:-1]] == ["all", "deadline"]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_server_whose_database_another_has_taken_ends(tmp_path, postgres_url, ended):
+    """What it has in mind may be out of date; whoever supervises it starts another."""
+    server = served(tmp_path, spectrum(), database=postgres_url)
+    live = server.__enter__()
+    client = live.client()
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks "
+            "WHERE locktype = 'advisory' AND objid = "
+            "CAST(CAST(hashtext(current_schema()) AS BIT(32)) AS BIGINT)"
+        )
+    other = claimed_store(postgres_url, spectrum())
+    if ended:
+        other.close()
+    assert client.get("/v1/status").status_code == 503
+    until(lambda: not live.server.rounds.jobs.running)
+    with pytest.raises(StorageError, match="served by another process"):
+        server.__exit__(None, None, None)
+    if not ended:
+        other.close()
 
 
 # -------------------------------------------------------------------------------------------- live

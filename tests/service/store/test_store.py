@@ -54,7 +54,7 @@ def test_a_name_keeps_its_role(opened):
     opened.revoke("alice", 2.0)
     with pytest.raises(FederationError, match="alice was enrolled as admin"):
         enrolled(opened, "alice", "agent")
-    with pytest.raises(FederationError, match="role must be agent or admin, got 'root'"):
+    with pytest.raises(FederationError, match="role must be agent, admin or viewer, got 'root'"):
         enrolled(opened, "bob", "root")
     assert len(opened.agents()) == 1
 

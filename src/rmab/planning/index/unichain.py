@@ -114,6 +114,8 @@ def _run(
         row = F[:, j] - right[:, :pending] @ left[j, :pending]
         pivot = 1 + sign * column[j]
         if pivot < _MIN_PIVOT:
+            if problem.discount is not None:
+                return None  # there is one class as it were: the discount is too near 1
             break
         column *= sign / pivot
         if np.abs(column).max() > _MAX_GROWTH:

@@ -466,8 +466,8 @@ def _readings(
     """
     wrong: str | None
     try:
-        given = states.tolist() if isinstance(states, np.ndarray) else list(states)
-    except TypeError:
+        given = list(states.tolist() if isinstance(states, np.ndarray) else states)
+    except Exception:  # it is none, or is read only now, and cannot be
         wrong = f"states must be a list, one for each of {len(arms)} arms, got {shown(states)}"
         return [None] * len(arms), wrong
     if len(given) != len(arms):

@@ -12,12 +12,13 @@ agent first asks, and kept.
 Estimates of the arms are for people. From observations at all gaps they are draws from the
 posterior and may take long, the first of them for compilation. So rounds do not wait for
 them: they are made in another thread, when somebody asks, once for each round, and nobody is kept
-waiting for them.
+waiting for them. The last ones are in the database, for a server that starts again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from rmab.errors import StorageError
 from rmab.federation.aggregation import Aggregation, evidence_of
 from rmab.federation.config import Federation
 from rmab.federation.messages import RoundMessage, parse_plan, plan_table
@@ -170,6 +172,7 @@ class RoundPlanning:
         self._opened: OpenRound | None = None
         self._plan: Plan | None = None  # of lane 0
         self._messages: dict[int, asyncio.Future[Parts]] = {}  # by lane
+        self._kept_estimates: Arms | None = None  # in the database
 
     @property
     def busy(self) -> bool:
@@ -210,9 +213,25 @@ class RoundPlanning:
     async def estimated(self, opened: OpenRound | None, seconds: float) -> Arms | None:
         """What is known of the arms in the open round, or where that takes longer than so many
         seconds, in an earlier one; None where there is nothing yet. Plans are compiled first."""
-        if opened is None or not self.able:
+        if opened is None:
             return None
-        return await self._estimates.last(opened, seconds)
+        found = self._estimates.known
+        if self.able:
+            found = await self._estimates.last(opened, seconds)
+            if found is not None and found is not self._kept_estimates:
+                self._kept_estimates = found
+                self._tasks.start(self._keep_estimates(found))
+        return found
+
+    async def _keep_estimates(self, arms: Arms) -> None:
+        """For a server that starts again: it shows these until it has computed its own."""
+        text = json.dumps(arms, separators=(",", ":"))
+        with contextlib.suppress(StorageError):
+            await self._jobs.run(lambda store: store.keep_estimates(text))
+
+    def resume_estimates(self, text: str) -> None:
+        """Show these until others are computed."""
+        self._kept_estimates = self._estimates.known = json.loads(text)
 
     # -------------------------------------------------------------------------------- messages
 
@@ -280,7 +299,7 @@ class Estimates:
         self._executor = ThreadPoolExecutor(1, "rmab-estimates")
         self._round = 0
         self._work: asyncio.Future[Arms] | None = None
-        self._last: Arms | None = None
+        self.known: Arms | None = None  # the last that were made
 
     @property
     def busy(self) -> bool:
@@ -296,7 +315,7 @@ class Estimates:
             await asyncio.wait({work}, timeout=max(0.0, until - loop.time()))
             # Of an earlier round, there may be time for this one's.
             if self._round >= opened.number or not work.done() or loop.time() >= until:
-                return self._last
+                return self.known
 
     def _asked(self, opened: OpenRound) -> asyncio.Future[Arms]:
         if self._work is None or (self._round < opened.number and not self.busy):
@@ -314,7 +333,7 @@ class Estimates:
         if done.cancelled() or done.exception() is not None:
             self._work = None  # who asks next tries again
         else:
-            self._last = done.result()
+            self.known = done.result()
 
     def stop(self, *, patient: bool) -> None:
         """Make no more; `patient` waits for what is being made."""

@@ -31,6 +31,7 @@ from rmab.errors import (
     FederationError,
     ModelError,
     RmabError,
+    StorageError,
     StudyError,
     UnavailableError,
     is_lasting,
@@ -107,6 +108,7 @@ class Server:
         self._starting: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = threading.Event()
+        self._failure: StorageError | None = None
 
     def close(self) -> None:
         """Give the address back without having run."""
@@ -123,6 +125,7 @@ class Server:
 
         ready: called once requests are answered and, where that takes but a moment, the first round
         is open; prepared: called once plans can be made.
+        StorageError is raised where the database was lost to another process.
         patient: wait for the planner's thread at the end, should it be at work.
         """
         self._loop = asyncio.get_running_loop()
@@ -134,6 +137,7 @@ class Server:
             log=self.log,
             metrics=self.metrics,
             limits=limits,
+            lost=self._give_up,
         )
         quieten(self.log)
         if self.settings.tls_cert is not None:
@@ -187,8 +191,16 @@ class Server:
         finally:
             self._socket.close()
             await rounds.stop(patient=patient)
-            if rounds.number:
+            if self._http is not None:
                 self.log("info", "stopped", round=rounds.number)
+        if self._failure is not None:
+            raise self._failure
+
+    def _give_up(self, error: StorageError) -> None:
+        """End, for whoever supervises this process to start another."""
+        if self._failure is None:
+            self._failure = error
+            self._end()
 
     async def _greet(
         self, http: _Http, ready: Callable[[], None], prepared: Callable[[], None]

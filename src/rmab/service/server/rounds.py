@@ -77,7 +77,8 @@ N = TypeVar("N", int, float)
 class Rounds:
     """The rounds of one federation, served. Every method is called in the event loop.
 
-    changes: goes up whenever something happens that people are shown.
+    changes: goes up whenever something happens that people are shown; lost: told when another
+    process has the database, which this one cannot go on with.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Rounds:
         metrics: Metrics,
         clock: Callable[[], float] = time.time,
         limits: ServerLimits | None = None,
+        lost: Callable[[StorageError], None] = lambda _: None,
     ) -> None:
         self.federation = federation
         self.limits = limits or ServerLimits()
@@ -101,7 +103,7 @@ class Rounds:
         self._rewards = federation.rewards
         self._idle_rewards = federation.idle_rewards
         self._tasks = Tasks()
-        self.jobs = Jobs()
+        self.jobs = Jobs(lost)
         self.planning = RoundPlanning(
             federation, planner, jobs=self.jobs, tasks=self._tasks, metrics=metrics
         )
@@ -175,6 +177,9 @@ class Rounds:
         store = await self.planning.in_thread(self._open_store)
         self.jobs.start(store, self._metrics.commit_jobs.observe)
         found, awaited, reports, self._slots_before = await self.jobs.run(_resumed)
+        estimates = await self.jobs.run(lambda store: store.estimates())
+        if estimates is not None:
+            self.planning.resume_estimates(estimates)
         await self.audit()
         if self.federation.weights:
             await self._check_weights()

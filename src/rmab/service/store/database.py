@@ -35,10 +35,14 @@ from rmab.errors import FederationError, StorageError, UnavailableError
 from rmab.service.sqlite import lock_file, open_connection, sqlite_trouble, trouble
 from rmab.service.store.limits import StoreLimits
 
-__all__ = ["Database", "SqliteDatabase", "Value", "connect"]
+__all__ = ["ClaimLostError", "Database", "SqliteDatabase", "Value", "connect"]
 
 Value = int | float | str | bytes | None
 Row = tuple[Any, ...]
+
+
+class ClaimLostError(StorageError):
+    """Another process serves the database, or has: this one must be started again."""
 
 
 class Database(ABC):

@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.numeric import Int8Dumper
 
 from rmab.errors import FederationError, StorageError, UnavailableError
-from rmab.service.store.database import Database, Row, Value
+from rmab.service.store.database import ClaimLostError, Database, Row, Value
 from rmab.service.store.limits import StoreLimits
 
 __all__ = ["PostgresDatabase"]
@@ -131,7 +131,10 @@ class PostgresDatabase(Database):
         try:
             self._connection = self._connect()
             if self._claimed:
-                self.claim()
+                self._claim_again()
+        except ClaimLostError:
+            self._connection.close()
+            raise
         except (FederationError, UnavailableError) as error:
             self._connection.close()
             raise StorageError(str(error)) from None
@@ -163,6 +166,14 @@ class PostgresDatabase(Database):
                 )
             time.sleep(0.05)
         self._claimed = True
+
+    def _claim_again(self) -> None:
+        try:
+            self.claim()
+        except StorageError:
+            raise
+        except UnavailableError as error:
+            raise ClaimLostError(str(error)) from None
 
     def _try_claim(self) -> bool:
         ((granted,),) = self.rows(

@@ -1,7 +1,7 @@
 """The tables, their version, and how a database of an older version becomes one of this.
 
     meta          name -> value: the schema's version, whose counts these are, how often the
-                  database was claimed and credentials changed
+                  database was claimed and credentials changed, estimates of the arms
     agents        who was ever enrolled: name, role, lane
     credentials   key id -> digest of the secret; a name may have had several, one unrevoked
     incarnations  the last upload accepted of each incarnation of each agent: what is summed
@@ -30,7 +30,16 @@ from rmab.errors import FederationError
 from rmab.federation.config import Federation
 from rmab.service.store.database import Database
 
-__all__ = ["MIGRATIONS", "check_owner", "count_up", "counter", "prepare", "version_of"]
+__all__ = [
+    "MIGRATIONS",
+    "check_owner",
+    "count_up",
+    "counter",
+    "keep",
+    "kept",
+    "prepare",
+    "version_of",
+]
 
 Migration = Callable[[Database], None]
 
@@ -211,6 +220,20 @@ def counter(database: Database, name: str) -> str:
     found = _meta(database, name)
     assert found is not None, name
     return found
+
+
+def kept(database: Database, name: str) -> str | None:
+    """A text in `meta`; None where there is none."""
+    return _meta(database, name)
+
+
+def keep(database: Database, name: str, value: str) -> None:
+    """Put a text into `meta`, in place of another of that name."""
+    database.run(
+        "INSERT INTO meta (name, value) VALUES (?, ?) "
+        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        (name, value),
+    )
 
 
 def count_up(database: Database, name: str, by: int = 1) -> None:

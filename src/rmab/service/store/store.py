@@ -23,10 +23,18 @@ from rmab.federation.config import Federation
 from rmab.federation.messages import Upload
 from rmab.federation.uploads import Merged, Record
 from rmab.service.store.credentials import Credential, Credentials, Sighting
-from rmab.service.store.database import Database, Value, connect
+from rmab.service.store.database import ClaimLostError, Database, Value, connect
 from rmab.service.store.folding import Ended, Folding
 from rmab.service.store.limits import StoreLimits
-from rmab.service.store.schema import check_owner, count_up, counter, prepare, version_of
+from rmab.service.store.schema import (
+    check_owner,
+    count_up,
+    counter,
+    keep,
+    kept,
+    prepare,
+    version_of,
+)
 from rmab.service.store.uploads import LaneCounts, Ledger, Totals
 
 __all__ = [
@@ -43,7 +51,8 @@ __all__ = [
     "open_store",
 ]
 
-_DROPPED = "slots of dropped rounds"  # a counter
+_DROPPED = "slots of dropped rounds"  # a counter in `meta`
+_ESTIMATES = "estimates"  # a text there
 
 
 Ints = npt.NDArray[np.int64]
@@ -292,7 +301,7 @@ class Store:
         """
         self._forget()
         if self._claimed and counter(self.database, "claims") != self._claims:
-            raise StorageError(
+            raise ClaimLostError(
                 f"database {self.database.place} was served by another process since the "
                 "connection was lost; this server must be started again"
             )
@@ -584,6 +593,15 @@ class Store:
             (limit,),
         )
         return [RoundRow(*row) for row in found]
+
+    def keep_estimates(self, text: str) -> None:
+        """Keep what is known of the arms, as JSON, in place of what was kept before."""
+        with self._atomic():
+            keep(self.database, _ESTIMATES, text)
+
+    def estimates(self) -> str | None:
+        """What `keep_estimates` was given last."""
+        return kept(self.database, _ESTIMATES)
 
     def drop_rounds(self) -> None:
         """Drop rounds that were closed long ago; their slots stay counted."""
