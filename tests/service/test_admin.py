@@ -247,14 +247,16 @@ def test_the_commands_that_forget(tmp_path, live, capsys, over):
     code, out, _ = run(capsys, "revoke", *where, "c", "--forget", "--json")
     due = {"name": "c", "revoked": True, "forgotten": True, **nothing}
     assert (code, json.loads(out)) == (0, due)
-    for unknown in (("agents", *where, "--forget", "d"), ("revoke", *where, "d", "--forget")):
-        code, out, err = run(capsys, *unknown)
-        assert (code, out) == (2, "")
-        assert len(err.splitlines()) == 1
+    for name in ("d", "boss"):  # unknown, and no agent
+        for words in (("agents", *where, "--forget", name), ("revoke", *where, name, "--forget")):
+            code, out, err = run(capsys, *words)
+            assert (code, out) == (2, "")
+            assert len(err.splitlines()) == 1
     code, out, _ = run(capsys, "agents", *where, "--json")
     rows = {row["name"]: row for row in json.loads(out)["agents"]}
     assert [rows[name]["slots"] for name in "abc"] == [0, 0, 0]
     assert [rows[name]["revoked"] is None for name in "abc"] == [True, False, False]
+    assert rows["boss"]["revoked"] is None
     assert all(rows[name]["forgotten"] >= rows[name]["enrolled"] for name in "abc")
 
 

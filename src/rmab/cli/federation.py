@@ -275,7 +275,13 @@ def _revoke(options: argparse.Namespace) -> int:
 
 
 def _is_revoked(admin: Admin, name: str) -> bool:
-    return any(row["name"] == name and row["revoked"] is not None for row in admin.agents())
+    """Whether an agent is; who is no agent cannot be forgotten, and so is not revoked either."""
+    for row in admin.agents():
+        if row["name"] == name:
+            if row["role"] != "agent":
+                raise FederationError(f"{name} is no agent: there is nothing to forget")
+            return row["revoked"] is not None
+    return False
 
 
 def _told(given: dict[str, Any]) -> str:

@@ -124,9 +124,8 @@ class Server:
         """Serve until `stop`.
 
         ready: called once requests are answered and, where that takes but a moment, the first round
-        is open; prepared: called once plans can be made.
-        StorageError is raised where the database was lost to another process.
-        patient: wait for the planner's thread at the end, should it be at work.
+        is open; prepared: called once plans can be made; patient: wait for the planner's thread at
+        the end, should it be at work. StorageError where the database was lost to another process.
         """
         self._loop = asyncio.get_running_loop()
         limits = self.settings.limits
