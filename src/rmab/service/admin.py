@@ -111,7 +111,7 @@ class DatabaseAdmin:
         now = time.time()
         return [
             {
-                **row.to_table(),
+                **row.to_table(self._federation.weights),
                 "outlier": scores.get(row.name),
                 "live": row.is_live(now, self._heard_seconds),
             }

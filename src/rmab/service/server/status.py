@@ -183,7 +183,7 @@ class Status:
         live = self._live(rows)
         return [
             {
-                **presence.updated(row).to_table(),
+                **presence.updated(row).to_table(self._federation.weights),
                 "outlier": scores.get(row.name),
                 "live": row.name in live,
             }

@@ -73,7 +73,6 @@ class AgentRow(NamedTuple):
     slots: int
     reward: float | None  # mean per slot, as its visits paid
     forgotten: float | None  # when its counts were last taken out
-    weight: float | None = None  # of its counts in the sum, where the federation gives weights
 
     def is_live(self, now: float, seconds: float) -> bool:
         """Whether it is an agent that was heard of within so many seconds, and not revoked."""
@@ -81,9 +80,9 @@ class AgentRow(NamedTuple):
             return False
         return now - self.last_seen <= seconds
 
-    def to_table(self) -> dict[str, Any]:
-        """As JSON has it."""
-        weight = {} if self.weight is None else {"weight": self.weight}
+    def to_table(self, weights: Mapping[str, float]) -> dict[str, Any]:
+        """As JSON has it; weights: that the federation gives agents, by name, if any."""
+        weighed = bool(weights) and self.role == "agent"
         return {
             "name": self.name,
             "lane": self.lane if self.role == "agent" else None,
@@ -97,7 +96,7 @@ class AgentRow(NamedTuple):
             "slots": self.slots,
             "reward": self.reward,
             "forgotten": self.forgotten,
-            **weight,
+            **({"weight": weights.get(self.name, 1.0)} if weighed else {}),
         }
 
 
@@ -370,7 +369,6 @@ class Store:
                     slots,
                     reward,
                     forgotten,
-                    self._weights.get(name, 1.0) if self._weights and role == "agent" else None,
                 )
             )
         return rows
