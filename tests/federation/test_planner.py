@@ -140,6 +140,27 @@ def test_served_agents_decide_as_the_engine_does_on_arms_that_are_always_observe
     assert len({tuple(row) for row in played[:, 0].tolist()}) > 3
 
 
+@pytest.mark.parametrize("policy", ["fedts-myopic", "fedts-myopic-gap"])
+def test_tables_of_arms_that_are_all_always_observed_have_one_age(policy):
+    federation = federation_of(Arms(ALL_KINDS[3:]), 1, policy)
+    plan = Planner(federation).plan(nothing(federation), 1).plan
+    assert isinstance(plan, IndexPlan)
+    assert (plan.max_age, plan.wrap) == (1, 0)
+    np.testing.assert_allclose(plan.index[:, 1:], [[0.1, 0.7, 0], [-0.5, -0.1, 0.3]], rtol=1e-6)
+
+
+def test_estimates_are_of_each_action_where_plays_change_an_arm():
+    federation = federation_of(Arms(ALL_KINDS[3:]), 1, "fedtswi")
+    merged = nothing(federation)
+    merged.counts[0, 0, :2, 0], merged.counts[1, 0, :2, 0] = (10, 2), (20, 6)
+    merged.counts[0, 1, :, 1], merged.counts[1, 1, :, 1] = (30, 3, 0), (0, 5, 7)
+    alike, controlled = Planner(federation).estimates(merged)
+    assert alike["p01"]["mean"] == pytest.approx((1 + 8) / (2 + 38))  # played or not
+    assert "passive" not in alike
+    assert controlled["transitions"][1][0]["mean"] == pytest.approx(31 / 36)
+    assert controlled["passive"]["transitions"][1][2]["mean"] == pytest.approx(8 / 15)
+
+
 def nothing(federation: Federation) -> Merged:
     shape, S = federation.shape, max(federation.shape.states)
     counts = np.zeros((shape.kinds, S, S, shape.n_arms), np.int64)
