@@ -125,9 +125,9 @@ def solve(arm: ExactArm) -> Answer:
         # Others move away, or shrink to one subsidy, as the discount tends to 1.
         stays = low < BEYOND and high > -BEYOND and high - low > Fraction(1, BEYOND)
         for s, x in enumerate(found):
-            if x > 0:
+            if stays and x > 0:
                 index[s] = high
-                indexable &= not (stays and passive[s])
+                indexable &= not passive[s]
             elif stays:
                 passive[s] = True
     limits = [float("inf") if x > BEYOND else float("-inf") if x < -BEYOND else x for x in index]
