@@ -18,7 +18,7 @@ COMPILE := pip compile --no-config --quiet --universal --python-version 3.11 \
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce check test test-slow bench format lock clean crash load
+.PHONY: help setup reproduce check test test-slow bench format lock clean crash load liar year
 
 help:  ## Show this list
 	@echo "usage: make TARGET [ARGS='options for the command'] [PYTHON=python3.11]"
@@ -84,5 +84,11 @@ clean:  ## Remove .venv, caches and built packages; results/ stays
 crash: setup  ## Kill a server 1,000 times under load and look for what was lost
 	$(BIN)/python -m benchmarks.crash $(ARGS)
 
+liar: setup  ## Measure what one agent that lies costs, with and without the server's remedies
+	$(BIN)/python -m benchmarks.liar $(ARGS)
+
 load: setup  ## Measure uploads a second, overload and a thousand agents at once
 	$(BIN)/python -m benchmarks.load $(ARGS)
+
+year: setup  ## Measure how large the database of 1,000 agents is over a year
+	$(BIN)/python -m benchmarks.year $(ARGS)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from benchmarks.traffic import Answer, Wire, round_request, upload_head
+from benchmarks.traffic import Answer, Wire, ask_for_round, upload_head
 
 from rmab.federation.config import Federation
 from rmab.federation.messages import Upload, parse_round
@@ -115,7 +115,7 @@ class Life:
 
     async def fetch(self, wire: Wire) -> None:
         """The open round; the same number must always come with the same round."""
-        answer = await wire.ask(round_request(self._token))
+        answer = await ask_for_round(wire, self._token)
         if answer.status != 200:
             raise Broken(f"{self.agent} asked for the round and was answered {answer}")
         message = parse_round(answer.body)

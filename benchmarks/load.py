@@ -35,6 +35,7 @@ from benchmarks.traffic import (
     Sender,
     ServerProcess,
     Wire,
+    ask_for_round,
     enroll,
     round_request,
     server_command,
@@ -136,7 +137,7 @@ class Load:
     async def hold(self) -> None:
         """One agent takes the round and does not report, so that it stays open."""
         wire = await Wire.connect(self.server.url)
-        answer = await wire.ask(round_request(self.tokens[0]))
+        answer = await ask_for_round(wire, self.tokens[0])
         self.round = parse_round(answer.body).round
         wire.close()
 

@@ -34,6 +34,7 @@ __all__ = [
     "Sender",
     "ServerProcess",
     "Wire",
+    "ask_for_round",
     "enroll",
     "round_request",
     "server_command",
@@ -157,6 +158,13 @@ def round_request(token: str, after: int = 0, wait: int = 0) -> bytes:
     ).encode()
 
 
+async def ask_for_round(wire: Wire, token: str) -> Answer:
+    """The answer to the request for the open round, once there is one."""
+    while (answer := await wire.ask(round_request(token))).status == 503:
+        await asyncio.sleep(0.05)
+    return answer
+
+
 class Sender:
     """An agent whose arms 0 and 1 are always good: its n-th upload tells of n slots.
 
@@ -265,7 +273,7 @@ class ServerProcess:
         return kept | inherited | {"JAX_PLATFORMS": "cpu"}
 
     async def ready(self) -> bool:
-        """Wait until it answers, at `url`; False if it ended before that."""
+        """Wait until it answers, at `url`, round or no round; False if it ended before that."""
         assert self._process is not None
         assert self._process.stdout is not None
         reading = asyncio.to_thread(self._process.stdout.readline)

@@ -5,7 +5,7 @@ Hypothesis draws the same examples in every run, so a failure repeats, however s
 Compiling is most of the time of the default suite, so it compiles with less effort than XLA makes
 by default; the programs and their random numbers are the same. Commands that tests start inherit
 this. The slow tests run long enough to gain from the usual effort, so they have it. Whoever sets
-XLA_FLAGS, even to nothing, decides instead.
+XLA_FLAGS, even to nothing, decides instead. Nothing compiled goes into the user's cache.
 """
 
 import os
@@ -25,3 +25,4 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before anything imports JAX, which reads the flags once."""
     if config.option.markexpr == "not slow":
         os.environ.setdefault("XLA_FLAGS", LESS_EFFORT)
+    os.environ.setdefault("RMAB_CACHE", "off")

@@ -120,7 +120,11 @@ def replay(scene: Scene) -> np.ndarray:
                         mine[int(left), seen[slot - 1], seen[slot], n] += 1
                 else:
                     for one, other in pairwise(plays):
-                        mine[min(other - one - 1, scene.gaps), seen[one], seen[other], n] += 1
+                        wait = other - one - 1
+                        if not kind.action_dependent:
+                            wait = min(wait, scene.gaps)
+                        if wait < len(total):
+                            mine[wait, seen[one], seen[other], n] += 1
             for place, count in mine.items():
                 total[*place, trial] += count * (scene.weights or (1,) * scene.agents)[agent]
     return total
@@ -135,7 +139,8 @@ SCENES = {
     "all kinds": Scene((PERSON, CHANNEL, WATCHED, TENDED), (0.5, 0.2, 0.3, 0.3), 2, 90, 10),
     "three states": Scene((LEVELS, CHANNEL, TENDED), (0.5, 0.1, 0.4), 2, 120, 9),
     "always seen": Scene((WATCHED, TENDED), (0.5, 0.1), 2, 50, 4),
-    "more waits than gaps": Scene((PERSON, CHANNEL), (0.5, 0.1), 2, 90, 3),
+    "more waits than gaps": Scene((PERSON, CHANNEL), (0.2, 0.1), 2, 90, 3),
+    "as many waits as gaps": Scene((PERSON, CHANNEL), (0.1, 0.1), 2, 90, 7),
 }
 
 
@@ -143,6 +148,20 @@ SCENES = {
 def test_every_pair_of_looks_is_counted_by_its_gap(name):
     scene = SCENES[name]
     np.testing.assert_array_equal(engine(scene), replay(scene))
+
+
+def test_a_long_wait_is_not_taken_for_a_shorter_one():
+    """Of an action-dependent arm a wait shows so many steps by P_0, and no others."""
+    counts = engine(SCENES["as many waits as gaps"])
+    played, _ = SCENES["as many waits as gaps"].play()
+    waits = [
+        other - one - 1
+        for agent in range(2)
+        for one, other in pairwise(np.flatnonzero(played[:, 0, agent, 0]).tolist())
+    ]
+    assert max(waits) > 7
+    found = counts[:, :, :, 0, 0].sum((1, 2))
+    np.testing.assert_array_equal(found, [waits.count(wait) for wait in range(8)])
 
 
 @pytest.mark.parametrize("name", ["channels", "weights", "three states"])

@@ -1,11 +1,11 @@
 """A federation played in one process, slot by slot, and the same one in the engine.
 
-Both meet the same channels: the numbers of the engine's world, trial 0.
+Both meet the same arms: the numbers of the engine's world, trial 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import numpy as np
 from rmab.engine.program import _Simulator
 from rmab.engine.setting import Setting
 from rmab.engine.world import World, truth
+from rmab.federation.aggregation import evidence_of
 from rmab.federation.config import Federation
 from rmab.federation.messages import RoundMessage, Upload, parse_round
 from rmab.federation.planner import Planner
@@ -42,13 +43,65 @@ def true_states(arms: Arms, seed: int, n_agents: int, horizon: int) -> np.ndarra
     return np.moveaxis(np.asarray(states)[..., 0].astype(int), 1, 2)
 
 
+class Realisation:
+    """Arms that move by what is played, as the engine's trial 0 has them.
+
+    states: (agents, arms), now.
+    """
+
+    def __init__(self, arms: Arms, seed: int, n_agents: int) -> None:
+        self._truth = truth(arms)
+        self._world = World(arms.kinds, idle_pay=False)
+        lanes = jnp.arange(n_agents)[None, :, None]
+        self._key = stream(seed_words(seed), jnp.zeros(1, jnp.uint32), lanes, CHANNELS)
+        self._state = self._world.start(self._key, self._truth, 1)
+        self._slot = 0
+        self._step = jax.jit(lambda *now: self._world.move(self._key, self._truth, *now))
+
+    @property
+    def states(self) -> np.ndarray:
+        return np.asarray(self._state)[..., 0].astype(int).T
+
+    def move(self, played: np.ndarray) -> None:
+        """To the next slot; played: (agents, arms)."""
+        self._slot += 1
+        mask = jnp.asarray(played.T[..., None])
+        self._state = self._step(self._state, mask, jnp.uint32(self._slot))
+
+
+class Film:
+    """Arms that move whatever is played; states: (slots, agents, arms)."""
+
+    def __init__(self, states: np.ndarray) -> None:
+        self._states = states
+        self._slot = 0
+
+    @property
+    def states(self) -> np.ndarray:
+        now: np.ndarray = self._states[self._slot]
+        return now
+
+    def move(self, played: np.ndarray) -> None:
+        self._slot += 1
+
+
+def name_of(agent: int) -> str:
+    return f"agent-{agent}"
+
+
 def engine_decisions(
     monkeypatch, arms: Arms, federation: Federation, n_agents: int, horizon: int
 ) -> np.ndarray:
     """(slots, agents, arms): which arms the engine plays in trial 0."""
     policy = named(federation.policy, federation.horizon, dict(federation.options))
+    weights = [federation.weights.get(name_of(m), 1.0) for m in range(n_agents)]
     setting = Setting.of(
-        arms, n_agents, horizon, schedule=federation.schedule, draws=federation.draws
+        arms,
+        n_agents,
+        horizon,
+        schedule=federation.schedule,
+        draws=federation.draws,
+        weights=tuple(weights) if federation.weights else None,
     )
     seen: list[np.ndarray] = []
     plays = federation.plays if isinstance(policy.rule, LookaheadRule) else None
@@ -74,35 +127,54 @@ def engine_decisions(
     return np.moveaxis(np.stack(seen)[..., 0], 1, 2)
 
 
-def merged(federation: Federation, uploads: Sequence[Upload]) -> Merged:
-    """What a server has of these, the last of each agent."""
+def merged(federation: Federation, uploads: Mapping[str, Upload]) -> Merged:
+    """What a server has of these, the last of each agent by its name."""
     shape, S = federation.shape, max(federation.shape.states)
-    counts = np.zeros((shape.kinds, S, S, shape.n_arms), np.int64)
-    visits = np.zeros((S, shape.n_arms), np.int64)
-    for upload in uploads:
-        counts, visits = counts + upload.counts, visits + upload.visits
-    return Merged(counts, visits, len(uploads))
+    if not uploads:
+        counts = np.zeros((shape.kinds, S, S, shape.n_arms), np.int64)
+        return Merged(counts, np.zeros((S, shape.n_arms), np.int64), 0)
+    weights = None
+    if federation.weights:
+        weights = np.array([federation.weights.get(name, 1.0) for name in uploads])
+
+    def whole(numbers: list[np.ndarray]) -> np.ndarray:
+        return evidence_of(federation.shares, numbers, 0, weights)
+
+    return Merged(
+        whole([upload.counts for upload in uploads.values()]),
+        whole([upload.visits for upload in uploads.values()]),
+        whole([np.ones((), np.int64)] * len(uploads)).item(),
+    )
 
 
 def served_decisions(
-    planner: Planner, states: np.ndarray, *, over_the_wire: bool = True
+    planner: Planner,
+    states: np.ndarray | Realisation,
+    horizon: int | None = None,
+    *,
+    over_the_wire: bool = True,
+    after_slot: Callable[[int, Player], Player] = lambda _, player: player,
 ) -> np.ndarray:
     """(slots, agents, arms): which arms agents play that a server of this planner leads.
 
-    states: (slots, agents, arms). All messages go through JSON.
+    states: (slots, agents, arms), or a realisation of `horizon` slots. All messages go through
+    JSON. after_slot: the player that goes on for an agent.
     """
     federation = planner.federation
-    horizon, n_agents, _ = states.shape
+    world = states if isinstance(states, Realisation) else Film(states)
+    horizon = len(states) if isinstance(states, np.ndarray) else horizon
+    assert horizon is not None
+    n_agents, n_arms = world.states.shape
     shape = federation.shape
-    names = [f"agent-{m}" for m in range(n_agents)]
+    names = [name_of(m) for m in range(n_agents)]
     coordinator = Coordinator(1, first_limit(federation.schedule), federation.deadline)
     last: dict[str, Upload] = {}
     players: list[Player] = []
-    played = np.zeros(states.shape, bool)
+    played = np.zeros((horizon, n_agents, n_arms), bool)
 
     def message(agent: int) -> RoundMessage:
         lane = agent if federation.draws == "per-agent" else 0
-        planned = planner.plan(merged(federation, list(last.values())), coordinator.number, lane)
+        planned = planner.plan(merged(federation, last), coordinator.number, lane)
         n_live = max(1, n_agents)
         watched = visits_can_end(federation.schedule, n_live, LONGEST) and planned.limit is None
         made = RoundMessage(
@@ -114,6 +186,7 @@ def served_decisions(
             shape=shape,
             rewards=tuple(arm.reward for arm in federation.arms),
             plan=planned.plan,
+            idle_rewards=tuple(arm.reward_passive for arm in federation.arms),
         )
         return parse_round(made.to_json()) if over_the_wire else made
 
@@ -122,9 +195,13 @@ def served_decisions(
         players.append(Player(message(agent), f"{agent:032x}"))
     for slot in range(horizon):
         for agent, player in enumerate(players):
+            now = world.states[agent]
+            player.look(now[list(shape.always)].tolist())
             chosen = player.choose()
             played[slot, agent, chosen] = True
-            player.observe(chosen.tolist(), states[slot, agent, chosen].tolist())
+            player.observe(chosen.tolist(), now[chosen].tolist())
+            players[agent] = after_slot(agent, player)
+        world.move(played[slot])
         if all(player.over for player in players):
             for agent, player in enumerate(players):
                 sent = player.upload(coordinator.number)

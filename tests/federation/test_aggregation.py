@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import rmab
-from rmab.federation.aggregation import AGGREGATIONS, evidence_of
+from rmab.federation.aggregation import AGGREGATIONS, capped, evidence_of
 from rmab.federation.config import Federation, KnownArm
 from rmab.federation.planner import Planner
 from rmab.federation.uploads import Merged
@@ -180,3 +180,21 @@ def test_plans_of_agents_that_share_nothing_differ():
     planner = Planner(federation)
     one, other = (planner.plan(counts_of(lane), 2, lane).plan for lane in range(2))
     assert not np.array_equal(one.index, other.index)  # type: ignore[union-attr]  # of index plans
+
+
+@pytest.mark.parametrize(
+    ("weights", "sizes", "cap", "due"),
+    [
+        ([1, 1, 1, 1, 1], [90, 100, 110, 120, 10**6], 2.0, [1, 1, 1, 1, 220 / 10**6]),
+        ([1, 1, 1], [100, 100, 150], 2.0, [1, 1, 1]),
+        ([1, 1, 1, 1], [100, 100, 100, 0], 1.0, [1, 1, 1, 1]),  # who has none is not the median
+        ([1, 1], [100, 2**40], 2.0, [1, 200 / 2**40]),
+        ([1, 5, 1], [100, 100, 100], 2.0, [1, 2, 1]),  # a weight counts as so many agents
+        ([1, 0, 0], [100, 10**6, 10**6], 2.0, [1, 0, 0]),
+        ([1], [10**6], 1.0, [1]),
+        ([1, 1], [0, 0], 1.0, [1, 1]),
+    ],
+)
+def test_no_agent_weighs_more_than_the_cap_times_the_median_one(weights, sizes, cap, due):
+    got = capped(np.array(weights, float), np.array(sizes, np.int64), cap)
+    np.testing.assert_allclose(got, due, rtol=1e-12)

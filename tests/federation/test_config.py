@@ -1,5 +1,7 @@
 """What a federation's file may say."""
 
+import hashlib
+
 import pytest
 
 from rmab.errors import FederationError
@@ -35,6 +37,96 @@ def test_the_file_says_what_is_known(tmp_path):
     assert federation.draws == "shared"
 
 
+KINDS = """\
+name = "clinic"
+plays = 1
+policy = "fedtswi"
+[[arm]]
+observed = "always"
+action_dependent = true
+reward_passive = [0.2, 0.1]
+[[arm]]
+states = 3
+reward_active = [0.0, 0.5, 1.0]
+observed = "always"
+[[arm]]
+reward = 0.4
+[weights]
+ward-1 = 2
+ward-2 = 0.5
+"""
+
+
+def test_arms_of_every_kind_and_weights_of_agents(tmp_path):
+    federation = load_federation(written(tmp_path, KINDS))
+    assert federation.arms == (
+        KnownArm(2, (0.0, 0.0), (0.2, 0.1), "always", action_dependent=True),
+        KnownArm(3, (0.0, 0.5, 1.0), (), "always"),
+        KnownArm(2, (0.0, 0.4)),
+    )
+    assert dict(federation.weights) == {"ward-1": 2, "ward-2": 0.5}
+    shape = federation.shape
+    assert (shape.always, shape.controlled, shape.gaps) == ((0, 1), (0,), 1)
+    assert shape.kinds_by_arm == [2, 2, 2]
+    assert not federation.channels
+    hidden = KINDS.replace('observed = "always"\naction', "action")
+    shape = load_federation(written(tmp_path, hidden)).shape
+    assert (shape.always, shape.gaps, shape.kinds_by_arm) == ((1,), 8, [9, 2, 9])
+
+
+def test_what_counts_mean_depends_on_the_kind_of_arms_and_not_on_weights(tmp_path):
+    def of(text):
+        return load_federation(written(tmp_path, text)).fingerprint()
+
+    assert of(KINDS) == of(KINDS.replace("ward-1 = 2", "ward-1 = 3"))
+    for line in ("action_dependent = true\n", "reward_passive = [0.2, 0.1]\n"):
+        other = KINDS.replace(line, "reward = 0.0\n" if "reward" in line else "")
+        assert of(KINDS) != of(other)
+    assert of(KINDS) != of(KINDS.replace('1.0]\nobserved = "always"', "1.0]"))
+    # That of arms as they always were is what databases have.
+    meaning = '["spectrum", 2, [[2, [0.0, 0.4]], [3, [0.0, 0.5, 1.0]]], 1]'
+    assert of(FILE) == hashlib.sha256(meaning.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        (
+            '"always"',
+            '"seldom"',
+            "arm 1: observed: unknown 'seldom'; known are when_played, always",
+        ),
+        ("= true", "= 1", "arm 1: action_dependent must be true or false, got 1"),
+        ("[0.2, 0.1]", "0.2", "arm 1: reward_passive must be a list of 2 numbers"),
+        ("[0.2, 0.1]", "[0.2, 1e40]", "arm 1: reward_passive of state 1 must be 0 or from 1e-30"),
+        ("reward = 0.4", "", "arm 3: reward must be a number, or a list of 2 numbers"),
+        (
+            "states = 3",
+            "states = 3\nreward = [1, 1, 1]",
+            "arm 2: reward and reward_active are the same: only one may be given",
+        ),
+        ("ward-1 = 2", "ward-1 = -1", "weights: that of ward-1 must be a number from 0 to 1e6"),
+        ("ward-1 = 2", '"a b" = 2', "weights: an agent's name must have 1 to 64 letters"),
+        ("[weights]", "[other]", "unknown key 'other'; known are .*weights"),
+        (
+            "[weights]",
+            "[options]\nclip = false\n[weights]",
+            "options: unknown key 'clip'",
+        ),
+        (
+            '"fedtswi"',
+            '"feducb-wi"\noptions = {clip = false}',
+            "options.clip must be true unless all arms are channels",
+        ),
+    ],
+)
+def test_what_may_not_be_said_of_arms_and_weights(tmp_path, old, new, rule):
+    assert old in KINDS
+    with pytest.raises(FederationError, match=rule) as caught:
+        load_federation(written(tmp_path, KINDS.replace(old, new, 1)))
+    assert len(str(caught.value).splitlines()) == 1
+
+
 @pytest.mark.parametrize("policy", LEARNERS)
 def test_any_learner_may_be_named(tmp_path, policy):
     federation = load_federation(written(tmp_path, FILE.replace("fedtswi", policy)))
@@ -61,6 +153,11 @@ def test_counts_of_federations_that_differ_in_what_they_mean_are_told_apart(tmp_
         ('"fedtswi"', '"whittle"', "policy: unknown 'whittle'; known are fedtswi, "),
         ('"linear"', '"weekly"', "schedule: unknown 'weekly'"),
         ("deadline = 30", "deadline = 0", "deadline must be a number of seconds above 0"),
+        ("seed = 0", "slot_seconds = -1", "slot_seconds must be 0 for no limit, or from 1e-9"),
+        ("seed = 0", "slot_seconds = 1e-300", "slot_seconds must be 0 for no limit"),
+        ("seed = 0", "slot_seconds = nan", "slot_seconds must be 0 for no limit"),
+        ("seed = 0", "cap = 0.5", "cap must be a number from 1 to 1e"),
+        ("seed = 0", "cap = true", "cap must be a number from 1"),
         ("deadline = 30", "live_seconds = 0", "live_seconds must be a number of seconds above 0"),
         ("deadline = 30", "live_seconds = '9'", "live_seconds must be a number of seconds above 0"),
         ("deadline = 30", "live_seconds = 1e9", "and at most 31536000, got 1000000000.0"),

@@ -1,5 +1,7 @@
 """A served federation against the engine, slot by slot, and what a server estimates."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -9,7 +11,12 @@ from rmab.federation.planner import Planner
 from rmab.federation.uploads import Merged
 from rmab.model.arms import Arm, Arms, channels
 from rmab.policies.plans import IndexPlan
-from tests.federation.lockstep import engine_decisions, served_decisions, true_states
+from tests.federation.lockstep import (
+    Realisation,
+    engine_decisions,
+    served_decisions,
+    true_states,
+)
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
 LEVELS = [[0.7, 0.3, 0.0], [0.2, 0.5, 0.3], [0.0, 0.4, 0.6]]
@@ -22,8 +29,36 @@ MIXED = Arms(
 )
 
 
+# Of every kind at once: action-dependent or not, observed when played or always, of two states and
+# of three, and some that pay when they are left alone.
+ALL_KINDS = Arms(
+    [
+        Arm([[0.8, 0.2], [0.3, 0.7]], reward=[0, 0.6]),
+        Arm([[0.9, 0.1], [0.4, 0.6]], [[0.3, 0.7], [0.2, 0.8]], reward=[0, 1.0]),
+        Arm(LEVELS, LEVELS[::-1], reward_active=[0, 0.5, 1], reward_passive=[0.2, 0, 0.1]),
+        Arm([[0.7, 0.3], [0.4, 0.6]], reward=[0.1, 0.7], observed="always"),
+        Arm(
+            [[0.6, 0.3, 0.1], [0.0, 0.7, 0.3], [0.0, 0.0, 1.0]],
+            [[1.0, 0.0, 0.0], [0.9, 0.1, 0.0], [0.8, 0.2, 0.0]],
+            reward_active=[0, 0.2, 0.3],
+            reward_passive=[0.5, 0.3, 0.0],
+            observed="always",
+        ),
+    ]
+)
+
+
 def federation_of(arms: Arms, plays: int, policy: str, **others) -> Federation:
-    known = tuple(KnownArm(arm.states, tuple(arm.reward_active)) for arm in arms)
+    known = tuple(
+        KnownArm(
+            arm.states,
+            tuple(arm.reward_active.tolist()),
+            tuple(arm.reward_passive.tolist()),
+            arm.observed,
+            arm.action_dependent,
+        )
+        for arm in arms
+    )
     return Federation("test", plays, known, policy, seed=7, **others)
 
 
@@ -62,6 +97,68 @@ def test_served_agents_decide_as_the_engine_does_slot_by_slot(
     assert (here.sum(2) == plays).all()
     np.testing.assert_array_equal(here, there)
     assert len({tuple(row) for row in here[:, 0].tolist()}) > 1  # it is not one choice for ever
+
+
+OF_ALL_KINDS: dict[str, dict[str, Any]] = {
+    "fedtswi": {"weights": {"agent-1": 0.5, "agent-2": 3.0}},
+    "fedtswi-gap": {"options": {"gaps": 8}, "weights": {"agent-1": 0.5, "agent-2": 3.0}},
+    "fedts-lookahead-gap": {"options": {"gaps": 8}, "draws": "per-agent"},
+}
+
+
+def check_decisions(monkeypatch, arms: Arms, policy: str, **others) -> np.ndarray:
+    """Three agents, in the engine and served, on the same arms; what they play."""
+    n_agents, plays, horizon = 3, 2, 300
+    federation = federation_of(arms, plays, policy, **others)
+    realised = Realisation(arms, federation.seed, n_agents)
+    here = served_decisions(Planner(federation), realised, horizon)
+    there = engine_decisions(monkeypatch, arms, federation, n_agents, horizon)
+    assert (here.sum(2) == plays).all()
+    np.testing.assert_array_equal(here, there)
+    return here
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", OF_ALL_KINDS)
+def test_served_agents_decide_as_the_engine_does_on_arms_of_every_kind(monkeypatch, policy):
+    played = check_decisions(monkeypatch, ALL_KINDS, policy, **OF_ALL_KINDS[policy])
+    assert played.any((0, 1)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("policy", "others"),
+    [
+        ("fedts-myopic", {"schedule": "paper", "weights": {"agent-0": 0.25, "agent-2": 3.0}}),
+        ("fed1-ucb", {"horizon": 300, "options": {"sigma": 0.05}, "weights": {"agent-1": 2.0}}),
+    ],
+)
+def test_served_agents_decide_as_the_engine_does_on_arms_that_are_always_observed(
+    monkeypatch, policy, others
+):
+    played = check_decisions(monkeypatch, Arms([*MIXED[:2], *ALL_KINDS[3:]]), policy, **others)
+    assert len({tuple(row) for row in played[:, 0].tolist()}) > 3
+
+
+@pytest.mark.parametrize("policy", ["fedts-myopic", "fedts-myopic-gap"])
+def test_tables_of_arms_that_are_all_always_observed_have_one_age(policy):
+    federation = federation_of(Arms(ALL_KINDS[3:]), 1, policy)
+    plan = Planner(federation).plan(nothing(federation), 1).plan
+    assert isinstance(plan, IndexPlan)
+    assert (plan.max_age, plan.wrap) == (1, 0)
+    np.testing.assert_allclose(plan.index[:, 1:], [[0.1, 0.7, 0], [-0.5, -0.1, 0.3]], rtol=1e-6)
+
+
+def test_estimates_are_of_each_action_where_plays_change_an_arm():
+    federation = federation_of(Arms(ALL_KINDS[3:]), 1, "fedtswi")
+    merged = nothing(federation)
+    merged.counts[0, 0, :2, 0], merged.counts[1, 0, :2, 0] = (10, 2), (20, 6)
+    merged.counts[0, 1, :, 1], merged.counts[1, 1, :, 1] = (30, 3, 0), (0, 5, 7)
+    alike, controlled = Planner(federation).estimates(merged)
+    assert alike["p01"]["mean"] == pytest.approx((1 + 8) / (2 + 38))  # played or not
+    assert "passive" not in alike
+    assert controlled["transitions"][1][0]["mean"] == pytest.approx(31 / 36)
+    assert controlled["passive"]["transitions"][1][2]["mean"] == pytest.approx(8 / 15)
 
 
 def nothing(federation: Federation) -> Merged:

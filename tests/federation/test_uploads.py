@@ -1,4 +1,4 @@
-"""Uploads of arms that are all alike are read by a shorter way, to the same end."""
+"""Uploads: those of like arms are read by a shorter way to the same end; slots take time."""
 
 import json
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rmab.errors import ProtocolError
 from rmab.federation.messages import Shape
-from rmab.federation.uploads import _add_up, _of_any_arms, _of_like_arms, _sums
+from rmab.federation.uploads import _add_up, _of_any_arms, _of_like_arms, _sums, check_pace
 
 SHAPE = Shape(1, (2, 2), 1)
 COUNTS = [[[[1, 2], [3, 4]], [[5, 6], [7, 8]]], [[[9, 10], [11, 12]], [[13, 14], [15, 16]]]]
@@ -110,3 +110,29 @@ def test_sums_by_a_matrix_are_sums(kinds, S):
     np.testing.assert_array_equal(_sums(kinds, S) @ numbers, _add_up(counts, visits))
     flow = visits[0] - counts[:, 0].sum((0, 1))
     np.testing.assert_array_equal(_add_up(counts, visits)[0], flow)
+
+
+@pytest.mark.parametrize(
+    ("slot_seconds", "seconds", "most"),
+    [
+        (1.0, 0.0, 10),  # a burst
+        (1.0, 3600.0, 3610),  # an hour, played online or not
+        (1.0, -50.0, 10),  # a clock behind the one that enrolled
+        (0.001, 30.0, 40_000),  # those of ten seconds are more than ten
+        (3600.0, 7200.0, 12),
+        (1e-9, 1e9, 10**18),
+    ],
+)
+def test_no_more_slots_than_time_allows(slot_seconds, seconds, most):
+    check_pace(int(most * (1 - 1e-12)), seconds, slot_seconds)
+    check_pace(10**30, seconds, 0.0)  # no limit
+    with pytest.raises(ProtocolError) as caught:
+        check_pace(int(most * 1.001) + 100, seconds, slot_seconds)
+    error = caught.value
+    assert (error.status, error.code) == (429, "slots")
+    assert "slots of all incarnations must be at most" in str(error)
+    assert 0 < error.extra["retry_after"] <= 86_400
+    # Who waits as long as it is told may send it, unless a day is not enough.
+    if error.extra["retry_after"] < 86_400:
+        later = max(0.0, seconds) + error.extra["retry_after"]
+        check_pace(int(most * 1.001) + 100, later, slot_seconds)

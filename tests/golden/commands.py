@@ -11,12 +11,15 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["call", "normal", "rows", "server"]
+import httpx
+
+__all__ = ["call", "normal", "rows", "server", "wait_for"]
 
 PROGRAM = (sys.executable, "-c", "import sys; from rmab.cli import main; sys.exit(main())")
 
@@ -81,7 +84,8 @@ def normal(value: Any, folder: Path | None = None, **words: str) -> Any:
 
 @contextmanager
 def server(folder: Path, federation: str, *more: str) -> Iterator[dict[str, Any]]:
-    """A server of that file in the folder, as a process; gives what it says when it is ready."""
+    """A server of that file in the folder, as a process; gives what it says when it answers, once
+    it is ready."""
     with (folder / "server.log").open("w") as log:
         process = subprocess.Popen(
             [*PROGRAM, "server", federation, "--port", "0", "--json", *more],
@@ -94,11 +98,21 @@ def server(folder: Path, federation: str, *more: str) -> Iterator[dict[str, Any]
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, (folder / "server.log").read_text()
-        yield json.loads(line)
+        said = json.loads(line)
+        wait_for(lambda: httpx.get(f"{said['url']}/readyz", timeout=60).status_code == 200)
+        yield said
     finally:
         process.send_signal(signal.SIGTERM)
         rest, _ = process.communicate(timeout=60)
     assert (process.returncode, rest) == (0, "")
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Until it holds, which compiling may put off."""
+    until = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.05)
 
 
 def rows(file: Path, query: str) -> list[list[Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from tests.golden.commands import normal
+from tests.golden.commands import normal, wait_for
 from tests.golden.recording import digest
 
 __all__ = ["Counting", "Transcript"]
@@ -78,6 +78,16 @@ class Transcript:
 
     def close(self) -> None:
         self._client.close()
+
+    def wait_for_estimates(self) -> None:
+        """Until the status has them: whoever asks it before that is not kept waiting."""
+        header = {"Authorization": f"Bearer {self.tokens['eye']}"}
+
+        def there() -> bool:
+            answer = self._client.get("/v1/status", headers=header)
+            return bool(answer.json()["arms"][0])
+
+        wait_for(there)
 
     def ask(
         self,

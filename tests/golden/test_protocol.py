@@ -110,15 +110,15 @@ def test_rounds_of_every_kind_of_plan_are_as_recorded(tmp_path, name):
                 assert send(transcript, agent, body) == 201
             for agent in agents:
                 assert fetch(transcript, agent, number)["round"] == number + 1
-        transcript.ask(
-            "GET", "/v1/status", "eye"
-        )  # waits for the estimates, which the page does not
+        transcript.wait_for_estimates()
+        transcript.ask("GET", "/v1/status", "eye")
         transcript.ask("GET", "/v1/overview", "eye")
     compare("protocol", name, transcript.entries)
 
 
 def test_a_federation_from_enrolling_to_leaving_is_as_recorded(tmp_path):
     with serving(tmp_path, SPECTRUM) as transcript:
+        transcript.wait_for_estimates()
         _who_may_ask(transcript)
         _uploads(transcript)
         _viewers(transcript)

@@ -122,11 +122,13 @@ def solve(arm: ExactArm) -> Answer:
     policy = [True] * S
     for low, high in pairwise(borders):
         policy, found = arm.best((low + high) / 2, policy)
+        # Others move away, or shrink to one subsidy, as the discount tends to 1.
+        stays = low < BEYOND and high > -BEYOND and high - low > Fraction(1, BEYOND)
         for s, x in enumerate(found):
-            if x > 0:
+            if stays and x > 0:
                 index[s] = high
                 indexable &= not passive[s]
-            else:
+            elif stays:
                 passive[s] = True
     limits = [float("inf") if x > BEYOND else float("-inf") if x < -BEYOND else x for x in index]
     return Answer([float(x) for x in limits], indexable)

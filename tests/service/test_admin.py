@@ -146,7 +146,7 @@ def test_the_commands_on_a_file(tmp_path, live, capsys):
     assert (code, made["name"], made["role"]) == (0, "boss", "admin")
     code, out, err = run(capsys, "agents", file)
     lines = out.splitlines()
-    heads = ["name", "role", "enrolled", "last", "seen", "live", "uploads", "revoked"]
+    heads = ["name", "role", "enrolled", "last", "seen", "live", "uploads", "outlier", "revoked"]
     assert lines[0].split() == heads
     assert {line.split()[0] for line in lines[1:]} == {"radio", "boss"}
     assert made["token"] not in out
@@ -218,6 +218,46 @@ def test_the_commands_on_a_server(tmp_path, live, capsys):
     for words, hint in bad:
         code, out, err = run(capsys, "enroll", *words)
         assert (code, out, hint in err) == (2, "", True), err
+
+
+@pytest.mark.parametrize("over", ["the file", "the server"])
+def test_the_commands_that_forget(tmp_path, live, capsys, over):
+    secret = tmp_path / "admin.token"
+    secret.write_text(live.enroll("boss", "admin") + "\n")
+    where = [tmp_path / "federation.toml"]
+    if over == "the server":
+        where = [live.url, "--token-file", secret]
+    agents = {name: live.agent(name) for name in "abc"}
+    for agent in agents.values():
+        agent.fetch()
+    for agent in agents.values():
+        assert agent.send(agent.play()).status_code == 201
+    assert run(capsys, "agents", *where, "--forget", "a") == (
+        0,
+        "a is forgotten (uploads: 1, slots: 2)\n",
+        "",
+    )
+    code, out, err = run(capsys, "agents", *where, "--forget", "a", "--json")
+    nothing = {"incarnations": 0, "uploads": 0, "slots": 0}
+    assert (code, json.loads(out), err) == (0, {"name": "a", "forgotten": True, **nothing}, "")
+    assert run(capsys, "revoke", *where, "b") == (0, "b is revoked\n", "")
+    for name in "bc":
+        told = f"{name} is revoked and forgotten (uploads: 1, slots: 2)\n"
+        assert run(capsys, "revoke", *where, name, "--forget") == (0, told, "")
+    code, out, _ = run(capsys, "revoke", *where, "c", "--forget", "--json")
+    due = {"name": "c", "revoked": True, "forgotten": True, **nothing}
+    assert (code, json.loads(out)) == (0, due)
+    for name in ("d", "boss"):  # unknown, and no agent
+        for words in (("agents", *where, "--forget", name), ("revoke", *where, name, "--forget")):
+            code, out, err = run(capsys, *words)
+            assert (code, out) == (2, "")
+            assert len(err.splitlines()) == 1
+    code, out, _ = run(capsys, "agents", *where, "--json")
+    rows = {row["name"]: row for row in json.loads(out)["agents"]}
+    assert [rows[name]["slots"] for name in "abc"] == [0, 0, 0]
+    assert [rows[name]["revoked"] is None for name in "abc"] == [True, False, False]
+    assert rows["boss"]["revoked"] is None
+    assert all(rows[name]["forgotten"] >= rows[name]["enrolled"] for name in "abc")
 
 
 def test_enrolling_before_the_first_start(tmp_path, capsys):

@@ -3,7 +3,8 @@
 After every step: what was acknowledged is there, the merged counts are the sum of what incarnations
 truly saw up to their last accepted upload, the round never falls, uploads are answered as the
 protocol says. And whatever happened, once nothing more is lost everything that was seen arrives,
-once.
+once. The server folds incarnations that have ended, and drops what it need not know of them, as it
+goes: what these had not sent by then is refused, and is all that may be missing.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ from rmab.errors import StorageError
 from rmab.service.agent import agent as agent_module
 from rmab.service.agent import outbox
 from rmab.service.server import uploads
+from rmab.service.store.folding import Folding
 from rmab.service.store.store import OpenRound, open_store
+from rmab.service.store.uploads import Ledger
 from rmab.service.store.writer import Writer
 from tests.service.support.simulation import (
     FEDERATION,
@@ -221,6 +224,18 @@ class Federated(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.5, 5.0, 31.0, LONG]))
     def time_passes(self, seconds: float) -> None:
         self.world.pass_time(seconds)
+
+    @precondition(lambda self: has_server(self) and has_agents(self))
+    @rule(one=which, turns=st.integers(1, 4))
+    def an_agent_lives_on_in_another_process(self, one: int, turns: int) -> None:
+        """So that what it was before ends, and is folded."""
+        peers = running(self)
+        peer = peers[one % len(peers)]
+        self.world.kill_agent(peer, loses_file=False)
+        self.world.start_agent(peer)
+        for _ in range(turns):
+            self.world.pass_time(LONG)
+            self.play_episodes_on_a_good_network(1)
 
     # -------------------------------------------------------------------------------------- server
 
@@ -448,6 +463,32 @@ def growth_is_not_checked(monkeypatch):
     monkeypatch.setattr(uploads, "check_growth", lambda *_: None)
 
 
+def ended_incarnations_are_taken_for_new(monkeypatch):
+    monkeypatch.setattr(uploads, "_is_last_of_ended", lambda *_: False)
+
+
+def forgotten_incarnations_are_taken_for_new(monkeypatch):
+    monkeypatch.setattr(Folding, "floor", lambda *_: 0)
+
+
+def what_is_folded_is_not_added(monkeypatch):
+    good = Ledger.folded
+
+    def nothing(self, agent):
+        return tuple(np.zeros_like(part) for part in good(self, agent))
+
+    monkeypatch.setattr(Ledger, "folded", nothing)
+
+
+def the_ledger_forgets_the_last_upload(monkeypatch):
+    good = Folding._prune
+
+    def all_of_them(self, agent, rows, *rest):
+        good(self, agent, [row._replace(sequence=row.sequence + 1) for row in rows], *rest)
+
+    monkeypatch.setattr(Folding, "_prune", all_of_them)
+
+
 def acknowledged_before_it_is_committed(monkeypatch):
     together = Writer._together
 
@@ -488,6 +529,10 @@ FAULTS = [
     repeats_are_not_compared,
     closed_rounds_are_accepted,
     growth_is_not_checked,
+    ended_incarnations_are_taken_for_new,
+    pytest.param(forgotten_incarnations_are_taken_for_new, marks=pytest.mark.slow),
+    what_is_folded_is_not_added,
+    the_ledger_forgets_the_last_upload,
     acknowledged_before_it_is_committed,
     revoked_credentials_are_good,
     what_is_left_is_sent_as_a_new_incarnations,

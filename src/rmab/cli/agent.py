@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rmab.cli.console import DONE, FAILED, INTERRUPTED, Commands, line, say, whole
 from rmab.errors import FederationError, UnavailableError
@@ -44,7 +44,14 @@ _MISTAKES = (
     TypeError,
 )
 
-Sense = Callable[[list[int]], Sequence[int]]
+Sense = Callable[[list[int]], Sequence[int]]  # of arms, in a slot
+
+
+class _Device(NamedTuple):
+    """What is played; look: at arms that are always observed, where it can."""
+
+    sense: Sense
+    look: Sense | None
 
 
 class _Ended(BaseException):
@@ -63,7 +70,9 @@ def add_agent(command: Commands) -> None:
         "an environment, in radio.py:\n"
         "  class Radio:\n"
         "      def sense(self, arms):            # arms to play in this slot, from 0\n"
-        "          return [self.busy(a) for a in arms]    # the state of each, from 0\n\n"
+        "          return [self.busy(a) for a in arms]    # the state of each, from 0\n"
+        "      def look(self, arms):             # only for arms that are always observed:\n"
+        "          return [...]                  # the state of each, before any is played\n\n"
         "after its slots, or when it is interrupted, it sends what is unsent and prints slots,\n"
         "mean reward per slot, acknowledged uploads and the round; what cannot be sent is kept in\n"
         "its file and sent at the next start. A bad reading (NaN, a state that the arm does not\n"
@@ -124,7 +133,7 @@ def run_agent(options: argparse.Namespace) -> int:
     )
     token = _token(options.token_file)
     study = None if options.simulate is None else _study(options.simulate)
-    sense = None if options.env is None else _environment(options.env)
+    device = None if options.env is None else _environment(options.env)
     from rmab.service.agent.agent import MAX_BAD_READINGS, Agent
 
     with (
@@ -140,13 +149,18 @@ def run_agent(options: argparse.Namespace) -> int:
     ):
         waits = False
         if study is not None:
-            sense = _simulated(study, agent, token, options.simulate)
+            device = _simulated(study, agent, token, options.simulate)
             waits = pace is None
-        assert sense is not None
+        assert device is not None
+        if agent.always_observed and device.look is None:
+            raise FederationError(
+                f"--env {options.env}: must have a method look(arms) that returns states, as "
+                f"{len(agent.always_observed)} arms of the federation are always observed"
+            )
         code, asked = DONE, False
         try:
             with _ends_when_asked():
-                _play(agent, sense, slots, pace, patience if waits else 0.0)
+                _play(agent, device, slots, pace, patience if waits else 0.0)
         except KeyboardInterrupt:
             code = INTERRUPTED
         except _Ended:
@@ -166,7 +180,7 @@ def run_agent(options: argparse.Namespace) -> int:
 
 
 def _play(
-    agent: Agent, sense: Sense, slots: int | None, pace: float | None, patience: float
+    agent: Agent, device: _Device, slots: int | None, pace: float | None, patience: float
 ) -> None:
     """Play that many slots, at that pace.
 
@@ -179,11 +193,11 @@ def _play(
         if patience and agent.over and waited != agent.round:
             waited = agent.round
             _wait(agent, patience)
-        arms = agent.choose()
+        arms = _choose(agent, device)
         try:
-            states = sense(arms)
+            states = device.sense(arms)
         except Exception as error:  # whatever a device and its driver do
-            agent.skip(f"sense raised {type(error).__name__}: {error}{_place(error)}")
+            agent.skip(_raised("sense", error))
         else:
             agent.observe(states)
         if pace is not None:
@@ -191,14 +205,27 @@ def _play(
             time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _place(error: Exception) -> str:
-    """Where it was raised."""
+def _choose(agent: Agent, device: _Device) -> list[int]:
+    """The arms to play, after a look at those that are always observed."""
+    if not agent.always_observed:
+        return agent.choose()
+    assert device.look is not None
+    try:
+        states = device.look(list(agent.always_observed))
+    except Exception as error:  # as of `sense`
+        return agent.choose(unread=_raised("look", error))
+    return agent.choose(states)
+
+
+def _raised(method: str, error: Exception) -> str:
+    """What a method of the device raised, and where."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    if trace is None:
-        return ""
-    return f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"
+    place = ""
+    if trace is not None:
+        place = f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"
+    return f"{method} raised {type(error).__name__}: {error}{place}"
 
 
 def _wait(agent: Agent, patience: float) -> None:
@@ -252,8 +279,8 @@ def _token(name: str) -> str:
     return token
 
 
-def _environment(name: str) -> Sense:
-    """`sense` of an object of MODULE:CLASS; every fault is an error of one line.
+def _environment(name: str) -> _Device:
+    """`sense` and `look` of an object of MODULE:CLASS; every fault is an error of one line.
 
     A device that is not there may be later; code that is wrong stays so.
     """
@@ -272,8 +299,8 @@ def _environment(name: str) -> Sense:
     sense: Any = getattr(environment, "sense", None)
     if not callable(sense):
         raise FederationError(f"--env {name}: must have a method sense(arms) that returns states")
-    made: Sense = sense
-    return made
+    look: Any = getattr(environment, "look", None)
+    return _Device(sense, look if callable(look) else None)
 
 
 def _study(name: str) -> Study:
@@ -282,7 +309,7 @@ def _study(name: str) -> Study:
     return load(name)
 
 
-def _simulated(study: Study, agent: Agent, token: str, name: str) -> Sense:
+def _simulated(study: Study, agent: Agent, token: str, name: str) -> _Device:
     """Arms of the study, seeded by it and by the agent's credential, so agents' arms differ."""
     from rmab.model.simulated import SimulatedArms
 
@@ -292,8 +319,19 @@ def _simulated(study: Study, agent: Agent, token: str, name: str) -> Sense:
             f"--simulate {name}: must have arms of {_counts(agent.arms)} states, as the federation "
             f"has, got {_counts(states)}"
         )
+    for n, kind in enumerate(study.arms.kinds):
+        if kind.action_dependent and n not in agent.action_dependent:
+            raise FederationError(
+                f"--simulate {name}: arm {n + 1} must move alike when played, as the federation "
+                "has no action_dependent = true for it"
+            )
+        if n in agent.always_observed and not kind.fully_observed:
+            raise FederationError(
+                f'--simulate {name}: arm {n + 1} must be observed "always", as in the federation'
+            )
     key_id = int(token.split("_")[1], 16)
-    return SimulatedArms(study.arms, (study.seed, key_id)).sense
+    simulated = SimulatedArms(study.arms, (study.seed, key_id))
+    return _Device(simulated.sense, simulated.look)
 
 
 def _counts(states: Sequence[int]) -> str:

@@ -37,9 +37,14 @@ a federation file:
   reward = [0.0, 0.5, 1.0]
   (one [[arm]] table for each arm; the dynamics are learnt)
 
-further keys, above the arms: seed, draws ("shared" or "per-agent"), reference (a reward to
-  compare with on the page), live_seconds (since an agent was heard of, up to which it is shown as
-  live; default: two deadlines), horizon (fed1-ucb), [options] of the policy
+further keys of an arm: observed = "always" (default "when_played"), action_dependent = true (it
+  moves in another way when played), reward_passive = [...] (of a slot without a play)
+
+further keys, above the arms: slot_seconds (the shortest slot; no agent can claim more slots than
+  time allows), cap (no agent weighs more than so many times the median one), seed, draws
+  ("shared" or "per-agent"), reference (a reward to compare with on the page), live_seconds (since
+  an agent was heard of, up to which it is shown as live; default: two deadlines), horizon
+  (fed1-ucb), [options] of the policy, [weights] of agents by name
 """
 
 
@@ -53,7 +58,8 @@ def add_commands(command: Commands) -> None:
         "  rmab server spectrum.toml --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem\n"
         "  rmab server spectrum.toml --trusted-proxy 127.0.0.1\n\n"
         "SIGTERM and SIGINT end it; SIGHUP has it read its certificate and the federation's\n"
-        "schedule, deadline and reference again\n\n" + EXAMPLE_FEDERATION,
+        "schedule, deadline, live_seconds and reference again\n\n" + EXAMPLE_FEDERATION,
+        _exits,
     )
     server.add_argument("federation", metavar="FEDERATION.toml", help="the federation's file")
     server.add_argument(
@@ -89,20 +95,25 @@ def add_commands(command: Commands) -> None:
         "  rmab enroll spectrum.toml radio-1 > radio-1.token\n"
         "  rmab enroll spectrum.toml boss --admin > admin.token\n"
         "  rmab enroll spectrum.toml prometheus --viewer > viewer.token\n"
-        "  rmab enroll https://server:8443 radio-2 --token-file admin.token --ca ca.pem",
+        "  rmab enroll https://server:8443 radio-2 --token-file admin.token --ca ca.pem\n",
+        _exits,
     )
     revoke = command(
         "revoke",
         _revoke,
-        "take an agent's credential back; what it gave stays",
-        "  rmab revoke spectrum.toml radio-1",
+        "take an agent's credential back; what it gave stays, unless --forget",
+        "  rmab revoke spectrum.toml radio-1\n  rmab revoke spectrum.toml radio-1 --forget\n",
+        _exits,
     )
     agents = command(
         "agents",
         _agents,
-        "list agents, admins and viewers",
+        "list agents, admins and viewers, or forget what an agent gave",
         "  rmab agents spectrum.toml\n"
-        "  rmab agents https://server:8443 --token-file admin.token --json",
+        "  rmab agents spectrum.toml --forget radio-1\n"
+        "  rmab agents https://server:8443 --token-file admin.token --json\n\n"
+        "live are agents that were heard of within two deadlines, or within live_seconds\n",
+        _exits,
     )
     for each in (enroll, revoke, agents):
         each.add_argument(
@@ -114,6 +125,14 @@ def add_commands(command: Commands) -> None:
         each.add_argument("--ca", metavar="F", help="with a URL: certificates to trust, PEM")
     for each in (enroll, revoke):
         each.add_argument("name", metavar="NAME", help="the name of the agent, admin or viewer")
+    revoke.add_argument(
+        "--forget", action="store_true", help="take all that it gave out of the counts, for good"
+    )
+    agents.add_argument(
+        "--forget",
+        metavar="NAME",
+        help="take all that this agent gave out of the counts, for good, instead of listing",
+    )
     role = enroll.add_mutually_exclusive_group()
     role.add_argument(
         "--admin", action="store_true", help="an admin's: enrols, revokes and lists, no more"
@@ -129,7 +148,8 @@ def add_commands(command: Commands) -> None:
         "copy a federation's SQLite database into a file, while its server runs",
         "  rmab backup spectrum.toml spectrum-backup.db\n\n"
         "the file is replaced if it is there, and only its owner can read it; of a PostgreSQL\n"
-        "database pg_dump makes one",
+        "database pg_dump makes one\n",
+        _exits,
     )
     backup.add_argument("federation", metavar="FEDERATION.toml", help="the federation's file")
     backup.add_argument("file", metavar="FILE", help="the backup")
@@ -153,6 +173,14 @@ def add_commands(command: Commands) -> None:
     demo.add_argument("--port", metavar="P", default="0", help="port of the page (default: any)")
     demo.add_argument("--no-browser", action="store_true", help="do not open the page")
     demo.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def _exits() -> str:
+    return (
+        "\nexit codes: 0 done; 1 what may pass (a server or database that is not up, a port in\n"
+        "use, a name that does not resolve, a full disk); 2 what will never work (bad input, a\n"
+        "refused credential, another federation's database); 130 interrupted"
+    )
 
 
 def _server(options: argparse.Namespace) -> int:
@@ -231,9 +259,48 @@ def _revoke(options: argparse.Namespace) -> int:
     from rmab.service.admin import check_name
 
     name = check_name(options.name)
+    given = None
     with _admin(options) as admin:
-        admin.revoke(name)
-    print(json.dumps({"name": name, "revoked": True}) if options.json else f"{name} is revoked")
+        # Whose credential is revoked already may still be forgotten.
+        if not (options.forget and _is_revoked(admin, name)):
+            admin.revoke(name)
+        if options.forget:
+            given = admin.forget(name)
+    if options.json:
+        forgotten = {} if given is None else {"forgotten": True, **given}
+        print(json.dumps({"name": name, "revoked": True, **forgotten}))
+    else:
+        print(f"{name} is revoked" if given is None else f"{name} is revoked and {_told(given)}")
+    return DONE
+
+
+def _is_revoked(admin: Admin, name: str) -> bool:
+    """Whether an agent is; who is no agent cannot be forgotten, and so is not revoked either."""
+    for row in admin.agents():
+        if row["name"] == name:
+            if row["role"] != "agent":
+                raise FederationError(f"{name} is no agent: there is nothing to forget")
+            return row["revoked"] is not None
+    return False
+
+
+def _told(given: dict[str, Any]) -> str:
+    """What was forgotten, in words."""
+    if not given["incarnations"]:
+        return "forgotten; it had given nothing"
+    return f"forgotten (uploads: {given['uploads']}, slots: {given['slots']})"
+
+
+def _forget(options: argparse.Namespace) -> int:
+    from rmab.service.admin import check_name
+
+    name = check_name(options.forget)
+    with _admin(options) as admin:
+        given = admin.forget(name)
+    if options.json:
+        print(json.dumps({"name": name, "forgotten": True, **given}))
+    else:
+        print(f"{name} is {_told(given)}")
     return DONE
 
 
@@ -251,6 +318,8 @@ def _backup(options: argparse.Namespace) -> int:
 
 
 def _agents(options: argparse.Namespace) -> int:
+    if options.forget is not None:
+        return _forget(options)
     with _admin(options) as admin:
         found = admin.agents()
     if options.json:
@@ -261,13 +330,19 @@ def _agents(options: argparse.Namespace) -> int:
 
 
 def _agents_table(found: list[dict[str, Any]]) -> str:
-    rows = [["name", "role", "enrolled", "last seen", "live", "uploads", "revoked"]]
+    rows = [["name", "role", "enrolled", "last seen", "live", "uploads", "outlier", "revoked"]]
     for agent in found:
         times = [_when(agent[key]) for key in ("enrolled", "last_seen", "revoked")]
-        uploads, live = ("", "")
+        of_agent = ["", "", ""]
         if agent["role"] == "agent":
-            uploads, live = str(agent["uploads"]), "yes" if agent["live"] else "no"
-        rows.append([agent["name"], agent["role"], times[0], times[1], live, uploads, times[2]])
+            score = agent.get("outlier")  # an older server has none
+            outlier = "-" if score is None else f"{score:.1f}"
+            of_agent = ["yes" if agent["live"] else "no", str(agent["uploads"]), outlier]
+        rows.append([agent["name"], agent["role"], *times[:2], *of_agent, times[2]])
+    weights = [agent.get("weight") for agent in found]  # an older server has none
+    if any(weight not in (None, 1) for weight in weights):
+        shown = ["weight", *("" if weight is None else f"{weight:g}" for weight in weights)]
+        rows = [[*row[:-1], weight, row[-1]] for row, weight in zip(rows, shown, strict=True)]
     return columns(rows)
 
 

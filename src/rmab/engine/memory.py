@@ -138,10 +138,16 @@ class Counting:
     ) -> Array:
         """Each pair that this slot completes is added to its entry."""
         S, (_, n_arms, lanes, n_trials, pairs) = self.setting.n_states, counts.shape
+        world = self.world
         which, counted = self._completed(observed.age, slot.played, slot.slot)
         assert which is not None
-        # Ages count up to the horizon, gaps up to G; 0 is no age of a pair.
-        kind = jnp.where(counted, jnp.minimum(which, self.gaps), self.count_kinds)
+        # Ages count up to the horizon, gaps up to G, and those above it together. The waits of an
+        # action-dependent arm are counted one by one: one that is too long is no pair.
+        kind = jnp.minimum(which, self.gaps)
+        if not world.all_alike:
+            kind = jnp.where(world.alike, kind, which)
+            counted = counted & (kind < self.count_kinds)
+        kind = jnp.where(counted, kind, self.count_kinds)
         arm, trial = jnp.arange(n_arms)[:, None, None], jnp.arange(n_trials)
         agent = 0 if lanes == 1 else jnp.arange(lanes)[:, None]
         row = ((arm * lanes + agent) * n_trials + trial) * pairs

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from rmab.linalg import Array
 
-__all__ = ["AGGREGATIONS", "Aggregation", "Alone", "Sum", "evidence_of"]
+__all__ = ["AGGREGATIONS", "Aggregation", "Alone", "Sum", "capped", "evidence_of"]
 
 
 class Aggregation(Protocol):
@@ -74,11 +74,37 @@ class Alone:
 AGGREGATIONS: dict[str, Aggregation] = {"sum": Sum(), "none": Alone()}
 
 
+def capped(
+    weights: npt.NDArray[np.float64], sizes: npt.NDArray[Any], cap: float
+) -> npt.NDArray[np.float64]:
+    """The weights (M,) of agents, lowered where an agent would weigh more than cap times the
+    median one.
+
+    sizes: (M,), how many counts each has; it weighs weight times size. The median is that of the
+    agents that weigh anything, of an even number the lower one of the two in the middle, so that
+    of two agents the larger cannot be its own measure.
+    """
+    held = weights * sizes
+    some = np.sort(held[held > 0])
+    if not some.size:
+        return weights
+    most = cap * float(some[(some.size - 1) // 2])
+    kept: npt.NDArray[np.float64] = np.minimum(1.0, most / np.where(held > 0, held, most))
+    return weights * kept
+
+
 def evidence_of(
-    aggregation: Aggregation, counts: Sequence[npt.NDArray[Any]], agent: int
+    aggregation: Aggregation,
+    counts: Sequence[npt.NDArray[Any]],
+    agent: int,
+    weights: npt.NDArray[np.float64] | None = None,
 ) -> npt.NDArray[Any]:
-    """The evidence of one agent, from the counts (...) of each of M agents of weight 1."""
+    """The evidence of one agent, from the counts (...) of each of M agents.
+
+    weights: (M,), 1 for each where none are given; then sums of whole numbers are whole.
+    """
     stacked = np.stack(counts, -1)[..., None]  # (..., M, 1)
-    combined = np.asarray(aggregation.combine(stacked, np.ones(len(counts), stacked.dtype)))
+    ones = np.ones(len(counts), stacked.dtype)
+    combined = np.asarray(aggregation.combine(stacked, ones if weights is None else weights))
     found: npt.NDArray[Any] = combined[..., 0 if aggregation.shared else agent, 0]
     return found

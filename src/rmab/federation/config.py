@@ -9,6 +9,8 @@ A TOML file says it:
     draws = "shared"            # of the dynamics: one for all agents, or "per-agent"
     aggregation = "sum"         # what agents share: all counts, or "none"
     deadline = 30               # seconds from a round's first report until it closes
+    slot_seconds = 1            # the shortest slot: no agent claims more slots than time allows
+    cap = 2                     # no agent weighs more than twice the median one; default: no cap
     seed = 0
     [options]                   # of the policy: prior, gaps, ...
     gaps = 64
@@ -17,10 +19,18 @@ A TOML file says it:
     [[arm]]
     states = 3
     reward = [0.0, 0.5, 1.0]
+    [[arm]]
+    observed = "always"         # not only when it is played
+    action_dependent = true     # it moves otherwise when it is played
+    reward_active = [0.0, 1.0]  # of a play, as `reward`
+    reward_passive = [0.0, 0.2] # of a slot without one
+    [weights]                   # of agents' counts in the sum, by name; 1 where none is given
+    radio-1 = 2.0
 
-Arms have uncontrolled transitions and are observed when played. Further keys: `horizon`, the slots
-that fed1-ucb's phases are made for, `reference`, a reward to compare with on the page, and
-`live_seconds`, how long after it was last heard of an agent is shown as live (two deadlines).
+Further keys: `horizon`, the slots that fed1-ucb's phases are made for; `reference`, a reward to
+compare with on the page; `live_seconds`, how long after it was last heard of an agent is shown as
+live (two deadlines); and how much one agent may send: `uploads_per_second` and
+`incarnations_per_hour`, 0 for no limit.
 """
 
 from __future__ import annotations
@@ -28,7 +38,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from os import PathLike
 from types import MappingProxyType
@@ -41,7 +51,7 @@ from rmab.errors import FederationError, ModelError, StudyError
 from rmab.federation.aggregation import AGGREGATIONS, Aggregation
 from rmab.federation.messages import MAX_COUNTS, NAME_RULE, Shape, is_name
 from rmab.federation.schedule import DRAWS, SCHEDULES
-from rmab.model.arms import ArmKind
+from rmab.model.arms import OBSERVED, WAITS, ArmKind
 from rmab.policies.lookahead import DEPTH, check_depth
 from rmab.policies.registry import GAPS, LEARNERS, POLICIES, check_options
 from rmab.reading import is_number, one_of, read_toml, shown
@@ -51,14 +61,46 @@ __all__ = ["Federation", "KnownArm", "load_federation"]
 _MAX_ARMS, _MAX_STATES = 4096, 64
 _MAX_LIVE_SECONDS = 31_536_000  # a year
 _REWARDS = (1e-30, 1e30)  # sizes that single precision keeps
+_SLOT_SECONDS = 1e-4  # by default: shorter than a slot of any agent that plays as fast as it can
+_LARGEST_CAP = 1e6
+_MAX_WEIGHT = 1e6
+_ARM_KEYS = ("states", "reward", "reward_active", "reward_passive", "observed", "action_dependent")
 
 
 @dataclass(frozen=True)
 class KnownArm:
-    """An arm whose moves are unknown: its number of states and what a play pays in each."""
+    """An arm whose moves are unknown.
+
+    reward, reward_passive: what a slot pays in each state with a play and without one, where that
+    is not given nothing; observed: one of OBSERVED; action_dependent: whether it moves otherwise
+    when it is played.
+    """
 
     states: int
     reward: tuple[float, ...]
+    reward_passive: tuple[float, ...] = ()
+    observed: str = OBSERVED[0]
+    action_dependent: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.reward_passive:
+            object.__setattr__(self, "reward_passive", (0.0,) * self.states)
+
+    @property
+    def kind(self) -> ArmKind:
+        """What a learner knows of it."""
+        return ArmKind(self.states, self.observed == "always", self.action_dependent)
+
+    @property
+    def pays_when_idle(self) -> bool:
+        """Whether a slot without a play may pay."""
+        return any(self.reward_passive)
+
+    @property
+    def is_channel(self) -> bool:
+        """Whether it is a channel: two states, nothing paid in state 0, no cost in 1."""
+        plain = self.kind == ArmKind(2, fully_observed=False, action_dependent=False)
+        return plain and not self.pays_when_idle and self.reward[0] == 0 and self.reward[1] >= 0
 
 
 @dataclass(frozen=True)
@@ -73,11 +115,16 @@ class Federation:
     draws: str = "shared"
     aggregation: str = "sum"
     deadline: float = 30.0
+    slot_seconds: float = _SLOT_SECONDS  # 0: no limit
+    cap: float | None = None
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
     horizon: int = 10**6
     reference: float | None = None
     live_seconds: float | None = None
+    uploads_per_second: float = 20.0
+    incarnations_per_hour: float = 60.0
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not is_name(self.name):
@@ -97,6 +144,23 @@ class Federation:
                 f"deadline must be a number of seconds above 0 and at most 86400, "
                 f"got {shown(self.deadline)}"
             )
+        if not is_number(self.slot_seconds) or not (
+            self.slot_seconds == 0 or 1e-9 <= self.slot_seconds <= 86_400
+        ):
+            raise FederationError(
+                f"slot_seconds must be 0 for no limit, or from 1e-9 to 86400, "
+                f"got {shown(self.slot_seconds)}"
+            )
+        if self.cap is not None and not (is_number(self.cap) and 1 <= self.cap <= _LARGEST_CAP):
+            raise FederationError(
+                f"cap must be a number from 1 to {_LARGEST_CAP:g}, got {shown(self.cap)}"
+            )
+        for key in ("uploads_per_second", "incarnations_per_hour"):
+            rate = getattr(self, key)
+            if not is_number(rate) or not (rate == 0 or 1e-6 <= rate <= 1e6):
+                raise FederationError(
+                    f"{key} must be 0 for no limit, or from 1e-6 to 1e6, got {shown(rate)}"
+                )
         seconds = self.live_seconds
         if seconds is not None and not (is_number(seconds) and 0 < seconds <= _MAX_LIVE_SECONDS):
             raise FederationError(
@@ -120,16 +184,34 @@ class Federation:
                 f"options.prior must be one number, as an arm has {S} states, "
                 f"got {shown(self.options['prior'])}"
             )
-        if S > 2 and self.options.get("clip") is False:
+        if self.options.get("clip") is False and not self.channels:
             raise FederationError(
-                "options.clip must be true unless all arms have two states, got false"
+                "options.clip must be true unless all arms are channels: bounds that are not "
+                "clipped are no probabilities of several states; got false"
             )
+        self._check_weights()
         if self.shape.size > MAX_COUNTS:
             raise FederationError(
                 f"an upload must have at most {MAX_COUNTS} counts, got {self.shape.size}: fewer "
                 "arms, states or gaps"
             )
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+        object.__setattr__(self, "weights", MappingProxyType(dict(self.weights)))
+
+    def _check_weights(self) -> None:
+        if not isinstance(self.weights, Mapping):
+            raise FederationError(
+                f"weights must be a table of numbers by agent, got {shown(self.weights)}"
+            )
+        for name, weight in self.weights.items():
+            if not is_name(name):
+                raise FederationError(
+                    f"weights: an agent's name must have {NAME_RULE}, got {shown(name)}"
+                )
+            if not (is_number(weight) and 0 <= weight <= _MAX_WEIGHT):
+                raise FederationError(
+                    f"weights: that of {name} must be a number from 0 to 1e6, got {shown(weight)}"
+                )
 
     @property
     def heard_seconds(self) -> float:
@@ -138,9 +220,12 @@ class Federation:
 
     @property
     def gaps(self) -> int:
-        """G: of policies that learn from observations at any gap their own, else 1."""
+        """G: of policies that learn from observations at any gap their own, else 1; and never fewer
+        than the waits that action-dependent arms observed when played are learnt from."""
         by_gap = "gaps" in POLICIES[self.policy].options
-        return int(self.options.get("gaps", GAPS)) if by_gap else 1
+        hidden = any(kind.action_dependent and not kind.fully_observed for kind in self.kinds)
+        own = int(self.options.get("gaps", GAPS)) if by_gap else 1
+        return max(own, WAITS) if hidden else own
 
     @property
     def shares(self) -> Aggregation:
@@ -155,34 +240,51 @@ class Federation:
     @property
     def rewards(self) -> npt.NDArray[np.float64]:
         """(S, N): what a play pays by state and arm; 0 for states that an arm does not have."""
-        pays = np.zeros((max(self.shape.states), len(self.arms)))
-        for n, arm in enumerate(self.arms):
-            pays[: arm.states, n] = arm.reward
+        return self._by_state([arm.reward for arm in self.arms])
+
+    @property
+    def idle_rewards(self) -> npt.NDArray[np.float64]:
+        """(S, N): what a slot without a play pays."""
+        return self._by_state([arm.reward_passive for arm in self.arms])
+
+    def _by_state(self, rewards: Sequence[Sequence[float]]) -> npt.NDArray[np.float64]:
+        pays = np.zeros((max(arm.states for arm in self.arms), len(self.arms)))
+        for n, of_arm in enumerate(rewards):
+            pays[: len(of_arm), n] = of_arm
         return pays
 
     @property
     def shape(self) -> Shape:
         """The shape of messages."""
-        return Shape(self.plays, tuple(arm.states for arm in self.arms), self.gaps)
+        return Shape(
+            self.plays,
+            tuple(arm.states for arm in self.arms),
+            self.gaps,
+            tuple(n for n, kind in enumerate(self.kinds) if kind.fully_observed),
+            tuple(n for n, kind in enumerate(self.kinds) if kind.action_dependent),
+        )
 
     @property
     def kinds(self) -> tuple[ArmKind, ...]:
         """What a learner knows of each arm."""
-        return tuple(
-            ArmKind(arm.states, fully_observed=False, action_dependent=False) for arm in self.arms
-        )
+        return tuple(arm.kind for arm in self.arms)
 
     @property
     def channels(self) -> bool:
-        """Whether all arms are channels: two states, nothing paid in state 0, no cost in 1."""
-        return all(
-            arm.states == 2 and arm.reward[0] == 0 and arm.reward[1] >= 0 for arm in self.arms
-        )
+        """Whether all arms are channels."""
+        return all(arm.is_channel for arm in self.arms)
 
     def fingerprint(self) -> str:
         """A digest of what counts mean: other federations' cannot be added to them."""
-        meaning = [self.name, self.plays, [[a.states, a.reward] for a in self.arms], self.gaps]
+        meaning = [self.name, self.plays, [_meaning(arm) for arm in self.arms], self.gaps]
         return hashlib.sha256(json.dumps(meaning).encode()).hexdigest()
+
+
+def _meaning(arm: KnownArm) -> list[Any]:
+    """Of an arm, for the digest; that of most arms is as it was before there were others."""
+    if not (arm.pays_when_idle or arm.kind.fully_observed or arm.action_dependent):
+        return [arm.states, arm.reward]
+    return [arm.states, arm.reward, arm.reward_passive, arm.observed, arm.action_dependent]
 
 
 def load_federation(path: str | PathLike[str]) -> Federation:
@@ -216,33 +318,57 @@ def _from_table(table: Mapping[str, Any]) -> Federation:
 
 
 def _arm(number: int, table: Mapping[str, Any]) -> KnownArm:
+    try:
+        return _known_arm(table)
+    except (FederationError, StudyError) as error:
+        raise FederationError(f"arm {number}: {error}") from None
+
+
+def _known_arm(table: Mapping[str, Any]) -> KnownArm:
     for key in table:
-        if key not in ("states", "reward"):
+        if key not in _ARM_KEYS:
             hint = " (dynamics are learnt)" if key in ("p01", "p11", "passive", "active") else ""
             raise FederationError(
-                f"arm {number}: unknown key {shown(key)}{hint}; known are states, reward"
+                f"unknown key {shown(key)}{hint}; known are {', '.join(_ARM_KEYS)}"
             )
-    states, reward = table.get("states", 2), table.get("reward")
+    states = table.get("states", 2)
     if not isinstance(states, int) or isinstance(states, bool) or not 2 <= states <= _MAX_STATES:
         raise FederationError(
-            f"arm {number}: states must be a whole number from 2 to {_MAX_STATES}, "
-            f"got {shown(states)}"
+            f"states must be a whole number from 2 to {_MAX_STATES}, got {shown(states)}"
         )
-    pays: list[float]
-    if isinstance(reward, int | float) and is_number(reward) and states == 2:
-        pays = [0.0, float(reward)]
-    elif isinstance(reward, list) and len(reward) == states and all(map(is_number, reward)):
-        pays = reward
-    else:
-        one = "a number, or " if states == 2 else ""
+    if "reward" in table and "reward_active" in table:
+        raise FederationError("reward and reward_active are the same: only one may be given")
+    observed = table.get("observed", OBSERVED[0])
+    one_of("observed", observed, OBSERVED)
+    action_dependent = table.get("action_dependent", False)
+    if not isinstance(action_dependent, bool):
         raise FederationError(
-            f"arm {number}: reward must be {one}a list of {states} numbers, one for each state, "
-            f"got {shown(reward)}"
+            f"action_dependent must be true or false, got {shown(action_dependent)}"
+        )
+    idle: Any = table.get("reward_passive", [0.0] * states)
+    name = "reward_active" if "reward_active" in table else "reward"
+    pays: Any = table.get(name, [0.0] * states if "reward_passive" in table else None)
+    if states == 2 and is_number(pays):
+        pays = [0.0, pays]
+    return KnownArm(
+        states,
+        _rewards(name, pays, states, or_one="a number, or " if states == 2 else ""),
+        _rewards("reward_passive", idle, states),
+        observed,
+        action_dependent,
+    )
+
+
+def _rewards(key: str, pays: Any, states: int, or_one: str = "") -> tuple[float, ...]:
+    """A reward for each state."""
+    if not isinstance(pays, list) or len(pays) != states or not all(map(is_number, pays)):
+        raise FederationError(
+            f"{key} must be {or_one}a list of {states} numbers, one for each state, "
+            f"got {shown(pays)}"
         )
     for state, pay in enumerate(pays):
         if pay != 0 and not _REWARDS[0] <= math.fabs(pay) <= _REWARDS[1]:
             raise FederationError(
-                f"arm {number}: reward of state {state} must be 0 or from 1e-30 to 1e30 in size, "
-                f"got {pay}"
+                f"{key} of state {state} must be 0 or from 1e-30 to 1e30 in size, got {pay}"
             )
-    return KnownArm(states, tuple(float(pay) for pay in pays))
+    return tuple(float(pay) for pay in pays)

@@ -2,12 +2,16 @@
 
 An *upload* has all that an incarnation of an agent has counted since it began: for each arm the
 pairs of successive observations, counts[c, s, s'] with c = gap - 1 and the last slice for all gaps
-above G, and its visits[s], observations by state. `rmab.federation.uploads` is the server's side of
-it.
+above G, and its visits[s], plays by the state they showed. An arm that is always observed has the
+pairs of consecutive slots, c = 0 those with a play at the first and c = 1 those without.
+`rmab.federation.uploads` is the server's side of it.
 
 A *round* tells an agent what to play by: its number, the rule by which the episode ends, and a plan
 over information states, rows as in `rmab.model.beliefs.information_states`: never observed, (0, 1),
 ..., (0, J), (1, 1), ...; see `rmab.policies.plans`. All that comes from a server is checked here.
+
+An arm that is observed when played, moves alike and pays when played alone has two keys in a round,
+`states` and `reward`. Others have more (`_KIND_KEYS`), which agents that do not know them refuse.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.federation.checks import floats, listed, malformed, read_object, take, whole_number
+from rmab.model.beliefs import OBSERVED
 from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPlan
 from rmab.reading import is_number, shown
 
@@ -45,6 +50,7 @@ __all__ = [
 PROTOCOL = 1
 MAX_PLAN_AGES = 4096
 MAX_COUNTS = 2**20  # of an upload
+_KIND_KEYS = ("reward_passive", "observed", "action_dependent")  # of an arm that is not as most are
 NAME_RULE = "1 to 64 letters, digits, dots, hyphens or underscores, the first a letter or digit"
 Ints = npt.NDArray[np.int64]
 
@@ -67,20 +73,40 @@ def is_name(text: Any) -> bool:
 
 
 class Shape(NamedTuple):
-    """What messages are made of: K, the states of each arm, and G.
+    """What messages are made of: K, the states of each arm, G, and which arms are not as most are.
 
     Pairs of successive observations of an arm are counted separately by their gap, 1 to G slots,
-    and those further apart together.
+    and those further apart together. always: the arms that are observed in every slot, in ascending
+    order; controlled: likewise those that move otherwise when they are played.
     """
 
     plays: int
     states: tuple[int, ...]
     gaps: int
+    always: tuple[int, ...] = ()
+    controlled: tuple[int, ...] = ()
 
     @property
     def kinds(self) -> int:
-        """C, how many kinds of pairs are counted separately."""
-        return self.gaps + 1
+        """C, the most kinds of pairs that are counted separately of an arm."""
+        return 2 if len(self.always) == self.n_arms else self.gaps + 1
+
+    @property
+    def kinds_by_arm(self) -> list[int]:
+        """How many kinds of pairs are counted separately of each arm."""
+        kinds = [self.gaps + 1] * self.n_arms
+        for arm in self.always:
+            kinds[arm] = 2
+        return kinds
+
+    @property
+    def exact_kinds(self) -> list[int]:
+        """Of how many kinds of pairs of each arm, the first, it is known how far they are apart:
+        all but those more than G slots apart."""
+        kinds = [self.gaps] * self.n_arms
+        for arm in self.always:
+            kinds[arm] = 2
+        return kinds
 
     @property
     def n_arms(self) -> int:
@@ -90,7 +116,16 @@ class Shape(NamedTuple):
     @property
     def size(self) -> int:
         """How many counts an upload has."""
-        return self.kinds * sum(states**2 for states in self.states)
+        arms = zip(self.kinds_by_arm, self.states, strict=True)
+        return sum(kinds * states**2 for kinds, states in arms)
+
+    def idle(self, counts: Ints) -> Ints:
+        """(S, N): slots in which arms that are always observed were left alone, by their state;
+        counts: (C, S, S, N). The last slot of all is not in it, as no pair begins there."""
+        idle = np.zeros(counts.shape[2:], counts.dtype)
+        which = list(self.always)
+        idle[:, which] = counts[1][:, :, which].sum(1)
+        return idle
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +149,10 @@ class Upload:
 
     def to_json(self, shape: Shape, federation: str) -> bytes:
         """The body of a request."""
-        counts = [self.counts[:, :s, :s, arm].tolist() for arm, s in enumerate(shape.states)]
+        counts = [
+            self.counts[:kinds, :s, :s, arm].tolist()
+            for arm, (kinds, s) in enumerate(zip(shape.kinds_by_arm, shape.states, strict=True))
+        ]
         visits = [self.visits[:s, arm].tolist() for arm, s in enumerate(shape.states)]
         values = (
             PROTOCOL,
@@ -151,12 +189,14 @@ class RoundMessage:
     shape: Shape
     rewards: tuple[tuple[float, ...], ...]  # by arm and state, what a play pays
     plan: Plan
+    idle_rewards: tuple[tuple[float, ...], ...] | None = None  # likewise no play; None: nothing
 
     def to_json(self) -> bytes:
         """The body of an answer."""
+        always, controlled = set(self.shape.always), set(self.shape.controlled)
         arms = [
-            {"states": s, "reward": list(pays)}
-            for s, pays in zip(self.shape.states, self.rewards, strict=True)
+            self._arm_table(n, always=n in always, controlled=n in controlled)
+            for n in range(self.shape.n_arms)
         ]
         table = {
             "protocol": PROTOCOL,
@@ -170,6 +210,15 @@ class RoundMessage:
             "plan": plan_table(self.plan),
         }
         return json.dumps(table, separators=(",", ":")).encode()
+
+    def _arm_table(self, n: int, *, always: bool, controlled: bool) -> dict[str, Any]:
+        """An arm as JSON has it; of one that is as most are, without keys that others have."""
+        states = self.shape.states[n]
+        table: dict[str, Any] = {"states": states, "reward": list(self.rewards[n])}
+        idle = [0.0] * states if self.idle_rewards is None else list(self.idle_rewards[n])
+        if any(idle) or always or controlled:
+            table |= zip(_KIND_KEYS, (idle, OBSERVED[always], controlled), strict=True)
+        return table
 
 
 def parse_round(body: bytes) -> RoundMessage:
@@ -185,15 +234,16 @@ def parse_round(body: bytes) -> RoundMessage:
     slots, visits = take(episode, "episode", "slots", "visits")
     if not isinstance(arms, list) or not arms:
         raise malformed(f"arms must be a list of at least one, got {shown(arms)}")
-    states, rewards = [], []
-    for n, arm in enumerate(arms):
-        size, reward = take(arm, f"arms[{n}]", "states", "reward")
-        states.append(whole_number(f"arms[{n}].states", size, 2))
-        floats(f"arms[{n}].reward", reward, states[-1])
-        rewards.append(tuple(map(float, reward)))
+    read = [_read_arm(f"arms[{n}]", arm) for n, arm in enumerate(arms)]
     if whole_number("plays", plays, 1) > len(arms):
         raise malformed(f"plays must be at most {len(arms)}, the number of arms, got {plays}")
-    shape = Shape(plays, tuple(states), whole_number("gaps", gaps, 1))
+    shape = Shape(
+        plays,
+        tuple(arm.states for arm in read),
+        whole_number("gaps", gaps, 1),
+        tuple(n for n, arm in enumerate(read) if arm.always),
+        tuple(n for n, arm in enumerate(read) if arm.controlled),
+    )
     if shape.size > MAX_COUNTS:
         raise malformed(f"arms must have at most {MAX_COUNTS} counts, got {shape.size}")
     return RoundMessage(
@@ -203,9 +253,38 @@ def parse_round(body: bytes) -> RoundMessage:
         slots=whole_number("episode.slots", slots, 1),
         visit_factor=None if visits is None else whole_number("episode.visits", visits, 1),
         shape=shape,
-        rewards=tuple(rewards),
+        rewards=tuple(arm.reward for arm in read),
         plan=parse_plan(plan, shape),
+        idle_rewards=tuple(arm.idle_reward for arm in read),
     )
+
+
+class _Arm(NamedTuple):
+    """What a round says of an arm."""
+
+    states: int
+    reward: tuple[float, ...]
+    idle_reward: tuple[float, ...]
+    always: bool
+    controlled: bool
+
+
+def _read_arm(place: str, table: Any) -> _Arm:
+    plain = isinstance(table, dict) and not table.keys() & _KIND_KEYS
+    keys = ("states", "reward") if plain else ("states", "reward", *_KIND_KEYS)
+    size, reward, *kind = take(table, place, *keys)
+    states = whole_number(f"{place}.states", size, 2)
+    idle, observed, controlled = kind or ([0.0] * states, OBSERVED[0], False)
+    for key, given in (("reward", reward), ("reward_passive", idle)):
+        floats(f"{place}.{key}", given, states)
+    if observed not in OBSERVED:
+        raise malformed(
+            f"{place}.observed must be one of {', '.join(OBSERVED)}, got {shown(observed)}"
+        )
+    if not isinstance(controlled, bool):
+        raise malformed(f"{place}.action_dependent must be true or false, got {shown(controlled)}")
+    pays, idle_pays = (tuple(map(float, given)) for given in (reward, idle))
+    return _Arm(states, pays, idle_pays, observed == "always", controlled)
 
 
 def check_protocol(version: Any) -> None:
@@ -230,13 +309,13 @@ def plan_table(plan: Plan) -> dict[str, Any]:
             for row, s in zip(plan.index, plan.states, strict=True)
         ]
         return {"kind": "index", **ages, "index": rows}
-    return {
-        "kind": "lookahead",
-        "depth": plan.depth,
-        **ages,
-        "shows": [[_written(row) for row in table] for table in plan.tables.observation_probs],
-        "gains": [[_written(row) for row in table] for table in plan.tables.gains],
+    tables = {"shows": plan.tables.observation_probs, "gains": plan.tables.gains}
+    if plan.tables.passive_probs is not None:
+        tables["passive"] = plan.tables.passive_probs
+    written = {
+        name: [[_written(row) for row in table] for table in each] for name, each in tables.items()
     }
+    return {"kind": "lookahead", "depth": plan.depth, **ages, **written}
 
 
 def _written(row: npt.NDArray[np.float32]) -> list[float]:
@@ -282,7 +361,9 @@ def _read_lookahead(table: dict[str, Any], shape: Shape) -> LookaheadPlan:
     from rmab.policies.lookahead import DEPTHS, LookaheadTables
 
     keys = ("kind", "depth", "max_age", "wrap", "shows", "gains")
-    _, depth, age, wrap, shows, gains = take(table, "plan", *keys)
+    _, depth, age, wrap, shows, gains, *passive = take(
+        table, "plan", *keys, *(["passive"] if shape.always else [])
+    )
     if type(depth) is not int or depth not in DEPTHS:
         raise malformed(f"plan.depth must be one of {DEPTHS}, got {shown(depth)}")
     max_age, back = _read_ages(age, wrap)
@@ -300,7 +381,9 @@ def _read_lookahead(table: dict[str, Any], shape: Shape) -> LookaheadPlan:
         )
 
     probs, by_slots = tables("plan.shows", shows, S - 1), tables("plan.gains", gains, depth)
-    return LookaheadPlan(depth, max_age, back, LookaheadTables(probs, by_slots, None))
+    alone = tables("plan.passive", passive[0], S - 1) if passive else None
+    found = LookaheadTables(probs, by_slots, alone)
+    return LookaheadPlan(depth, max_age, back, found, shape.always)
 
 
 def _read_own(table: dict[str, Any], shape: Shape) -> OwnPlan:  # noqa: ARG001 - as every reader

@@ -7,7 +7,8 @@ and a server that starts again continues with the same numbers.
 
 Where all arms are channels, tables go up to the age at which indices have settled, at most
 CHANNEL_AGES; larger ages fall back by two, since beliefs of channels with negative memory
-alternate. Tables of other arms go up to ARM_AGES, and older arms count as never observed.
+alternate. Tables of other arms go up to ARM_AGES, and older arms count as never observed. Where all
+arms are always observed they have one age.
 
 This module loads JAX; the rest of what a server needs to receive uploads does not.
 """
@@ -23,7 +24,8 @@ import numpy.typing as npt
 
 from rmab.federation.config import Federation
 from rmab.federation.uploads import Merged
-from rmab.learning.learners import Evidence, thompson
+from rmab.learning.learners import Evidence, count_kinds, thompson
+from rmab.model.arms import Moves
 from rmab.policies.filling import Learnt, fill
 from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPlan
 from rmab.policies.policy import LookaheadRule, OwnIndexRule, TurnsRule
@@ -37,6 +39,9 @@ _INDEX_TOLERANCE = 1e-6  # change of an index, against the largest, that no long
 _INTERVAL_ENDS = (0.025, 0.975)  # of a credible interval
 _ESTIMATE_TRIAL = 1  # the stream of draws for estimates; agents play by trial 0
 _CHANNEL_DRAWS, _ARM_DRAWS = 1024, 256  # for an estimate: of arms of two states, of more
+
+
+_Interval = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]  # mean, low, high
 
 
 class Planned(NamedTuple):
@@ -54,6 +59,8 @@ class Planner:
         self.policy = named(federation.policy, federation.horizon, federation.options)
         self._states = max(federation.shape.states)
         self._pays = jnp.asarray(federation.rewards, jnp.float32)
+        self._idle_pays = jnp.asarray(federation.idle_rewards, jnp.float32)
+        self._kinds = count_kinds(federation.kinds, self.policy.gaps)
         self._fill = jax.jit(self._filled)
         self._draw = jax.jit(self._drawn, static_argnames="width")
 
@@ -74,20 +81,32 @@ class Planner:
         return Planned(self._plan_of(jax.tree.map(np.asarray, filled)), None)
 
     def _given(self, merged: Merged) -> tuple[Any, ...]:
-        # Policies without gaps read the first slice alone; those with gaps read all.
-        kinds = self.federation.shape.kinds if self.policy.gaps else 1
-        counts = np.asarray(merged.counts[:kinds], np.float32)[..., None]
+        counts = np.asarray(self._steps(merged)[: self._kinds], np.float32)[..., None]
         visits = np.asarray(merged.visits, np.float32)[..., None]
-        return counts, visits, np.float32(max(1, merged.agents))
+        return counts, visits, np.float32(merged.agents or 1)
+
+    def _steps(self, merged: Merged) -> npt.NDArray[Any]:
+        """The counts as learners read them: of an arm that is always observed and moves alike, all
+        steps together."""
+        alike = [
+            n
+            for n, kind in enumerate(self.federation.kinds)
+            if kind.fully_observed and not kind.action_dependent
+        ]
+        if not alike:
+            return merged.counts
+        counts = merged.counts.copy()
+        counts[0][..., alike] += counts[1][..., alike]
+        counts[1][..., alike] = 0
+        return counts
 
     def _evidence(self, counts: Any, visits: Any, agents: Any, episode: Any) -> Evidence:
-        pays = self._pays[:, :, None]
         return Evidence(
             counts=counts,
             visits=visits,
             episode=episode,
-            rewards=pays,
-            idle_rewards=jnp.zeros_like(pays),
+            rewards=self._pays[:, :, None],
+            idle_rewards=self._idle_pays[:, :, None],
             plays=jnp.int32(self.federation.plays),
             agents=agents,
             kinds=self.federation.kinds,
@@ -102,18 +121,19 @@ class Planner:
         found = policy.learner(self._evidence(counts, visits, agents, episode), Draws(key, episode))
         if isinstance(policy.rule, TurnsRule):
             return found, None
-        idle = jnp.zeros_like(self._pays)
-        learnt = Learnt(found, idle, self._pays, federation.kinds, federation.channels)
+        learnt = Learnt(found, self._idle_pays, self._pays, federation.kinds, federation.channels)
         tables = fill(policy, learnt, federation.plays, self._max_age)
         return found, jax.tree.map(lambda table: table[..., 0], tables)
 
     @property
     def _max_age(self) -> int:
-        return CHANNEL_AGES if self.federation.channels else ARM_AGES
+        if self.federation.channels:
+            return CHANNEL_AGES
+        return ARM_AGES if any(not kind.fully_observed for kind in self.federation.kinds) else 1
 
     def _plan_of(self, filled: Any) -> Plan:
         tables = jax.tree.map(_finite, filled)
-        max_age, wrap = ARM_AGES, 0
+        max_age, wrap = self._max_age, 0
         if self.federation.channels:
             leaves = jax.tree.leaves(tables)
             max_age, wrap = max(_settled_age(table) for table in leaves), 2
@@ -122,7 +142,8 @@ class Planner:
             )
             tables = jax.tree.map(lambda table: table[:, keep], tables)
         if isinstance(self.policy.rule, LookaheadRule):
-            return LookaheadPlan(self.policy.rule.depth, max_age, wrap, tables)
+            always = self.federation.shape.always
+            return LookaheadPlan(self.policy.rule.depth, max_age, wrap, tables, always)
         return IndexPlan(max_age, wrap, tables, self.federation.shape.states)
 
     # --------------------------------------------------------------------------------- estimates
@@ -131,25 +152,43 @@ class Planner:
         """What is known of each arm: means and 95 % credible intervals of its probabilities.
 
         {"p01": x, "p11": x} for two states, {"transitions": [[x, ...], ...]} for more, where x is
-        {"mean", "low", "high"}. From consecutive observations alone they are exact; from those at
-        all gaps they are of draws from the posterior.
+        {"mean", "low", "high"}. Of an action-dependent arm these are for a play, and the same for a
+        slot without one are under "passive". From steps that were observed they are exact; where
+        some were not, they are of draws from the posterior.
         """
-        by_gap = self.policy.gaps > 0
-        found = self._of_draws(merged) if by_gap else self._of_counts(merged)
-        rounded = [np.round(x.astype(np.float64), 6) for x in found]
+        kinds = self.federation.kinds
+        hidden = any(kind.action_dependent and not kind.fully_observed for kind in kinds)
+        by_draws = self.policy.gaps > 0 or hidden
+        found = self._of_draws(merged) if by_draws else self._of_counts(merged)
+        rounded = [[np.round(x.astype(np.float64), 6) for x in of_action] for of_action in found]
 
-        def entry(s: int, to: int, n: int) -> dict[str, float]:
+        def entry(action: int, s: int, to: int, n: int) -> dict[str, float]:
             names = ("mean", "low", "high")
-            return {name: float(x[s, to, n]) for name, x in zip(names, rounded, strict=True)}
+            return {
+                name: float(x[s, to, n]) for name, x in zip(names, rounded[action], strict=True)
+            }
+
+        def matrix(action: int, n: int) -> dict[str, Any]:
+            S = kinds[n].states
+            if S == 2:
+                return {"p01": entry(action, 0, 1, n), "p11": entry(action, 1, 1, n)}
+            rows = [[entry(action, s, to, n) for to in range(S)] for s in range(S)]
+            return {"transitions": rows}
 
         return [
-            {"p01": entry(0, 1, n), "p11": entry(1, 1, n)}
-            if S == 2
-            else {"transitions": [[entry(s, to, n) for to in range(S)] for s in range(S)]}
-            for n, S in enumerate(self.federation.shape.states)
+            matrix(1, n) | ({"passive": matrix(0, n)} if kind.action_dependent else {})
+            for n, kind in enumerate(kinds)
         ]
 
-    def _of_counts(self, merged: Merged) -> tuple[npt.NDArray[Any], ...]:
+    def _of_counts(self, merged: Merged) -> tuple[_Interval, _Interval]:
+        """Means and intervals (S, S, N), without a play and with one, where all steps were
+        observed."""
+        steps = self._steps(merged)
+        played = self._of_steps(steps[0])
+        apart = any(kind.action_dependent for kind in self.federation.kinds)
+        return self._of_steps(steps[1]) if apart else played, played
+
+    def _of_steps(self, steps: npt.NDArray[Any]) -> _Interval:
         """Means and intervals (S, S, N) of rows that are Dirichlet; their entries are Beta."""
         from scipy.special import betaincinv
 
@@ -157,21 +196,23 @@ class Planner:
         S, sizes = self._states, np.array(self.federation.shape.states)
         before = np.full(S, prior) if isinstance(prior, int | float) else np.array(prior[::-1])
         has = np.arange(S)[:, None] < sizes  # (S, N)
-        weights = np.where(has[None], before[None, :, None] + merged.counts[0], 0.0)
+        weights = np.where(has[None], before[None, :, None] + steps, 0.0)
         rest = weights.sum(1, keepdims=True) - weights
         mean = weights / (weights + rest)
         # What an arm does not have gets any distribution; it is never read.
         one, other = np.where(weights > 0, weights, 1), np.where(rest > 0, rest, 1)
         return mean, *(betaincinv(one, other, end) for end in _INTERVAL_ENDS)
 
-    def _of_draws(self, merged: Merged) -> tuple[npt.NDArray[Any], ...]:
+    def _of_draws(self, merged: Merged) -> tuple[_Interval, _Interval]:
         width = _CHANNEL_DRAWS if self._states == 2 else _ARM_DRAWS
-        drawn = np.asarray(self._draw(*self._given(merged), width=width))
-        ends = np.quantile(drawn, _INTERVAL_ENDS, axis=-1)
-        return drawn.mean(-1), ends[0], ends[1]
+        found = []
+        for drawn in map(np.asarray, self._draw(*self._given(merged), width=width)):
+            ends = np.quantile(drawn, _INTERVAL_ENDS, axis=-1)
+            found.append((drawn.mean(-1), ends[0], ends[1]))
+        return found[0], found[-1]
 
-    def _drawn(self, counts: Any, visits: Any, agents: Any, *, width: int) -> Any:
-        """Draws (S, S, N, width) from the posterior."""
+    def _drawn(self, counts: Any, visits: Any, agents: Any, *, width: int) -> Moves | tuple[Any]:
+        """Draws (S, S, N, width) from the posterior, of arms that all move alike one for both."""
         episode = jnp.arange(width, dtype=jnp.uint32)
         key = stream(
             seed_words(self.federation.seed), jnp.uint32(_ESTIMATE_TRIAL), jnp.uint32(0), DRAWS
@@ -180,7 +221,9 @@ class Planner:
         evidence = self._evidence(counts, visits, agents, episode)
         prior = self.federation.options.get("prior", 1.0)
         prior = tuple(prior) if isinstance(prior, list) else prior
-        return thompson(evidence, Draws(key, episode), prior=prior, gaps=self.policy.gaps).passive
+        drawn = thompson(evidence, Draws(key, episode), prior=prior, gaps=self.policy.gaps)
+        apart = any(kind.action_dependent for kind in self.federation.kinds)
+        return drawn if apart else (drawn.passive,)
 
 
 def _finite(table: Any) -> npt.NDArray[np.float32]:

@@ -8,11 +8,16 @@ rule: after its number of slots or, where the round has a visit factor, when for
 
 with N_{t_l} the visits when the episode began. The agent goes on by the plan it has until the next
 round is there.
+
+A slot is a look at the arms that are always observed, where there are any (`look`), a choice of K
+arms (`choose`), and what playing them showed (`observe`). Nothing need be shown: a reading that is
+missing is None. An arm that moves alike is then observed later. One that moves otherwise when it
+is played has moved in a way that no count tells of: its next observation is as the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import index
 from typing import Any
@@ -24,7 +29,7 @@ from rmab.errors import ModelError
 from rmab.federation.messages import RoundMessage, Upload
 from rmab.federation.schedule import LONGEST, visit_limit
 from rmab.model.beliefs import NEVER, InformationStates
-from rmab.policies.plans import OwnPlan, largest
+from rmab.policies.plans import OwnPlan, TurnsPlan, largest
 
 __all__ = ["Player"]
 
@@ -32,8 +37,9 @@ __all__ = ["Player"]
 class Player:
     """One incarnation of an agent.
 
-    last_seen, age: (N,) each, the information states, age 0 where an arm was never observed; counts
-    and visits as in `Upload`.
+    last_seen, age: (N,) each, the information states, age 0 where an arm was never observed. Of an
+    arm that is always observed: the state s in which it was last read, ~s if that was not in the
+    slot before, and the slots since its last play. counts and visits as in `Upload`.
     """
 
     def __init__(self, message: RoundMessage, incarnation: str) -> None:
@@ -45,7 +51,11 @@ class Player:
         self.counts = np.zeros((shape.kinds, S, S, shape.n_arms), np.int64)
         self.visits = np.zeros((S, shape.n_arms), np.int64)
         self.last_seen = np.zeros(shape.n_arms, np.int64)
+        self._always = np.array(shape.always, np.intp)
+        self.last_seen[self._always] = ~0
         self.age = np.full(shape.n_arms, NEVER, np.int64)
+        self._controlled = frozenset(shape.controlled)
+        self._looked: dict[int, int | None] = dict.fromkeys(shape.always)
         self._own: tuple[Any, ...] | None = None  # the state of a learner that keeps its own
         self._own_slots = 0  # that it was updated with, of earlier incarnations too
         self._start(message)
@@ -76,6 +86,17 @@ class Player:
         """The round that is played."""
         return self.message.round
 
+    def look(self, states: Sequence[int | None]) -> None:
+        """The states that the arms that are always observed are in now, in ascending order."""
+        always = self.message.shape.always
+        if len(states) != len(always):
+            raise ModelError(
+                f"a look must give one state for each of {len(always)} arms that are always "
+                f"observed, got {len(states)}"
+            )
+        self._looked = dict(self._readings(always, states))
+        self._chosen = None
+
     def choose(self) -> npt.NDArray[np.intp]:
         """The K arms to play in this slot, in ascending order."""
         if self._chosen is None:
@@ -84,59 +105,111 @@ class Player:
                 self._chosen = largest(plan.own.index(self._own, self._own_slots), plays)
             else:
                 observed = InformationStates(self.last_seen, self.age)
+                if self._looked and not isinstance(plan, TurnsPlan):
+                    observed = self._with_look(observed)
                 self._chosen = plan.choose(observed, plays)
         return self._chosen
 
-    def observe(self, arms: Sequence[int], states: Sequence[int]) -> None:
-        """What a slot's plays showed: a state for each arm, in the order of the arms.
+    def _with_look(self, observed: InformationStates) -> InformationStates:
+        """Arms that are always observed are in (state now, 1), or in the last state that was
+        read."""
+        last_seen, age = observed.last_seen.copy(), observed.age.copy()
+        for arm, state in self._looked.items():
+            before = last_seen[arm]
+            last_seen[arm] = max(before, ~before) if state is None else state
+        age[self._always] = 1
+        return InformationStates(last_seen, age)
 
-        An arm that was played and could not be read is left out: its age grows as if unplayed.
-        """
+    def observe(self, arms: Sequence[int], states: Sequence[int | None]) -> None:
+        """What a slot's plays showed: a state for each arm, in the order of the arms; None for one
+        that was played and could not be read."""
         shape = self.message.shape
         if len(states) != len(arms) or len(arms) > shape.plays:
             raise ModelError(
                 f"a slot must show one state for each of at most {shape.plays} arms, got "
                 f"{len(states)} for {len(arms)}"
             )
-        seen = list(zip(map(index, arms), map(index, states), strict=True))
-        for arm, state in seen:
-            if not 0 <= arm < shape.n_arms or len(set(arms)) < len(arms):
-                raise ModelError(f"arms must be different ones below {shape.n_arms}, got {arms}")
-            if not 0 <= state < shape.states[arm]:
-                raise ModelError(
-                    f"arm {arm + 1}: the state must lie from 0 to {shape.states[arm] - 1}, "
-                    f"got {state}"
-                )
-        self._remember(seen)
-        for arm, state in seen:
-            age = int(self.age[arm])
-            if age != NEVER:
+        played = dict(self._readings(arms, states))
+        if len(played) < len(arms):
+            raise ModelError(f"arms must be different ones below {shape.n_arms}, got {arms}")
+        # What a play shows is newer than what was seen before it.
+        looks = {
+            arm: look if (shown := played.get(arm)) is None else shown
+            for arm, look in self._looked.items()
+        }
+        seen = {
+            arm: state
+            for arm, shown in played.items()
+            if (state := looks.get(arm, shown)) is not None
+        }
+        self._remember(seen, looks)
+        for arm, state in seen.items():
+            if arm not in looks and (age := int(self.age[arm])) != NEVER:
                 kind = min(age, shape.kinds) - 1
                 self.counts[kind, self.last_seen[arm], state, arm] += 1
             self.visits[state, arm] += 1
             if self._caps is not None and self.visits[state, arm] > self._caps[state, arm]:
                 self.over = True
             self.reward += self.message.rewards[arm][state]
+        for arm, look in looks.items():
+            before = int(self.last_seen[arm])
+            if look is None:
+                self.last_seen[arm] = min(before, ~before)
+                continue
+            if before >= 0:
+                self.counts[0 if self.age[arm] == 1 else 1, before, look, arm] += 1
+            if arm not in played:
+                self.reward += self._idle_reward(arm, look)
+            self.last_seen[arm] = look
         self.age[self.age != NEVER] += 1
-        for arm, state in seen:
-            self.last_seen[arm], self.age[arm] = state, 1
+        for arm in played:
+            if arm in seen or arm in looks:
+                self.age[arm] = 1
+            elif arm in self._controlled:
+                self.age[arm] = NEVER
+        for arm, state in seen.items():
+            self.last_seen[arm] = state
+        self._looked = dict.fromkeys(shape.always)
         self.slots += 1
         self.length += 1
         self.over = self.over or self.length >= self.message.slots
         self._chosen = None
 
-    def _remember(self, seen: list[tuple[int, int]]) -> None:
+    def _readings(
+        self, arms: Sequence[int], states: Sequence[int | None]
+    ) -> Iterator[tuple[int, int | None]]:
+        """Each arm and its state, checked."""
+        shape = self.message.shape
+        for arm, state in zip(map(index, arms), states, strict=True):
+            if not 0 <= arm < shape.n_arms:
+                raise ModelError(f"arms must be different ones below {shape.n_arms}, got {arms}")
+            if state is not None and not 0 <= index(state) < shape.states[arm]:
+                raise ModelError(
+                    f"arm {arm + 1}: the state must lie from 0 to {shape.states[arm] - 1}, "
+                    f"got {state}"
+                )
+            yield arm, state if state is None else index(state)
+
+    def _idle_reward(self, arm: int, state: int) -> float:
+        idle = self.message.idle_rewards
+        return 0.0 if idle is None else idle[arm][state]
+
+    def _remember(self, seen: Mapping[int, int], looks: Mapping[int, int | None]) -> None:
         """Update a learner that keeps its own state with the slot."""
         plan, N = self.message.plan, self.message.shape.n_arms
         if not isinstance(plan, OwnPlan):
             return
         from rmab.policies.own_index import Observations
 
-        played, state, reward = np.zeros(N, bool), np.zeros(N, np.int64), np.zeros(N)
-        for arm, shown in seen:
-            played[arm], state[arm] = True, shown
-            reward[arm] = self.message.rewards[arm][shown]
-        slot = Observations(played, played, state, reward, self._own_slots)
+        played, observed = np.zeros(N, bool), np.zeros(N, bool)
+        state, reward = np.zeros(N, np.int64), np.zeros(N)
+        for arm, look in looks.items():
+            if look is not None:
+                observed[arm], state[arm], reward[arm] = True, look, self._idle_reward(arm, look)
+        for arm, shown in seen.items():
+            played[arm] = observed[arm] = True
+            state[arm], reward[arm] = shown, self.message.rewards[arm][shown]
+        slot = Observations(played, observed, state, reward, self._own_slots)
         self._own = plan.own.update(self._own, slot)
         self._own_slots += 1
 

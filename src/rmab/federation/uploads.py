@@ -11,12 +11,23 @@ one a slot. So, with p = counts summed over gaps and n the observations of an ar
 The last two lines say that what enters and what leaves a state differ by at most one: for two
 states, that pairs 0, 1 and pairs 1, 0 do. From one upload of an incarnation to the next nothing
 falls, and what is added is possible in the slots that were added.
+
+Two kinds of arms have weaker rules, as a reading that is missing breaks their sequence in two. Of
+an action-dependent arm observed when played,
+
+    pairs from s <= visits(s), pairs to s' <= visits(s')         sum of p <= n - 1, or 0 if n = 0
+
+Of an arm that is always observed, with p_0 the pairs with a play at the first,
+
+    p_0 from s <= visits(s)              n + pairs without a play at the first <= slots
+    sum of p <= slots - 1                |pairs from s - pairs to s| <= slots - sum of p
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -30,11 +41,15 @@ from rmab.federation.messages import UPLOAD_KEYS, Shape, Upload, check_protocol
 from rmab.federation.schedule import LONGEST
 from rmab.reading import shown
 
-__all__ = ["Merged", "Record", "check_growth", "most_bytes", "parse_upload"]
+__all__ = ["Merged", "Record", "check_growth", "check_pace", "most_bytes", "parse_upload"]
 
 Ints = npt.NDArray[np.int64]
 _INT64 = np.dtype(np.int64)
 _MAX_MATRIX_STATES = 4  # up to which sums are one product
+# What an agent may have beyond its time, as restarts begin with a slot and clocks differ; no more,
+# for in the beginning, when others have little, a liar does most harm.
+_BURST_SLOTS, _BURST_SECONDS = 10, 10.0
+_LONGEST_PAUSE = 86_400  # seconds that an agent is told to wait
 _QUOTES = 2 * len(UPLOAD_KEYS) + 4  # in an upload: of its keys, federation and incarnation
 
 
@@ -59,8 +74,7 @@ class Record:
 
 def most_bytes(shape: Shape) -> int:
     """The largest body of an upload: every number with all its digits, and room for the rest."""
-    numbers = sum(shape.kinds * s * s + s for s in shape.states)
-    return 4096 + 24 * numbers
+    return 4096 + 24 * (shape.size + sum(shape.states))
 
 
 def parse_upload(body: bytes, shape: Shape, federation: str) -> Upload:
@@ -87,9 +101,9 @@ def parse_upload(body: bytes, shape: Shape, federation: str) -> Upload:
 
 
 def _of_like_arms(body: bytes, table: Mapping[str, Any], shape: Shape) -> tuple[Ints, Ints] | None:
-    """What `_of_any_arms` gives, fast, of arms with as many states; None where it may refuse."""
+    """What `_of_any_arms` gives, fast, of arms with as many counts; None where it may refuse."""
     N, S = shape.n_arms, shape.states[0]
-    if shape.states.count(S) < N or body.count(b'"') != _QUOTES:
+    if shape.states.count(S) < N or shape.always or body.count(b'"') != _QUOTES:
         return None
     if b"true" in body or b"false" in body:
         return None
@@ -107,9 +121,9 @@ def _of_any_arms(table: Mapping[str, Any], shape: Shape) -> tuple[Ints, Ints]:
     visits = np.zeros((S, shape.n_arms), np.int64)
     listed("counts", table["counts"], shape.n_arms)
     listed("visits", table["visits"], shape.n_arms)
-    for arm, s in enumerate(shape.states):
-        counts[:, :s, :s, arm] = integers(
-            f"counts[{arm}]", table["counts"][arm], (shape.kinds, s, s)
+    for arm, (kinds, s) in enumerate(zip(shape.kinds_by_arm, shape.states, strict=True)):
+        counts[:kinds, :s, :s, arm] = integers(
+            f"counts[{arm}]", table["counts"][arm], (kinds, s, s)
         )
         visits[:s, arm] = integers(f"visits[{arm}]", table["visits"][arm], (s,))
     return counts, visits
@@ -137,16 +151,21 @@ def _check_possible(counts: Ints, visits: Ints, slots: int, shape: Shape) -> Non
         )
     rests = sums[: 2 * S]  # visits less pairs from and less pairs to each state
     in_sequence = int(rests.view(np.uint64).max()) <= 1  # a negative one is large without its sign
-    for arm in range(shape.n_arms):
-        seen = observed[arm]
+    always, controlled = set(shape.always), set(shape.controlled)
+    for arm, seen in enumerate(observed):
         if seen > slots:
             raise malformed(
                 f"visits[{arm}] must add up to at most one observation in each of {slots} slots, "
                 f"got {seen}"
             )
-        if total[arm] != max(0, seen - 1):
+        if arm in always:
+            _check_always(arm, counts[:2, :, :, arm], visits[:, arm], slots)
+            continue
+        most = seen - 1 if seen else 0
+        broken = arm in controlled  # a play without a reading parts what is before and after it
+        if total[arm] != most and (total[arm] > most or not broken):
             raise malformed(
-                f"counts[{arm}] must add up to {max(0, seen - 1)} pairs of successive "
+                f"counts[{arm}] must add up to {'at most ' * broken}{most} pairs of successive "
                 f"observations, as there are {seen} observations, got {total[arm]}"
             )
         if seen and span[arm] > slots - 1:
@@ -156,13 +175,44 @@ def _check_possible(counts: Ints, visits: Ints, slots: int, shape: Shape) -> Non
         if in_sequence:
             continue
         for name, rest in (("from", rests[:S, arm]), ("to", rests[S:, arm])):
-            if seen and (int(rest.min()) < 0 or int(rest.max()) > 1):
+            if seen and (int(rest.min()) < 0 or (int(rest.max()) > 1 and not broken)):
                 state = int(np.argmax(np.abs(rest - 0.5)))
                 raise malformed(
                     f"counts[{arm}]: pairs {name} state {state} must be its visits or one less, "
                     f"{int(visits[state, arm])}, got {int(visits[state, arm] - rest[state])}: "
                     "observations of an arm form one sequence"
                 )
+
+
+def _check_always(arm: int, counts: Ints, visits: Ints, slots: int) -> None:
+    """Refuse counts (2, S, S) and visits (S,) of an arm that is always observed if no sequence of
+    readings gives them."""
+    pairs = counts.sum(0)
+    total, idle = int(pairs.sum()), int(counts[1].sum())
+    if total > max(0, slots - 1):
+        raise malformed(
+            f"counts[{arm}] must add up to at most {max(0, slots - 1)} pairs of consecutive slots, "
+            f"got {total}"
+        )
+    if int(visits.sum()) + idle > slots:
+        raise malformed(
+            f"visits[{arm}] and the pairs that begin without a play must add up to at most {slots} "
+            f"slots, got {int(visits.sum())} and {idle}"
+        )
+    excess = counts[0].sum(1) - visits
+    if int(excess.max()) > 0:
+        state = int(excess.argmax())
+        raise malformed(
+            f"counts[{arm}][0]: pairs from state {state} must be at most its visits, "
+            f"{int(visits[state])}, got {int(visits[state] + excess[state])}"
+        )
+    uneven = np.abs(pairs.sum(1) - pairs.sum(0))
+    if int(uneven.max()) > slots - total:
+        state = int(uneven.argmax())
+        raise malformed(
+            f"counts[{arm}]: pairs from and to state {state} must differ by at most "
+            f"{slots - total}, as {total} of {slots} slots end one, got {int(uneven[state])}"
+        )
 
 
 def _add_up(counts: Ints, visits: Ints) -> Ints:
@@ -191,8 +241,13 @@ def _sums(kinds: int, S: int) -> Ints:
     return np.concatenate((pairs.reshape(len(pairs), -1), visits), axis=1)
 
 
-def check_growth(before: Record | None, upload: Upload, plays: int) -> None:
-    """Refuse an upload that cannot follow the incarnation's last one."""
+def check_growth(
+    before: Record | None, upload: Upload, plays: int, always: Sequence[int] = ()
+) -> None:
+    """Refuse an upload that cannot follow the incarnation's last one.
+
+    plays: K; always: the arms that are observed in every slot.
+    """
     if before is None:
         return
     if upload.sequence <= before.sequence:
@@ -213,6 +268,33 @@ def check_growth(before: Record | None, upload: Upload, plays: int) -> None:
         raise malformed(
             f"visits may grow by at most one observation of an arm and {plays} in all in each of "
             f"{slots} slots, got {int(observed.max())} and {int(observed.sum())}"
+        )
+    if always:
+        paired = (upload.counts - before.counts)[..., list(always)].sum((0, 1, 2))
+        if int(paired.max()) > slots:
+            raise malformed(
+                f"counts of an arm that is always observed may grow by at most one pair in each of "
+                f"{slots} slots, got {int(paired.max())}"
+            )
+
+
+def check_pace(slots: int, seconds: float, slot_seconds: float) -> None:
+    """Refuse slots that time does not allow.
+
+    slots: of all incarnations of an agent; seconds: since it was first enrolled; slot_seconds: of
+    the shortest slot, 0 for no limit. An agent that was offline has had that time, too. Beyond it
+    there is room for a burst: `_BURST_SLOTS`, or the slots of `_BURST_SECONDS` if they are more.
+    """
+    if slot_seconds == 0:
+        return
+    most = int(max(0.0, seconds) / slot_seconds + max(_BURST_SLOTS, _BURST_SECONDS / slot_seconds))
+    if slots > most:
+        raise ProtocolError(
+            429,
+            "slots",
+            f"slots of all incarnations must be at most {most} so far, as the agent was enrolled "
+            f"{max(0.0, seconds):.0f} s ago and slot_seconds is {slot_seconds:g}, got {slots}",
+            retry_after=min(math.ceil((slots - most) * slot_seconds), _LONGEST_PAUSE),
         )
 
 

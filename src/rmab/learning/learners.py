@@ -20,8 +20,8 @@ n, in state s and then in s':
   all there is to learn. If it is fully observed, every slot gives such a pair.
 - a fully observed, action-dependent arm, c = 1: one slot apart, not played at the first. The step
   is by P_0, learnt in the same way.
-- an action-dependent arm observed when played, c > 0: played, then not played for c slots, observed
-  in the next. The steps are P_1 P_0^c; `hidden_steps` fills in what was not observed.
+- an action-dependent arm observed when played, 0 < c < WAITS: played, then not played for c slots,
+  observed in the next. The steps are P_1 P_0^c; `hidden_steps` fills in what was not observed.
 
 With gaps = G the learners use all pairs of observations of uncontrolled arms observed when played:
 counts[c] are the pairs c + 1 slots apart up to G, and counts[G] those further apart, which show the
@@ -47,13 +47,12 @@ from jax import Array
 
 from rmab.learning.channel.posterior import draw_channels, mean_channels
 from rmab.learning.hidden_steps import both_matrices, one_matrix
-from rmab.model.arms import ArmKind, Moves
+from rmab.model.arms import WAITS, ArmKind, Moves
 from rmab.random import Draws, Mask
 
 __all__ = ["WAITS", "Evidence", "Prior", "count_kinds", "survivors", "thompson", "ucb"]
 
 Prior = float | tuple[float, float]  # Dirichlet(a, ..., a), or for two states Beta(a, b)
-WAITS = 8  # c is counted below this for action-dependent arms observed when played
 
 _WAIT_STREAMS = 1 << 16  # of random numbers: that of arms of S states is this plus S
 _Weights = npt.NDArray[np.float32]  # of next states before anything is observed, (1, S, 1, 1)

@@ -25,12 +25,14 @@ import numpy.typing as npt
 
 from rmab.errors import ModelError
 from rmab.linalg import Array
+from rmab.model.beliefs import OBSERVED
 
-__all__ = ["OBSERVED", "Arm", "ArmKind", "Arms", "Dynamics", "Moves", "channels"]
+__all__ = ["OBSERVED", "WAITS", "Arm", "ArmKind", "Arms", "Dynamics", "Moves", "channels"]
 
 FloatArray = npt.NDArray[np.float64]
 
-OBSERVED = ("when_played", "always")
+# Of an action-dependent arm observed when played, waits below this many slots are learnt from.
+WAITS = 8
 _SUM_TOLERANCE = 1e-9  # rows that sum to 1 this closely are taken as they are,
 _PRINTED_TOLERANCE = 1.001e-6  # and to six digits after division by their sum
 

@@ -27,6 +27,7 @@ from rmab.linalg import Array, array_namespace
 
 __all__ = [
     "NEVER",
+    "OBSERVED",
     "InformationStates",
     "TwoState",
     "after",
@@ -39,6 +40,7 @@ __all__ = [
     "update_belief",
 ]
 
+OBSERVED = ("when_played", "always")  # when an arm is; what is here is about the first
 NEVER = 0  # the age of an arm that was never observed
 
 

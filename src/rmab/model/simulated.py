@@ -1,8 +1,8 @@
 """Arms that are simulated, for agents without a radio: demonstrations, tests, trials of a server.
 
-Each arm is a Markov chain that moves once a slot and is observed when it is played. Before the
-first slot the arms were left alone for ever: they start in the limiting distribution of their
-passive transitions.
+Each arm is a Markov chain that moves once a slot, by what was played, and is observed when it is
+played or, before that, looked at. Before the first slot the arms were left alone for ever: they
+start in the limiting distribution of their passive transitions.
 """
 
 from __future__ import annotations
@@ -42,25 +42,30 @@ class SimulatedArms:
             row[: arm.states] = limiting_distributions(arm.passive)
         self._states = self._draw(chances.cumsum(-1))
         self._played = np.zeros(len(arms), np.intp)
-        self._first = True
+        self._moved = True  # whether the states are those of the slot that comes next
 
     def _draw(self, at_most: FloatArray) -> npt.NDArray[np.intp]:
         """A state of each arm from its chances of at most each state, (N, S)."""
         at_most[..., -1] = 1.0  # whatever the rounding
         return np.asarray((self._random.random(len(at_most))[:, None] >= at_most).sum(-1))
 
-    def sense(self, arms: Sequence[int]) -> list[int]:
-        """Play these arms, from 0, for one slot: the states they are in."""
-        played = np.zeros(len(self.arms), np.intp)
+    def look(self, arms: Sequence[int]) -> list[int]:
+        """The states that these arms, from 0, are in, before any is played in this slot."""
         for arm in arms:
             if not 0 <= arm < len(self.arms):
                 raise ModelError(f"arms must be from 0 to {len(self.arms) - 1}, got {arm}")
-            played[arm] = 1
-        if not self._first:
+        if not self._moved:
             self._states = self._draw(self._at_most[self._played, self._each, self._states])
-        self._first = False
-        self._played = played
+        self._moved = True
         return [int(self._states[arm]) for arm in arms]
+
+    def sense(self, arms: Sequence[int]) -> list[int]:
+        """Play these arms, from 0, for one slot: the states they are in."""
+        states = self.look(arms)
+        self._moved = False
+        self._played = np.zeros(len(self.arms), np.intp)
+        self._played[list(arms)] = 1
+        return states
 
     def paid(self) -> float:
         """What the last slot paid in all, also by arms that were not played."""

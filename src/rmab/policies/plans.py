@@ -1,7 +1,8 @@
 """What an agent plays by, and how it chooses K arms from it.
 
 A plan is a value that a server makes and an agent reads. Agents choose from their *information
-states*: of each arm the state last observed and the slots since, its age.
+states*: of each arm the state last observed and the slots since, its age. One that is always
+observed is in (state now, 1), except in a TurnsPlan: there its age is of its last play.
 
     IndexPlan      an index for every information state; the K largest are played
     TurnsPlan      which arms are in play: they take turns
@@ -63,21 +64,28 @@ class TurnsPlan:
 
 @dataclass(frozen=True, eq=False)
 class LookaheadPlan:
-    """tables: (N, 1 + S max_age) each; depth: of the lookahead, in slots."""
+    """tables: (N, 1 + S max_age) each; depth: of the lookahead, in slots; always: the arms that are
+    observed in every slot."""
 
     depth: int
     max_age: int
     wrap: int
     tables: LookaheadTables
+    always: tuple[int, ...] = ()
 
     def choose(self, observed: InformationStates, plays: int) -> Places:
         """The K arms to play, in ascending order, from information states (N,) each."""
         from rmab.policies.lookahead import LookaheadTables, choose, state_from_tables
 
         columns = InformationStates(*(np.asarray(x)[:, None] for x in observed))
-        probs, gains = (tuple(x[:, :, None] for x in tables) for tables in self.tables[:2])
-        tables = LookaheadTables(probs, gains, None)
-        state = state_from_tables(tables, columns, self.depth, np.int64(self.wrap))
+
+        def wide(tables: tuple[Array, ...]) -> tuple[Array, ...]:
+            return tuple(table[:, :, None] for table in tables)
+
+        shows, gains, alone = self.tables
+        tables = LookaheadTables(wide(shows), wide(gains), alone and wide(alone))
+        always = np.isin(np.arange(len(columns.age)), self.always)
+        state = state_from_tables(tables, columns, self.depth, np.int64(self.wrap), always)
         return np.flatnonzero(np.asarray(choose(state, plays))[:, 0])
 
 

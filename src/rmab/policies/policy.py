@@ -106,7 +106,8 @@ class Policy:
     own           a learner with a state of its own, in place of `learner`; None: counts are its
                   state
     gaps          G > 0: pairs of observations of an arm observed when played are counted by the
-                  slots between them, 1 to G and all further ones together; 0: see count_kinds
+                  slots between them, 1 to G and all further ones together (an action-dependent
+                  arm's waits one by one, those that are too long not at all); 0: see count_kinds
     reads_visits  whether the learner reads evidence.visits; False spares counting them
     randomised    whether the learner draws; if not, agents with the same evidence play by one
     result aggregation   what agents share, by name; None: as the study says

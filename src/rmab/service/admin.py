@@ -1,4 +1,4 @@
-"""Enrolling, revoking and listing those with a credential: on the database, or as an admin.
+"""Enrolling, revoking, forgetting, listing those with a credential: on the database, or as admin.
 
 On the database it is enough to be able to open it, whether a server runs or not. Over HTTP an
 admin's credential is needed; any other is refused by the server. Tokens travel over TLS, or to
@@ -32,6 +32,9 @@ class Admin(Protocol):
 
     def revoke(self, name: str) -> None:
         """Take a credential back."""
+
+    def forget(self, name: str) -> dict[str, Any]:
+        """Take all counts of an agent out, for good; how many uploads and slots that were."""
 
     def agents(self) -> list[dict[str, Any]]:
         """All that were ever enrolled."""
@@ -72,6 +75,7 @@ class DatabaseAdmin:
     def __init__(self, federation: Federation, database: str) -> None:
         from rmab.service.store.store import open_store
 
+        self._federation = federation
         self._heard_seconds = federation.heard_seconds
         self._store = open_store(database, federation)
 
@@ -92,11 +96,25 @@ class DatabaseAdmin:
         if not self._store.revoke(name, time.time()):
             raise FederationError(f"{name} has no credential to revoke")
 
+    def forget(self, name: str) -> dict[str, Any]:
+        """Take all counts of an agent out, for good; how many uploads and slots that were."""
+        done = self._store.erase(name, time.time())
+        if done is None:
+            raise FederationError(f"no agent {name} was ever enrolled")
+        return done.to_table()
+
     def agents(self) -> list[dict[str, Any]]:
         """All that were ever enrolled."""
+        from rmab.federation.outliers import scores_by_name
+
+        scores = scores_by_name(self._store.counts_by_agent(), self._federation.shape)
         now = time.time()
         return [
-            {**row.to_table(), "live": row.is_live(now, self._heard_seconds)}
+            {
+                **row.to_table(self._federation.weights),
+                "outlier": scores.get(row.name),
+                "live": row.is_live(now, self._heard_seconds),
+            }
             for row in self._store.agents()
         ]
 
@@ -147,6 +165,10 @@ class HttpAdmin:
     def revoke(self, name: str) -> None:
         """Take a credential back."""
         self._ask("DELETE", f"/v1/agents/{name}", 204)
+
+    def forget(self, name: str) -> dict[str, Any]:
+        """Take all counts of an agent out, for good; how many uploads and slots that were."""
+        return self._ask("DELETE", f"/v1/agents/{name}/counts", 200)
 
     def agents(self) -> list[dict[str, Any]]:
         """All that were ever enrolled."""

@@ -35,6 +35,7 @@ PLAYS, AGENTS = 2, 4
 POLICY = "fedtswi"
 SLOT_SECONDS = 0.05
 RECENT = 200  # slots that a recent reward is the mean of
+COMPILING = 600.0  # seconds that an agent waits for the first round
 PATIENCE = 30.0  # seconds that an agent waits for the next round before it plays on
 
 
@@ -90,7 +91,9 @@ class Demo:
                 tokens = [admin.enroll(f"agent-{n}", "agent") for n in range(1, AGENTS + 1)]
             for n, token in enumerate(tokens):
                 file = folder / f"agent-{n + 1}.db"
-                agent = stack.enter_context(Agent(self.url, token=token, file=file))
+                agent = stack.enter_context(
+                    Agent(self.url, token=token, file=file, patience=COMPILING)
+                )
                 self._agents.append((agent, SimulatedArms(self.arms, (self._seed, n))))
             self._stack = stack.pop_all()
         return self

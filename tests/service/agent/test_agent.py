@@ -171,6 +171,9 @@ NAN = float("nan")
         ([0, 0, 0], [], "one state for each of 2 arms"),
         (1, [], "states must be a list"),
         (None, [], "states must be a list"),
+        (np.array(1), [], "states must be a list"),
+        (map(int, ["x", "y"]), [], "states must be a list"),  # which raises as it is read
+        (np.zeros((2, 1)), [], "whole number"),
         ([0, 7], [0], r"arm \d: the state must lie from 0 to"),
         ([-1, 1], [1], r"arm \d: the state must lie from 0 to"),
         ([0, 0.5], [0], r"arm \d: a state must be a whole number"),

@@ -116,6 +116,7 @@ MAY = {
     ("GET", "/v1/agents"): ({"admin"}, 200),
     ("POST", "/v1/agents"): ({"admin"}, 422),
     ("DELETE", "/v1/agents/none"): ({"admin"}, 404),
+    ("DELETE", "/v1/agents/none/counts"): ({"admin"}, 404),
 }
 
 

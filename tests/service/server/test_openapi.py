@@ -1,8 +1,11 @@
 """The OpenAPI document says what the server does: schemathesis asks for everything in it."""
 
+import json
 import re
+from dataclasses import replace
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -51,6 +54,17 @@ def mixed() -> Federation:
     return Federation("mixed", 1, arms, policy="fedtswi-gap", options={"gaps": 8})
 
 
+def of_every_kind() -> Federation:
+    """Arms that are always observed, action-dependent, or pay when they are left alone."""
+    arms = (
+        KnownArm(2, (0.0, 1.0)),
+        KnownArm(2, (0.0, 1.0), (0.5, 0.0)),
+        KnownArm(3, (0.0, 0.5, 1.0), action_dependent=True),
+        KnownArm(2, (0.0, 1.0), (0.5, 0.0), "always", action_dependent=True),
+    )
+    return Federation("kinds", 1, arms)
+
+
 def operations(schema: Any) -> list[Any]:
     """All that can be asked; none may be in error."""
     return [found.ok() for found in schema.get_all_operations()]
@@ -82,19 +96,53 @@ def test_every_route_is_in_the_document_and_nothing_else(tmp_path):
     assert there == written
 
 
-@pytest.mark.parametrize("federation", [spectrum(), spectrum(policy="fedtswi-gap"), mixed()])
+@pytest.mark.parametrize(
+    "federation", [spectrum(), spectrum(policy="fedtswi-gap"), mixed(), of_every_kind()]
+)
 def test_shapes_are_exact(federation):
     upload = document(federation)["components"]["schemas"]["Upload"]["properties"]
     counts = upload["counts"]
     each = counts.get("prefixItems") or [counts["items"]] * counts["minItems"]
     assert len(each) == len(federation.arms) == counts["maxItems"]
-    for arm, schema in zip(federation.arms, each, strict=True):
+    kinds = federation.shape.kinds_by_arm
+    for arm, C, schema in zip(federation.arms, kinds, each, strict=True):
         sizes = []
         while schema["type"] == "array":
             assert schema["minItems"] == schema["maxItems"]
             sizes.append(schema["minItems"])
             schema = schema["items"]
-        assert sizes == [federation.gaps + 1, arm.states, arm.states]
+        assert sizes == [C, arm.states, arm.states]
+    assert kinds == [
+        2 if arm.observed == "always" else federation.gaps + 1 for arm in federation.arms
+    ]
+
+
+def test_what_is_said_of_arms_of_every_kind_is_what_the_document_says(tmp_path):
+    """The round, an upload, and what the page is told, of a server of such arms."""
+    federation = replace(of_every_kind(), arms=of_every_kind().arms[:2] + of_every_kind().arms[3:])
+    schemas = document(federation)["components"]["schemas"]
+    with served(tmp_path, federation) as running:
+        agent = running.agent("one")
+        body = agent.client.get("/v1/round").content
+        agent.fetch()
+        while not agent.player.over:
+            agent.player.look([1])
+            agent.player.observe(agent.player.choose().tolist(), [1])
+        upload = agent.body(agent.player.upload(1))
+        assert agent.send(upload).status_code == 201
+        arms = running.client().get("/v1/overview").json()["arms"]
+    for schema, found in (
+        (schemas["Round"], json.loads(body)),
+        (schemas["Upload"], json.loads(upload)),
+        # The planner of the tests has no estimates of what plays change.
+        (schemas["Overview"]["properties"]["arms"], [arm | {"estimate": None} for arm in arms]),
+    ):
+        jsonschema_rs.validate(schema, found)
+    assert "weight" not in schemas["Agent"]["properties"]
+    weighed = document(replace(federation, weights={"one": 2.0}))["components"]["schemas"]["Agent"]
+    assert "weight" in weighed["properties"].keys() - set(weighed["required"])
+    _, both = schemas["Status"]["properties"]["arms"]["prefixItems"][2]["anyOf"]  # null, or
+    assert both["properties"]["passive"]["properties"].keys() == {"p01", "p11"}
 
 
 def test_references_lead_somewhere():

@@ -20,6 +20,7 @@ from tests.service.support.scripted_page import (
     agent,
     channel,
     fading,
+    machine,
     many,
     overview,
 )
@@ -249,6 +250,37 @@ class TestWhatIsShown:
         assert page.locator(".arm").nth(1).locator("path.state").count() == 3
         assert wider_than_the_window(page) == []
         assert shown.wrongs == []
+
+    @WIDTHS
+    def test_arms_that_are_always_observed(self, shown):
+        page = shown.open(overview(5, [*PAPER[:1], machine(0.6)]))
+        card = page.locator(".arm").nth(1)
+        expect(card).to_contain_text("reward .9; left alone .2, 0; always observed")
+        expect(card).to_contain_text("after a play")
+        expect(card).to_contain_text("left alone")
+        assert card.get_by_text(".550 .450–.650").count() == 2
+        lines = [numbers(line.get_attribute("d")) for line in card.locator("path.state").all()]
+        assert len(lines) == 2
+        assert all(len(set(line[1::2])) == 1 for line in lines)  # level: of the state, not the age
+        expect(card.get_by_role("img")).to_have_attribute(
+            "aria-label", re.compile(r"In state 0: \.250 to \.250\. In state 1: \.750 to \.750\. $")
+        )
+        assert wider_than_the_window(page) == []
+        assert shown.wrongs == []
+
+    @WIDTHS
+    def test_agents_unlike_the_others_stand_out(self, shown):
+        scores = (0.4, None, 23.456, -0.2)
+        agents = [agent(lane, f"radio-{lane}", outlier=score) for lane, score in enumerate(scores)]
+        page = shown.open(overview(agents=agents))
+        cells = page.locator("#agents-list tbody td[data-label=Outlier]")
+        assert cells.all_inner_texts() == [".4", "–", "23", "−.2"]
+        alarmed = page.locator("#agents-list td.alarm[data-label=Outlier]")
+        expect(alarmed).to_have_text("23")
+        expect(alarmed).to_have_attribute("title", re.compile("not chance"))
+        page.get_by_role("button", name="Unlike the others 1").click()
+        assert page.locator("#agents-list tbody th").all_inner_texts() == ["radio-2"]
+        assert not shown.wrongs
 
     @WIDTHS
     def test_many_arms_and_agents(self, shown):

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rmab.errors import FederationError, UnavailableError
+from rmab.errors import FederationError, ModelError, UnavailableError
 from rmab.service.admin import HttpAdmin
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.process import Server, Settings, _most_connections
@@ -36,7 +36,7 @@ def machine(tmp_path):
 
 @pytest.fixture
 def prepared(machine):
-    """Its database has a round planned, so that no process loads JAX."""
+    """Its database has a round planned, so that no process loads JAX before it answers."""
     database = str(machine.folder / "spectrum.db")
     with served(machine.folder, spectrum(), database=database) as live:
         token = live.enroll("a")
@@ -49,12 +49,16 @@ def test_a_process_says_where_it_is_and_ends_in_order(machine, prepared):
     with machine.serve(plain=True) as one:
         assert one.said == f"rmab server: federation spectrum at {one.url}"
         answer = httpx.get(f"{one.url}/readyz", timeout=PATIENCE)
-        assert answer.json() == {"status": "ready", "round": 1}
+        assert (answer.status_code, answer.json()["detail"]) == (
+            503,
+            "the planner is being compiled",
+        )
         again = machine.rmab("server", "spectrum.toml", "--port", "0")
         assert again.returncode == 1  # the other may end
         assert "served by another process" in again.stderr
         assert len(again.stderr.splitlines()) == 1
-    assert [event["event"] for event in machine.events()] == ["round open", "ready", "stopped"]
+    told = [event["event"] for event in machine.events() if event["event"] != "refused"]
+    assert told == ["round open", "listening", "stopped"]
     with machine.serve("--open") as two:
         ready = json.loads(two.said)
         assert set(ready) == {"url", "federation", "pid"}
@@ -96,7 +100,9 @@ def test_a_process_told_to_end_while_it_plans_ends(machine):
     until(lambda: lock.exists() and lock.read_text())  # it has the database, and plans round 1
     started.send_signal(signal.SIGTERM)
     out, err = started.communicate(timeout=300)
-    assert (started.returncode, out, err) == (0, "", "")
+    assert started.returncode == 0
+    assert {json.loads(line)["event"] for line in err.splitlines()} <= {"listening", "stopped"}
+    assert len(out.splitlines()) <= 1
 
 
 def test_a_server_that_resumes_does_not_load_jax(machine, prepared):
@@ -178,11 +184,17 @@ def test_default_ports(tmp_path, authority):
 
 def test_a_failed_start_leaves_nothing(tmp_path):
     federation = spectrum()
-    planner = Flat(federation)
-    planner.fail = 1
+
+    class Wrong(Flat):
+        def plan(self, merged, number, lane=0):
+            raise ModelError("no such arm")
+
     before = threading.active_count()
-    with pytest.raises(RuntimeError, match="no plan today"), served(tmp_path, federation, planner):
-        pass
+    with (
+        pytest.raises(ModelError, match="no such arm"),
+        served(tmp_path, federation, Wrong(federation)),
+    ):
+        pytest.fail("it must not be said to answer")
     until(lambda: threading.active_count() <= before)  # others may have ended
     with served(tmp_path, federation) as live:  # the database is free
         assert live.client().get("/readyz").status_code == 200

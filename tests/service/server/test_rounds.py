@@ -1,6 +1,8 @@
 """A server that restarts, has faults or has too much to do: rounds go on, nobody is in the way."""
 
+import asyncio
 import json
+import secrets
 import sqlite3
 import threading
 import time
@@ -9,15 +11,21 @@ from dataclasses import replace
 
 import httpx
 import numpy as np
+import psycopg
 import pytest
+from benchmarks.liar import lie
 
 from rmab.cli import main
+from rmab.errors import StorageError
 from rmab.federation.config import load_federation
+from rmab.federation.messages import Upload
 from rmab.policies.plans import IndexPlan
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.status import Status
 from rmab.service.store.database import SqliteDatabase
+from rmab.service.store.limits import StoreLimits
+from rmab.service.store.store import claimed_store
 from tests.service.support.processes import SPECTRUM
 from tests.service.support.serving import PATIENCE, ByHand, Flat, Planned, served, spectrum, until
 
@@ -45,6 +53,30 @@ def test_rounds_survive_a_restart_on_both_databases(tmp_path, database_url):
         assert b.send(b.play()).status_code == 201
         assert a.fetch(after=2, wait=10).round == 3
         assert again.planner.calls[0] == (3, 0)
+
+
+def test_an_agent_weighs_no_more_than_the_cap(tmp_path):
+    """The plan tells the visits that it was made from."""
+    federation = spectrum(cap=2, draws="per-agent")
+    shape = federation.shape
+    slots = {"a": 40, "b": 50, "c": 60, "liar": 10**5}
+    uploads = {name: lie(shape, n, length=n, incarnation=f"{n:032x}") for name, n in slots.items()}
+    pairs = {name: int(upload.counts.sum()) for name, upload in uploads.items()}
+    visits = {name: int(upload.visits.sum()) for name, upload in uploads.items()}
+    due = sum(visits[name] for name in "abc") + visits["liar"] * 2 * pairs["b"] / pairs["liar"]
+    with served(tmp_path, federation) as live:
+        agents = {name: live.agent(name) for name in slots}
+        for agent in agents.values():
+            agent.fetch()
+        for name, agent in agents.items():
+            assert agent.send(uploads[name]).status_code == 201
+        plan = agents["a"].fetch(after=1, wait=30).plan
+        assert plan.index[0, 0] == pytest.approx(due, rel=1e-6)
+        # What is counted stays what was sent.
+        assert live.client().get("/v1/overview").json()["slots"] == sum(slots.values())
+    with served(tmp_path, federation) as again:
+        late = ByHand(again, "c", agents["c"].token).fetch()
+        assert late.plan.index[0, 0] == pytest.approx(due, rel=1e-6)
 
 
 def test_a_restart_goes_on_with_the_same_round(tmp_path):
@@ -167,6 +199,41 @@ def test_nothing_is_left_when_it_ends(tmp_path):
     until(lambda: threading.active_count() <= before)  # others may have ended
 
 
+def test_a_server_drops_what_can_no_longer_matter(tmp_path, database_url):
+    store = StoreLimits(ended_seconds=0.0, told_apart_seconds=0.0, repeat_seconds=0.0)
+    limits = ServerLimits(tidy_seconds=0.02, tidy_agents=1, store=store)
+    with served(tmp_path, spectrum(), database=database_url, limits=limits) as live:
+        agents = [live.agent(name) for name in "ab"]
+        first: dict[str, Upload] = {}
+        for number in range(1, 7):
+            for agent in agents:
+                agent.incarnation, agent.player, agent.sequence = secrets.token_hex(16), None, 0
+                assert agent.fetch(after=number - 1, wait=10).round == number
+            for agent in agents:
+                upload = agent.play()
+                first.setdefault(agent.name, upload)
+                assert agent.send(upload).status_code == 201
+
+        loop = live.server._loop
+        assert loop is not None
+
+        def rows(table):
+            job = f"SELECT COUNT(*) FROM {table}"
+            done = live.server.rounds.jobs.run(lambda store: store.database.rows(job)[0][0])
+            return asyncio.run_coroutine_threadsafe(done, loop).result(PATIENCE)
+
+        until(lambda: rows("incarnations") <= 6 and rows("ended") <= 6)
+        assert rows("folded") == 2
+        status = live.client().get("/v1/status").json()
+        assert status["uploads"] == 12
+        for agent in agents:
+            answer = agent.send(first[agent.name])
+            assert (answer.status_code, answer.json()["error"]) == (409, "ended")
+    with served(tmp_path, spectrum(), database=database_url) as again:
+        after = again.client().get("/v1/status").json()
+        assert (after["uploads"], after["slots"]) == (12, status["slots"])
+
+
 # ------------------------------------------------------------------------------------------- faults
 
 
@@ -248,6 +315,30 @@ def test_who_only_fetches_holds_up_two_rounds_and_no_more(tmp_path):
         assert [row["reason"] for row in rounds[2:0:-1]] == ["all", "deadline"]
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_server_whose_database_another_has_taken_ends(tmp_path, postgres_url, ended):
+    """What it has in mind may be out of date; whoever supervises it starts another."""
+    server = served(tmp_path, spectrum(), database=postgres_url)
+    live = server.__enter__()
+    client = live.client()
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks "
+            "WHERE locktype = 'advisory' AND objid = "
+            "CAST(CAST(hashtext(current_schema()) AS BIT(32)) AS BIGINT)"
+        )
+    other = claimed_store(postgres_url, spectrum())
+    if ended:
+        other.close()
+    assert client.get("/v1/status").status_code == 503
+    until(lambda: not live.server.rounds.jobs.running)
+    with pytest.raises(StorageError, match="served by another process"):
+        server.__exit__(None, None, None)
+    if not ended:
+        other.close()
+
+
 # -------------------------------------------------------------------------------------------- live
 
 
@@ -314,8 +405,9 @@ def test_live_by_the_database_alone(tmp_path, capsys, monkeypatch):
         assert {row["name"] for row in rows if row["live"]} == due
     assert main(words) == 0
     head, boss, a, b = (line.split() for line in capsys.readouterr().out.splitlines())
-    assert head == ["name", "role", "enrolled", "last", "seen", "live", "uploads", "revoked"]
-    assert (boss[-2:], a[-3], b[-3]) == (["-", "-"], "no", "no")
+    columns = ["live", "uploads", "outlier", "revoked"]
+    assert head == ["name", "role", "enrolled", "last", "seen", *columns]
+    assert (boss[-2:], a[-4], b[-4]) == (["-", "-"], "no", "no")
 
 
 # ----------------------------------------------------------------------------------------- overload

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from benchmarks.liar import lie
 
 from rmab.federation.config import Federation, KnownArm
 from rmab.federation.uploads import most_bytes
@@ -201,3 +202,25 @@ def test_an_upload_that_is_larger_than_a_head_may_be_is_taken(tmp_path):
         assert len(agent.body(upload)) > 2**15
         answers = [agent.send(upload).status_code for _ in range(3)]
     assert answers == [201, 200, 200]
+
+
+def test_more_slots_than_time_allows_are_refused(live, pair):
+    a, _ = pair
+    shape = live.federation.shape
+    answer = a.send(lie(shape, 2**40))
+    assert answer.status_code == 429
+    assert answer.json()["error"] == "slots"
+    assert "got 1099511627776" in answer.json()["detail"]
+    assert int(answer.headers["Retry-After"]) > 0
+    overview = live.client().get("/v1/overview").json()
+    assert overview["slots"] == 0
+    assert {row["name"]: row["refused"] for row in overview["agents"]} == {"a": 1, "b": 0}
+    assert 'rmab_uploads_total{result="slots"} 1.0' in live.client().get("/metrics").text
+    (event,) = [event for event in live.events() if event["event"] == "refused"]
+    assert (event["agent"], event["reason"], event["status"]) == ("a", "slots", 429)
+    assert a.send(a.play()).status_code == 201
+
+
+def test_slot_seconds_of_0_are_no_limit(tmp_path):
+    with served(tmp_path, spectrum(slot_seconds=0)) as live:
+        assert live.agent("a").send(lie(live.federation.shape, 2**40)).is_success

@@ -182,9 +182,9 @@ def test_a_name_that_is_not_the_certificates_is_refused(machine, server, tmp_pat
 def test_plain_http_to_the_tls_port_fails_and_others_go_on(server, trusted):
     with socket.create_connection(("127.0.0.1", server.port)):  # says nothing, and stays
         with pytest.raises(httpx.HTTPError):
-            httpx.get(server.url.replace("https", "http") + "/readyz")
+            httpx.get(server.url.replace("https", "http") + "/healthz")
         assert (
-            httpx.get(f"{server.url}/readyz", verify=trusted, timeout=PATIENCE).status_code == 200
+            httpx.get(f"{server.url}/healthz", verify=trusted, timeout=PATIENCE).status_code == 200
         )
 
 
@@ -295,20 +295,20 @@ def test_a_server_ends_in_the_midst_of_handshakes(strict, trusted):
             peer = stack.enter_context(socket.create_connection(("127.0.0.1", made.port)))
             peer.sendall(first[:size])
         # Others came later and have been answered, so those were accepted.
-        assert httpx.get(f"{made.url}/readyz", verify=trusted, timeout=PATIENCE).status_code == 200
+        assert httpx.get(f"{made.url}/healthz", verify=trusted, timeout=PATIENCE).status_code == 200
         assert made.end() == 0
-    assert [event["event"] for event in strict.events()] == ["round open", "ready", "stopped"]
+    assert [event["event"] for event in strict.events()] == ["round open", "listening", "stopped"]
 
 
 def test_a_server_that_ends_says_goodbye_and_waits_for_none(strict, trusted):
-    request = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with strict.serve(*OPTIONS) as made, joined(made.port, trusted) as idle:
         idle.sendall(request)
         assert idle.recv(4096).startswith(b"HTTP/1.1 200")
         assert made.end() == 0
         while idle.recv(4096):
             pass
-    assert [event["event"] for event in strict.events()] == ["round open", "ready", "stopped"]
+    assert [event["event"] for event in strict.events()] == ["round open", "listening", "stopped"]
 
 
 def test_agents_over_tls_do_not_hold_up_the_end(strict, tmp_path):

@@ -178,7 +178,7 @@ def test_version_1_becomes_this_one_and_keeps_everything(database_url, federatio
         opened.close()
     opened = open_store(database_url, federation)
     assert schema.version_of(opened.database) == NOW
-    assert opened.credential("0" * 16) == ("alice", "agent", 0, b"digest", False)
+    assert opened.credential("0" * 16) == ("alice", "agent", 0, b"digest", False, 1.0)
     enrolled(opened, "eye", "viewer")
     enrolled(opened, "bob")
     assert {row.name: (row.role, row.lane) for row in opened.agents()} == {

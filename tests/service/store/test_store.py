@@ -37,13 +37,13 @@ def test_enrol_revoke_enrol_again(opened):
     enrolled(opened, "bob")
     with pytest.raises(FederationError, match="alice is enrolled already"):
         enrolled(opened, "alice")
-    assert opened.credential(first[0]) == ("alice", "agent", 0, first[1], False)
+    assert opened.credential(first[0]) == ("alice", "agent", 0, first[1], False, 1.0)
     assert opened.revoke("alice", 5.0)
     assert not opened.revoke("alice", 6.0)
     assert not opened.revoke("carol", 6.0)
     assert opened.credential(first[0]).revoked
     second = enrolled(opened, "alice", now=7.0)
-    assert opened.credential(second[0]) == ("alice", "agent", 0, second[1], False)
+    assert opened.credential(second[0]) == ("alice", "agent", 0, second[1], False, 1.0)
     assert opened.credential(first[0]).revoked
     alice = next(row for row in opened.agents() if row.name == "alice")
     assert (alice.enrolled, alice.revoked) == (7.0, None)
@@ -54,7 +54,7 @@ def test_a_name_keeps_its_role(opened):
     opened.revoke("alice", 2.0)
     with pytest.raises(FederationError, match="alice was enrolled as admin"):
         enrolled(opened, "alice", "agent")
-    with pytest.raises(FederationError, match="role must be agent or admin, got 'root'"):
+    with pytest.raises(FederationError, match="role must be agent, admin or viewer, got 'root'"):
         enrolled(opened, "bob", "root")
     assert len(opened.agents()) == 1
 

@@ -239,12 +239,12 @@ def test_what_agents_have_given(opened, federation):
     pays = [arm.reward[1] for arm in federation.arms]
     assert alice[5:10] == (20.0, 3, 1, 0, 50)
     assert alice.reward == pytest.approx(upload.visits[1] @ pays / 50, rel=1e-12)
-    assert idle[5:] == (None, None, 0, 0, 0, None)
+    assert idle[5:] == (None, None, 0, 0, 0, None, None)
     opened.sighted([Sighting("alice", 30.0, 4, 2), Sighting("idle", 31.0, None, 1)])
     opened.sighted([Sighting("alice", 32.0, None, 1)])
     alice, idle = opened.agents()
     assert alice[5:10] == (32.0, 4, 1, 3, 50)
-    assert idle[5:] == (31.0, None, 0, 1, 0, None)
+    assert idle[5:] == (31.0, None, 0, 1, 0, None, None)
 
 
 def test_arms_of_different_sizes(database_url, federation):
@@ -272,3 +272,27 @@ def test_uploads_need_a_transaction_and_there_is_one_at_a_time(opened, federatio
         opened.accept("alice", Counting(federation.shape).upload(1), 1.0)
     with opened.transaction(), pytest.raises(RuntimeError, match="open already"):
         opened.transaction().__enter__()
+
+
+def test_slots_of_all_incarnations_are_held_against_the_time_since_the_first_enrolment(
+    opened, federation
+):
+    def sent(token, counting, sequence, slots, now):
+        upload = counting.upload(sequence, slots=slots)
+        with opened.transaction():
+            return receive(opened, token[0], token[1], upload, 1, 2, now, slot_seconds=1.0)
+
+    token = enrolled(opened, now=1000.0)
+    one, other = (Counting(federation.shape, name) for name in ("one", "other"))
+    assert sent(token, one, 1, 8, 1000.0) == "new"
+    with pytest.raises(ProtocolError, match=r"at most 10 .* enrolled 0 s ago .* got 13") as caught:
+        sent(token, other, 1, 5, 1000.0)
+    assert (caught.value.status, caught.value.code) == (429, "slots")
+    assert opened.totals() == (1, 8)
+    assert sent(token, other, 2, 0, 1003.0) == "new"  # later there is time for it
+    # Neither does another credential set the time back, nor does it begin anew.
+    opened.revoke("alice", 1011.0)
+    again = enrolled(opened, now=1400.0)
+    assert sent(again, one, 2, 397, 1400.0) == "new"
+    with pytest.raises(ProtocolError, match=r"at most 410 .* enrolled 400 s ago .* got 411"):
+        sent(again, one, 3, 1, 1400.0)

@@ -55,6 +55,19 @@ def fading(share: float) -> Answer:
     }
 
 
+def machine(share: float) -> Answer:
+    """Always observed, and another when it is played."""
+    arm = channel(0.3, 0.8, 0.9, share)
+    return arm | {
+        "reward_passive": [0.2, 0.0],
+        "observed": "always",
+        "action_dependent": True,
+        "estimate": arm["estimate"]
+        | {"passive": {k: probability(0.55, 0.1) for k in ("p01", "p11")}},
+        "index": {"never": None, "by_state": [[0.25], [0.75]]},
+    }
+
+
 PAPER = [
     channel(0.20, 0.80, 0.4, 0.02, 0.18),
     channel(0.89, 0.17, 0.9, 0.46),
@@ -69,6 +82,7 @@ def agent(lane: int, name: str, **changes) -> Answer:
     return (
         found
         | {"slots": 1500 + lane, "reward": 0.93 + 0.01 * math.sin(lane), "live": True}
+        | {"forgotten": None, "outlier": 1.0 + math.sin(lane)}
         | changes
     )
 

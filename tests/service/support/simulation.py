@@ -16,7 +16,7 @@ import io
 import json
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from rmab.service.server.limits import ServerLimits
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.routes import make_app
 from rmab.service.server.telemetry import Log, Metrics
+from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import Store
 from tests.service.support.fake_server import tally
 from tests.service.support.serving import Planned
@@ -56,6 +57,14 @@ FEDERATION = Federation(
 SHAPE, NAME = FEDERATION.shape, FEDERATION.name
 Key = tuple[str, str]  # an agent and its incarnation
 LONG = 1000.0  # seconds: beyond every time-out, pause and deadline
+# Incarnations end, and rows are dropped, within times that a run goes through.
+FOLDING = StoreLimits(
+    ended_seconds=900.0,
+    told_apart_seconds=500.0,
+    repeat_seconds=40.0,
+    fold_rows=1,
+    kept_rounds=2,
+)
 
 
 class Clock(asyncio.SelectorEventLoop):
@@ -95,12 +104,16 @@ class Drawn:
 class WatchedRounds(Rounds):
     """Knows whether anything is under way outside the loop, and can be cut off from its disk."""
 
-    def __init__(self, database: str, planner: Drawn) -> None:
-        log = Log(io.StringIO(), "error")
+    def __init__(self, database: str, planner: Drawn, clock: Callable[[], float]) -> None:
         # A credential that was good a moment ago, however long that is: that must do no harm.
-        limits = ServerLimits(credential_seconds=math.inf)
         super().__init__(
-            FEDERATION, database, planner=planner, log=log, metrics=Metrics(), limits=limits
+            FEDERATION,
+            database,
+            planner=planner,
+            log=Log(io.StringIO(), "error"),
+            metrics=Metrics(),
+            clock=clock,
+            limits=ServerLimits(credential_seconds=math.inf, tidy_seconds=20.0, store=FOLDING),
         )
         plan, run = self.planning.plan, self.jobs.run
 
@@ -257,6 +270,8 @@ class Kept:
     merged: Merged
     records: dict[Key, tuple[int, int, int, Any, Any]]  # sequence, round, slots, counts, visits
     digests: dict[tuple[str, str, int], bytes]
+    ended: dict[Key, tuple[int, bytes]]  # sequence and digest of the last upload
+    floors: dict[str, int]  # rounds, by agent
 
     def due(self, agent: str, upload: Upload) -> int:
         """The status with which an upload of a valid credential must be answered."""
@@ -265,6 +280,11 @@ class Kept:
         if stored is not None:
             return 200 if stored == upload.digest else 409
         if before is not None and upload.sequence < before[0]:
+            return 409
+        ended = self.ended.get((agent, upload.incarnation))
+        if ended is not None:
+            return 200 if ended == (upload.sequence, upload.digest) else 409
+        if before is None and upload.round <= self.floors.get(agent, 0):
             return 409
         if upload.round != self.round:
             return 410
@@ -297,7 +317,16 @@ def kept_by(store: Store) -> Kept:
             "SELECT agent, incarnation, sequence, digest FROM uploads"
         )
     }
-    return Kept(opened.number, merged, records, digests)
+    ended = {
+        (name, incarnation): (sequence, bytes(digest))
+        for name, incarnation, sequence, digest in store.database.rows(
+            "SELECT agent, incarnation, sequence, digest FROM ended"
+        )
+    }
+    floors = {
+        name: int(floor) for name, floor in store.database.rows("SELECT agent, floor FROM folded")
+    }
+    return Kept(opened.number, merged, records, digests, ended, floors)
 
 
 class Books:
@@ -309,6 +338,9 @@ class Books:
         self._looks: dict[str, list[tuple[list[int], list[int]]]] = {}
         self._acknowledged: dict[Key, int] = {}  # slots
         self._new: set[tuple[str, str, int]] = set()  # keys answered with 201
+        self._last: dict[Key, tuple[int, int]] = {}  # sequence and slots that the database had
+        self._folded: set[Key] = set()  # those that it has only as a part of a sum
+        self._given_up: set[Key] = set()  # those that agents were told have ended
         self._rounds: dict[int, tuple[bytes, ...]] = {}  # messages, but for the agent's name
         self._tallies: dict[tuple[str, int], Any] = {}
 
@@ -316,6 +348,18 @@ class Books:
         """A new incarnation of an agent."""
         self._owner[incarnation] = name
         self._looks[incarnation] = []
+
+    def knows(self, incarnation: str) -> bool:
+        """Whether it has begun."""
+        return incarnation in self._owner
+
+    def give_up(self, name: str, upload: Upload) -> None:
+        """The server has told an agent that an incarnation has ended."""
+        self._given_up.add((name, upload.incarnation))
+
+    def has_ended(self, name: str, incarnation: str) -> bool:
+        """Whether the server may refuse it, though its agent does nothing wrong."""
+        return (name, incarnation) in self._folded | self._given_up
 
     def saw(self, incarnation: str, arms: list[int], states: list[int]) -> None:
         """One slot of an incarnation."""
@@ -342,21 +386,34 @@ class Books:
         assert kept.round == number >= self.newest, "the round has fallen"
         self.newest = kept.round
         counts = visits = 0
-        for (name, incarnation), (_, _, slots, had, seen) in kept.records.items():
+        for (name, incarnation), (sequence, _, slots, had, seen) in kept.records.items():
             assert self._owner.get(incarnation) == name, "counts of nobody"
+            assert (name, incarnation) not in self._folded, "counted twice"
+            self._last[name, incarnation] = (sequence, slots)
             true_counts, true_visits = self._tally(incarnation, slots)
             np.testing.assert_array_equal(had, true_counts)
             np.testing.assert_array_equal(seen, true_visits)
+        self._folded |= self._last.keys() - kept.records.keys()
+        for (_, incarnation), (_, slots) in self._last.items():
+            true_counts, true_visits = self._tally(incarnation, slots)
             counts, visits = counts + true_counts, visits + true_visits
         np.testing.assert_array_equal(kept.merged.counts, counts)
         np.testing.assert_array_equal(kept.merged.visits, visits)
         for key, slots in self._acknowledged.items():
-            assert kept.records[key][2] >= slots, "acknowledged, and lost"
-        assert self._new <= kept.digests.keys(), "acknowledged, and lost"
+            assert self._last[key][1] >= slots, "acknowledged, and lost"
+        for key, (sequence, _) in self._last.items():
+            if key not in self._folded:
+                assert (*key, sequence) in kept.digests, "the last upload is not known"
+            elif key in kept.ended:
+                assert kept.ended[key][0] == sequence
+            else:
+                assert kept.floors[key[0]] > 0
+        for name, incarnation, sequence in self._new:
+            assert sequence <= self._last[name, incarnation][0], "acknowledged, and lost"
         for peer in peers:
             if peer.agent is not None:
                 outbox = peer.agent._exchange._outbox
-                assert outbox.conflict is None
+                assert outbox.conflict is None or self.has_ended(peer.name, outbox.conflict)
                 key = (peer.name, peer.agent._player.incarnation)
                 assert outbox.acknowledged <= self._acknowledged.get(key, 0)
 
@@ -368,7 +425,8 @@ class Books:
             for incarnation in peer.lives:
                 seen = len(self._looks[incarnation])
                 record = kept.records.get((peer.name, incarnation))
-                assert (0 if record is None else record[2]) == seen, "something did not arrive"
+                if not self.has_ended(peer.name, incarnation):
+                    assert (0 if record is None else record[2]) == seen, "something did not arrive"
 
     def _tally(self, incarnation: str, slots: int) -> Any:
         found = self._tallies.get((incarnation, slots))
@@ -429,7 +487,7 @@ class World:
 
     def start_server(self) -> None:
         self.planner = Drawn()
-        self.server = WatchedRounds(self.database, self.planner)
+        self.server = WatchedRounds(self.database, self.planner, self.loop.time)
         self.loop.run_until_complete(self.server.start())
         log, metrics = Log(io.StringIO(), "error"), Metrics()
         hosts = frozenset({"127.0.0.1"})
@@ -501,9 +559,15 @@ class World:
         if letter.waited_for:
             assert letter.reply is not None
             assert letter.answer is not None
-            assert letter.answer[0] not in (409, 413, 422), letter.answer  # it has done no wrong
+            wrong = letter.answer[0] in (409, 413, 422)  # it has done none
+            assert not wrong or self._has_ended(letter), letter.answer
             letter.reply.set_result(letter.answer)
         self.settle()
+
+    def _has_ended(self, letter: Letter) -> bool:
+        return letter.path == "/v1/uploads" and self.books.has_ended(
+            letter.sender, letter.upload.incarnation
+        )
 
     def deliver(self, *letters: Letter) -> None:
         """To the server, at the same time; where it is alone, the answer is the one due."""
@@ -583,6 +647,8 @@ class World:
             assert not self.server.refusing, "acknowledged, and not committed"
             self.books.acknowledge(letter.sender, letter.upload, new=status == 201)
             assert json.loads(body)["sequence"] == letter.upload.sequence
+        if letter.path == "/v1/uploads" and status == 409 and json.loads(body)["error"] == "ended":
+            self.books.give_up(letter.sender, letter.upload)
         if letter.path == "/v1/round" and status == 200:
             self.books.told_of_round(letter.sender, self.server.number, body)
 
@@ -654,11 +720,21 @@ class World:
         agent = peer.agent
         assert agent is not None
         for _ in range(slots):
-            arms = agent.choose()
+            arms = self._choose(peer)
             states = [int(rng.integers(SHAPE.states[arm])) for arm in arms]
             self.books.saw(agent._player.incarnation, arms, states)
             agent.observe(states)
         self.settle()
+
+    def _choose(self, peer: Peer) -> list[int]:
+        """What the agent plays now; it may have begun a new incarnation for that."""
+        assert peer.agent is not None
+        arms = peer.agent.choose()
+        incarnation = peer.agent._player.incarnation
+        if not self.books.knows(incarnation):
+            self.books.begin(peer.name, incarnation)
+            peer.lives.append(incarnation)
+        return arms
 
     def kill_agent(self, peer: Peer, *, loses_file: bool) -> None:
         agent = peer.agent
@@ -742,6 +818,7 @@ class World:
             for peer in self.peers.values():
                 agent = peer.agent
                 assert agent is not None
+                self._choose(peer)
                 if agent._player.slots > agent._offered:
                     agent._hand_over(send=True)
             self.pass_time(LONG)

@@ -38,6 +38,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 _CLEAR_SHARE = 1e-10  # an advantage below this share of the largest of its interval may be rounding
 _NO_ADVANTAGE = 1e-14  # one below this share is none
+_MAX_SURE_ERROR = 1e-12  # rounding that changes no verdict and no digit that is shown
 SHORT_INTERVAL = 1e-9  # nothing is clear in an interval below this
 _NO_INTERVAL = 1e-13  # an interval below this is none
 
@@ -143,6 +144,7 @@ class History:
         return bool(
             self.apart is not None
             or self.exhausted
+            or self.error > _MAX_SURE_ERROR
             or (self.doubtful | self.undetermined | self.alike).any()
             or np.isinf(self.index).any()
         )

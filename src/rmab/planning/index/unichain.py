@@ -41,6 +41,7 @@ BoolArray = npt.NDArray[np.bool_]
 _BLOCK_SIZE = 64  # changes of policy between two matrix products
 _MIN_ADVANTAGE = 1e-12  # an advantage below this for a while: both actions are alike
 _MIN_SLOPE = 1e-11  # a slope below this crosses nothing
+_ROUNDING = 4e-16  # of an advantage of size 1
 _MIN_PIVOT = 1e-9  # a pivot below this: the next policy has two recurrent classes
 _MAX_GROWTH = 1e5  # more than this in F makes rounding count
 _MAX_DRIFT = 1e-10  # the most that the advantages may be off after all pivots
@@ -109,11 +110,15 @@ def _run(
         here = there
         if np.isinf(there):
             break
+        # A flat advantage crosses 0 at a subsidy that rounding moves far.
+        history.error = max(history.error, _ROUNDING * (1 + abs(there)) / abs(float(slope[j])))
         sign = 1.0 if active[j] else -1.0
         column = F[j] - left[:, :pending] @ right[j, :pending]
         row = F[:, j] - right[:, :pending] @ left[j, :pending]
         pivot = 1 + sign * column[j]
         if pivot < _MIN_PIVOT:
+            if problem.discount is not None:
+                return None  # there is one class as it were: the discount is too near 1
             break
         column *= sign / pivot
         if np.abs(column).max() > _MAX_GROWTH:

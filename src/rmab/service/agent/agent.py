@@ -6,6 +6,11 @@
             states = radio.sense(arms)
             agent.observe(states)          # counts; talks to the server in the background
 
+Where the federation has arms that are always observed, `choose` is given the states that they are
+in now, before anything is played:
+
+            arms = agent.choose(radio.look(agent.always_observed))
+
 `choose` and `observe` never wait for the network and never raise because of it: what takes time is
 done in the background (`rmab.service.agent.exchange`). When the episode is over its counts are
 handed over, and the agent plays on by the table it has until the next round is there. All its
@@ -15,7 +20,7 @@ one left under that one's *incarnation*, and begins a new one with nothing obser
 passed in between is not known.
 
 An arm that could not be read (its state is NaN, say, or none that it has) is one without an
-observation in that slot: the slot passes, the arm's age grows, and nothing is counted.
+observation in that slot: the slot passes and nothing is counted (`rmab.federation.player`).
 
 Where the server refuses an incarnation because it has something else under it (the agent's file
 was restored from a backup, say), it is not known which counts it has; the agent gives the
@@ -140,6 +145,8 @@ class Agent:
         self._bad_in_a_row = 0
         self._max_bad_readings = max_bad_readings
         self._chosen: list[int] | None = None
+        self._looks: list[int | None] = []  # of this slot, at the arms that are always observed
+        self._unread: str | None = None  # what was wrong with them
         self._offered = 0  # slots of this incarnation that were handed over to be sent
         self._folded = 0  # ... or to be kept together
         self._reported: int | None = None  # this episode's length, once it is over
@@ -178,9 +185,24 @@ class Agent:
 
     # ---------------------------------------------------------------------------------- every slot
 
-    def choose(self) -> list[int]:
-        """The K arms to play now, from 0, in ascending order."""
+    def choose(
+        self, states: Sequence[int | None] | None = None, *, unread: str | None = None
+    ) -> list[int]:
+        """The K arms to play now, from 0, in ascending order.
+
+        states: those that the arms of `always_observed` are in now, in its order, as `observe`
+        takes them, or unread: why they could not be read; nothing where there are no such arms.
+        """
         self._follow()
+        always = self.always_observed
+        if states is None and unread is None and always:
+            raise ModelError(
+                f"choose must be given the states of {len(always)} arms that are always observed"
+            )
+        self._looks, self._unread = [None] * len(always), unread
+        if states is not None:
+            self._looks, self._unread = _readings(always, states, self.arms)
+        self._player.look(self._looks)
         chosen: list[int] = self._player.choose().tolist()
         self._chosen = chosen
         return list(chosen)
@@ -193,13 +215,13 @@ class Agent:
         """
         arms = self._played("observe")
         seen, wrong = _readings(arms, states, self.arms)
-        self._pass_slot([arm for arm, _ in seen], [state for _, state in seen])
-        self._judge(wrong)
+        self._pass_slot(arms, seen)
+        self._judge(wrong or self._unread)
 
     def skip(self, reason: str) -> None:
         """No arm of the last `choose` could be read, and why; a slot has passed all the same."""
-        self._played("skip")
-        self._pass_slot([], [])
+        arms = self._played("skip")
+        self._pass_slot(arms, [None] * len(arms))
         self._judge(reason)
 
     def _played(self, call: str) -> list[int]:
@@ -223,7 +245,7 @@ class Agent:
                 f"{wrong}"
             )
 
-    def _pass_slot(self, arms: list[int], seen: list[int]) -> None:
+    def _pass_slot(self, arms: list[int], seen: list[int | None]) -> None:
         player = self._player
         player.observe(arms, seen)
         self._chosen = None
@@ -267,10 +289,10 @@ class Agent:
             self._lament(error)
         self._exchange.renew(incarnation)
 
-    def _keep_slot(self, arms: list[int], states: list[int]) -> None:
+    def _keep_slot(self, arms: list[int], states: list[int | None]) -> None:
         slot = self._player.slots
         try:
-            self._file.keep_slot(slot, arms, states, self._player.learner_state)
+            self._file.keep_slot(slot, arms, states, self._player.learner_state, self._looks)
         except StorageError as error:
             self._lament(error)
             return
@@ -311,13 +333,24 @@ class Agent:
         return self._player.message.shape.states
 
     @property
+    def always_observed(self) -> tuple[int, ...]:
+        """The arms, from 0, whose states `choose` is to be given in every slot."""
+        return self._player.message.shape.always
+
+    @property
+    def action_dependent(self) -> tuple[int, ...]:
+        """The arms, from 0, that move otherwise when they are played."""
+        return self._player.message.shape.controlled
+
+    @property
     def slots(self) -> int:
         """Slots since the process began."""
         return self._before[0] + self._player.slots
 
     @property
     def reward(self) -> float:
-        """What those slots paid, in all."""
+        """What those slots paid, in all: arms that were played, and those that are always observed;
+        what others pay when they are left alone is not seen."""
         return self._before[1] + self._player.reward
 
     @property
@@ -425,25 +458,31 @@ def _address(url: str) -> tuple[str, bool]:
 
 def _readings(
     arms: Sequence[int], states: Any, sizes: Sequence[int]
-) -> tuple[list[tuple[int, int]], str | None]:
-    """The arms that showed a state, with it, and what was wrong with the others, None if nothing.
+) -> tuple[list[int | None], str | None]:
+    """The state that each arm showed, None for one that could not be read, and what was wrong with
+    those, None if nothing.
 
     sizes: the number of states of each arm. People count arms from 1.
     """
+    wrong: str | None
     try:
-        given = states.tolist() if isinstance(states, np.ndarray) else list(states)
-    except TypeError:
-        return [], f"states must be a list, one for each of {len(arms)} arms, got {shown(states)}"
+        given = list(states.tolist() if isinstance(states, np.ndarray) else states)
+    except Exception:  # it is none, or is read only now, and cannot be
+        wrong = f"states must be a list, one for each of {len(arms)} arms, got {shown(states)}"
+        return [None] * len(arms), wrong
     if len(given) != len(arms):
-        return [], f"there must be one state for each of {len(arms)} arms, got {shown(given)}"
-    seen, wrong = [], None
+        wrong = f"there must be one state for each of {len(arms)} arms, got {shown(given)}"
+        return [None] * len(arms), wrong
+    seen: list[int | None] = []
+    wrong = None
     for arm, state in zip(arms, given, strict=True):
+        seen.append(None)
         if not _is_state(state):
             wrong = f"arm {arm + 1}: a state must be a whole number, got {shown(state)}"
         elif not 0 <= state < sizes[arm]:
             wrong = f"arm {arm + 1}: the state must lie from 0 to {sizes[arm] - 1}, got {state}"
         else:
-            seen.append((arm, int(state)))
+            seen[-1] = int(state)
     return seen, wrong
 
 

@@ -321,8 +321,9 @@ def _recovered(kept: KeptIncarnation, message: RoundMessage) -> tuple[Outgoing, 
     if kept.snapshot is not None:
         player.counts, player.visits, player.last_seen, player.age = unpack(kept.snapshot, shape)
         player.slots = kept.slots
-    for arms, states in kept.observations:
-        player.observe(arms, states)
+    for seen in kept.observations:
+        player.look(seen.looks)
+        player.observe(seen.arms, seen.states)
     # No report of an episode: nobody plays on in it.
     upload: Upload = replace(player.upload(kept.sequence + 1), length=0)
     snapshot = pack(player.counts, player.visits, player.last_seen, player.age)

@@ -7,9 +7,10 @@ An agent's process may end at any moment, `kill -9` included, and no observation
     lives     each incarnation that is not wholly acknowledged: its last sequence number, the
               upload under that number where no acknowledgement has come, the slots it tells of,
               and a snapshot of the player after `slots` slots, which may be more
-    slots     the observations of each slot since: the arms that showed a state, and their states;
-              and under life 0, which no incarnation has: in slot 0 the state of the agent's
-              learner, in slot 1 the key id of the credential that the round was given to
+    slots     the observations of each slot since: the arms played and the states they showed, and
+              likewise those that are always observed; and under life 0, which no incarnation has:
+              in slot 0 the state of the agent's learner, in slot 1 the key id of the credential
+              that the round was given to
 
 A slot is one transaction in the write-ahead log, which outlives the process. The state of a learner
 that keeps its own is stored with each slot, and the file has both or neither; unlike counts it
@@ -29,7 +30,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -66,12 +67,35 @@ _INSERT_WITH_STATE = "REPLACE INTO slots VALUES (?, ?, ?), (0, 0, ?)"
 _OWNER = "SELECT looks FROM slots WHERE life = 0 AND slot = 1"
 
 
+_LOOKED = 1 << 31  # in a row of `slots`: added to the number of an arm that was looked at
+_UNREAD = 2**32 - 1  # there: instead of a state that was not read
+
+
 class Observation(NamedTuple):
-    """What one slot showed: arms and their states, both of length K, or less where some could not
-    be read."""
+    """What one slot showed.
+
+    arms, states: of the arms played, both of length K; looks: of the arms that are always observed,
+    in their order. A state that was not read is None.
+    """
 
     arms: tuple[int, ...]
-    states: tuple[int, ...]
+    states: tuple[int | None, ...]
+    looks: tuple[int | None, ...] = ()
+
+    def pack(self) -> bytes:
+        """As the file keeps it: numbers of arms, then as many of states."""
+        arms = (*self.arms, *(_LOOKED + place for place in range(len(self.looks))))
+        states = (_UNREAD if s is None else s for s in (*self.states, *self.looks))
+        return struct.pack(f"<{2 * len(arms)}I", *arms, *states)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Self:
+        """What `pack` was given."""
+        numbers = struct.unpack(f"<{len(packed) // 4}I", packed)
+        half = len(numbers) // 2
+        states = [None if state == _UNREAD else state for state in numbers[half:]]
+        arms = tuple(arm for arm in numbers[:half] if arm < _LOOKED)
+        return cls(arms, tuple(states[: len(arms)]), tuple(states[len(arms) :]))
 
 
 @dataclass(frozen=True)
@@ -173,8 +197,7 @@ class AgentFile:
         for slot, packed in rows:
             if slot != after + 1:
                 break  # the disk refused a slot: what came after it does not join on
-            numbers = struct.unpack(f"<{len(packed) // 4}I", packed)
-            found.append(Observation(numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]))
+            found.append(Observation.unpack(packed))
             after = slot
         return tuple(found)
 
@@ -196,16 +219,14 @@ class AgentFile:
         self,
         slot: int,
         arms: Sequence[int],
-        states: Sequence[int],
+        states: Sequence[int | None],
         learner_state: npt.NDArray[np.float64] | None = None,
+        looks: Sequence[int | None] = (),
     ) -> None:
-        """One slot of this process: its number, from 1, what it showed, and what that made of the
-        learner's state (X,), where it has one."""
-        row: tuple[int | bytes, ...] = (
-            self._life,
-            slot,
-            struct.pack(f"<{2 * len(arms)}I", *arms, *states),
-        )
+        """One slot of this process: its number, from 1, what it showed, as in `Observation`, and
+        what that made of the learner's state (X,), where it has one."""
+        seen = Observation(tuple(arms), tuple(states), tuple(looks))
+        row: tuple[int | bytes, ...] = (self._life, slot, seen.pack())
         try:
             if learner_state is None:
                 self._file.add(_INSERT, row)

@@ -22,7 +22,7 @@ from rmab.errors import FederationError, ProtocolError
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.telemetry import Log
 from rmab.service.store.credentials import Credential
-from rmab.service.store.store import Store
+from rmab.service.store.store import Erasure, Store
 from rmab.service.tokens import make_token, matches, parse_token
 
 __all__ = ["Access", "Identity"]
@@ -116,6 +116,13 @@ class Access:
         if done:
             self._log("info", "revoked", agent=name)
             self._rounds.forget(name)
+        return done
+
+    async def erase(self, name: str) -> Erasure | None:
+        """Take all counts of an agent out; None if there is no such agent."""
+        now = self._rounds.clock()
+        done = await self._rounds.jobs.run(lambda store: store.erase(name, now))
+        await self._rounds.audit()
         return done
 
     async def _identity(

@@ -46,6 +46,10 @@ class ServerLimits:
     uploads_in_flight: int = 256
     # Bodies that are being received, a quarter of them of one agent.
     body_room: int = 64 * _MIB
+    # What an agent may send at once, as the time in which its rate allows as much: 5000 uploads
+    # at 20 a second, 240 incarnations at 60 an hour.
+    upload_burst_seconds: float = 250.0
+    incarnation_burst_seconds: float = 14_400.0
     # Larger uploads are parsed in a thread.
     parse_inline_bytes: int = 64 * _KIB
     enrolment_bytes: int = 4 * _KIB
@@ -54,7 +58,18 @@ class ServerLimits:
     credential_seconds: float = 1.0
     # Between two times that the database is told who was seen.
     sightings_seconds: float = 5.0
-    # Between attempts to close a round: at first, and at most.
+    # How long an agent that asks for a round is held before the first one, and whoever is told that
+    # a new server answers.
+    first_round_seconds: float = 8.0
+    greeting_seconds: float = 0.2
+    # After a restart, before the planner is loaded.
+    prepare_seconds: float = 2.0
+    # Until the database first drops what can no longer matter, and between two times that it does,
+    # so many agents in one go.
+    first_tidy_seconds: float = 10.0
+    tidy_seconds: float = 300.0
+    tidy_agents: int = 8
+    # Between attempts to open or close a round: at first, and at most.
     first_retry_seconds: float = 1.0
     last_retry_seconds: float = 60.0
 
@@ -67,5 +82,8 @@ class ServerLimits:
     page_estimate_seconds: float = 0.5
     page_rewards: int = 500
     page_rounds: int = 50
+
+    # At least between two times that pages and metrics have agents held against one another.
+    outlier_seconds: float = 1.0
 
     store: StoreLimits = field(default_factory=StoreLimits)

@@ -66,7 +66,10 @@ def _error_answer(error: Exception) -> Response:
                 headers["Connection"] = "close"  # what is left of the body is not waited for
             if error.status == 503:
                 headers["Retry-After"] = "1"
-            extra = {key: value for key, value in error.extra.items() if key != "challenge"}
+            if "retry_after" in error.extra:
+                headers["Retry-After"] = str(error.extra["retry_after"])
+            about = ("challenge", "retry_after")  # what headers tell
+            extra = {key: value for key, value in error.extra.items() if key not in about}
             # What was sent is quoted, and somebody may have put a token where a name belongs.
             table = {"error": error.code, "detail": without_secrets(str(error)), **extra}
             return json_answer(table, error.status, headers)

@@ -22,7 +22,7 @@ from importlib.resources import files
 from typing import Any
 
 from rmab.federation.checks import MAX_WHOLE
-from rmab.federation.config import Federation
+from rmab.federation.config import Federation, KnownArm
 from rmab.federation.messages import PROTOCOL
 from rmab.federation.uploads import most_bytes
 from rmab.service.server.page import ASSETS, address
@@ -48,6 +48,9 @@ def document(federation: Federation, *, open: bool = False) -> Schema:
             "refusals": [401, 503],
         }
         paths[address(asset)] = {"get": writer.operation("GET", page)}
+    schemas = {name: writer.full(short) for name, short in template["schemas"].items()}
+    if federation.weights:  # of agents; admins and viewers have none
+        schemas["Agent"]["properties"]["weight"] = writer.full("$number")
     return {
         "openapi": "3.1.0",
         "info": {
@@ -63,9 +66,14 @@ def document(federation: Federation, *, open: bool = False) -> Schema:
                 f"Refused{code}": writer.refusal(code, about)
                 for code, about in template["refusals"].items()
             },
-            "schemas": {name: writer.full(short) for name, short in template["schemas"].items()},
+            "schemas": schemas,
         },
     }
+
+
+def _with_keys(short: Schema, more: Schema) -> Schema:
+    """An object of these keys as well."""
+    return {"keys": short["keys"] | more}
 
 
 @cache
@@ -80,7 +88,7 @@ class _Writer:
     def __init__(self, federation: Federation, open: bool) -> None:
         shape = federation.shape
         self._open = open
-        self._states = shape.states
+        self._arms = tuple(zip(federation.arms, shape.kinds_by_arm, strict=True))
         self._most_bytes = most_bytes(shape)
         self._words: Mapping[str, Any] = {
             **_template()["words"],
@@ -90,7 +98,6 @@ class _Writer:
             "policy_name": federation.policy,
             "K": shape.plays,
             "G": shape.gaps,
-            "C": shape.kinds,
         }
 
     def full(self, short: Any) -> Any:
@@ -122,7 +129,7 @@ class _Writer:
 
     def _each(self, word: str) -> Schema:
         """A list with one entry for each arm."""
-        schemas = [self._arm(word, states) for states in self._states]
+        schemas = [self._arm(word, arm, kinds) for arm, kinds in self._arms]
         N = len(schemas)
         if all(schema == schemas[0] for schema in schemas):
             return {"type": "array", "items": schemas[0], "minItems": N, "maxItems": N}
@@ -134,11 +141,35 @@ class _Writer:
             "maxItems": N,
         }
 
-    def _arm(self, word: str, states: int) -> Any:
+    def _arm(self, word: str, known: KnownArm, kinds: int) -> Any:
         arm = _template()["arm"]
-        estimate = arm["two_states" if states == 2 else "more_states"]
+        estimate = arm["two_states" if known.states == 2 else "more_states"]
+        if known.action_dependent:
+            estimate = _with_keys(estimate, {"passive": estimate})
+        # Arms that are as most are have fewer keys, as they had before there were others.
+        unlike = {
+            "reward_passive": known.pays_when_idle,
+            "observed": known.kind.fully_observed,
+            "action_dependent": known.action_dependent,
+        }
+        if any(unlike.values()):
+            told = {key: arm[key] for key in unlike}
+            shown = {key: arm[key] for key, differs in unlike.items() if differs}
+            arm = {
+                **arm,
+                "known": _with_keys(arm["known"], told),
+                "shown": _with_keys(arm["shown"], shown),
+            }
         before = self._words
-        self._words = {**before, "S": states, "estimate": estimate}
+        self._words = {
+            **before,
+            "S": known.states,
+            "C": kinds,
+            "when": known.observed,
+            "controlled": known.action_dependent,
+            "never": {"type": "null"} if known.kind.fully_observed else "$number",
+            "estimate": estimate,
+        }
         try:
             return self.full({**arm, "estimate": estimate}[word])
         finally:
@@ -179,7 +210,7 @@ class _Writer:
     def refusal(self, code: str, about: str) -> Schema:
         """What refuses, with the header that it needs."""
         answer = self._answer([about, "=Error"])
-        headers = {"401": "WWW-Authenticate", "503": "Retry-After"}
+        headers = {"401": "WWW-Authenticate", "429": "Retry-After", "503": "Retry-After"}
         if code in headers:
             text = self.full("$text")
             answer["headers"] = {headers[code]: {"required": True, "schema": text}}

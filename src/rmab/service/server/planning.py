@@ -4,18 +4,21 @@ Round r + 1's plan is a function of the seed, the counts that there were when r 
 the lane. The federation's aggregation (`rmab.federation.aggregation`) gives the evidence
 of a lane's learner: the sum of all counts, or what it makes of the counts of each agent.
 
-Plans are made one after another in a separate thread; JAX is not loaded until the first one is
-made. A round's message is the same for all agents of a lane but for the name in it. Where lanes
-have different plans, the one of a lane is made when its agent first asks, and kept.
+Plans are made one after another in a separate thread, which loads JAX and has it compile what it
+needs, or find that compiled (`rmab.compilation`). A round's message is the same for all agents of a
+lane but for the name in it. Where lanes have different plans, the one of a lane is made when its
+agent first asks, and kept.
 
 Estimates of the arms are for people. From observations at all gaps they are draws from the
 posterior and may take long, the first of them for compilation. So rounds do not wait for
-them: they are made in another thread, when somebody asks, once for each round.
+them: they are made in another thread, when somebody asks, once for each round, and nobody is kept
+waiting for them. The last ones are in the database, for a server that starts again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
@@ -26,6 +29,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from rmab.errors import StorageError
 from rmab.federation.aggregation import Aggregation, evidence_of
 from rmab.federation.config import Federation
 from rmab.federation.messages import RoundMessage, parse_plan, plan_table
@@ -80,13 +84,20 @@ class Counted(NamedTuple):
         """What the learner of a lane sees."""
         if self.by_lane is None:
             return self.merged
-        counts, visits = ([*x, *self._nothing(x, lane)] for x in self.by_lane)
+        counts, visits = ([*x, *self._nothing(x, lane)] for x in self.by_lane[:2])
         given = [np.asarray(of_agent.any(), np.int64) for of_agent in visits]
+        weights = self.by_lane.weights
+        if weights is not None:  # who has given nothing may have any
+            weights = np.append(weights, np.ones(len(given) - len(weights)))
         return Merged(
-            evidence_of(aggregation, counts, lane),
-            evidence_of(aggregation, visits, lane),
-            evidence_of(aggregation, given, lane).item(),
+            evidence_of(aggregation, counts, lane, weights),
+            evidence_of(aggregation, visits, lane, weights),
+            evidence_of(aggregation, given, lane, weights).item(),
         )
+
+    def pooled(self, aggregation: Aggregation) -> Merged:
+        """What all agents' learners see, or where each sees its own, the sum of all counts."""
+        return self.evidence(aggregation, 0) if aggregation.shared else self.merged
 
     @staticmethod
     def _nothing(x: npt.NDArray[np.int64], lane: int) -> npt.NDArray[np.int64]:
@@ -121,12 +132,15 @@ class _LazyPlanner:
         self._federation = federation
         self._planner = planner
         self._making = threading.Lock()
+        self.compiles = planner is None  # whether its first plan takes long
 
     def get(self) -> Planning:
         with self._making:
             if self._planner is None:
+                from rmab.compilation import keep_compiled
                 from rmab.federation.planner import Planner
 
+                keep_compiled()
                 self._planner = Planner(self._federation)
             return self._planner
 
@@ -148,20 +162,22 @@ class RoundPlanning:
     ) -> None:
         self._federation = federation
         self._planner = _LazyPlanner(federation, planner)
-        self.estimates = Estimates(self._planner)
+        self._estimates = Estimates(self._planner, federation.shares)
         self._jobs = jobs
         self._tasks = tasks
         self._metrics = metrics
         self._executor = ThreadPoolExecutor(1, "rmab-planner")
         self._busy = False  # whether its thread makes a plan
+        self.able = not self._planner.compiles  # whether a plan is made without compiling first
         self._opened: OpenRound | None = None
         self._plan: Plan | None = None  # of lane 0
         self._messages: dict[int, asyncio.Future[Parts]] = {}  # by lane
+        self._kept_estimates: Arms | None = None  # in the database
 
     @property
     def busy(self) -> bool:
         """Whether a thread is at work that cannot be stopped."""
-        return self._busy or self.estimates.busy
+        return self._busy or self._estimates.busy
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Do something else that takes time in the planner's thread."""
@@ -169,7 +185,7 @@ class RoundPlanning:
 
     def stop(self, *, patient: bool) -> None:
         """Make no more; `patient` waits for what is being made."""
-        self.estimates.stop(patient=patient)
+        self._estimates.stop(patient=patient)
         self._executor.shutdown(wait=patient, cancel_futures=True)
 
     async def plan(self, counted: Counted, number: int, lane: int = 0) -> Planned:
@@ -186,7 +202,36 @@ class RoundPlanning:
         started = time.perf_counter()
         planned = await self.in_thread(work)
         self._metrics.plan_seconds.observe(time.perf_counter() - started)
+        self.able = True
         return planned
+
+    async def prepare(self, counted: Counted, number: int) -> None:
+        """Have all compiled that a plan needs, by making one."""
+        if not self.able:
+            await self.plan(counted, number)
+
+    async def estimated(self, opened: OpenRound | None, seconds: float) -> Arms | None:
+        """What is known of the arms in the open round, or where that takes longer than so many
+        seconds, in an earlier one; None where there is nothing yet. Plans are compiled first."""
+        if opened is None:
+            return None
+        found = self._estimates.known
+        if self.able:
+            found = await self._estimates.last(opened, seconds)
+            if found is not None and found is not self._kept_estimates:
+                self._kept_estimates = found
+                self._tasks.start(self._keep_estimates(found))
+        return found
+
+    async def _keep_estimates(self, arms: Arms) -> None:
+        """For a server that starts again: it shows these until it has computed its own."""
+        text = json.dumps(arms, separators=(",", ":"))
+        with contextlib.suppress(StorageError):
+            await self._jobs.run(lambda store: store.keep_estimates(text))
+
+    def resume_estimates(self, text: str) -> None:
+        """Show these until others are computed."""
+        self._kept_estimates = self._estimates.known = json.loads(text)
 
     # -------------------------------------------------------------------------------- messages
 
@@ -195,6 +240,11 @@ class RoundPlanning:
         self._opened = opened
         self._plan = self._read(opened.plan_json) if plan is None else plan
         self._messages = {}
+
+    @property
+    def shown_plan(self) -> Plan | None:
+        """Of the open round, for lane 0; None before the first."""
+        return self._plan
 
     @property
     def open_plan(self) -> Plan:
@@ -243,46 +293,47 @@ class RoundPlanning:
 class Estimates:
     """What is known of the arms in the open round; used in one event loop."""
 
-    def __init__(self, planner: _LazyPlanner) -> None:
+    def __init__(self, planner: _LazyPlanner, aggregation: Aggregation) -> None:
         self._planner = planner
+        self._aggregation = aggregation
         self._executor = ThreadPoolExecutor(1, "rmab-estimates")
         self._round = 0
         self._work: asyncio.Future[Arms] | None = None
-        self._last: Arms | None = None
+        self.known: Arms | None = None  # the last that were made
 
     @property
     def busy(self) -> bool:
         """Whether its thread is at work."""
         return self._work is not None and not self._work.done()
 
-    async def of(self, opened: OpenRound) -> Arms:
-        """Those of a round, which is the open one."""
-        while True:
-            found = await asyncio.shield(self._asked(opened))
-            if self._round >= opened.number:
-                return found
-
     async def last(self, opened: OpenRound, seconds: float) -> Arms | None:
         """Those of the open round, or where they take longer, of the last that has any."""
-        await asyncio.wait({self._asked(opened)}, timeout=seconds)
-        return self._last
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while True:
+            work = self._asked(opened)
+            await asyncio.wait({work}, timeout=max(0.0, until - loop.time()))
+            # Of an earlier round, there may be time for this one's.
+            if self._round >= opened.number or not work.done() or loop.time() >= until:
+                return self.known
 
     def _asked(self, opened: OpenRound) -> asyncio.Future[Arms]:
         if self._work is None or (self._round < opened.number and not self.busy):
             loop = asyncio.get_running_loop()
             self._round = opened.number
-            self._work = loop.run_in_executor(self._executor, self._make, opened.merged)
+            counted = Counted(opened.merged, opened.by_lane)
+            self._work = loop.run_in_executor(self._executor, self._make, counted)
             self._work.add_done_callback(self._made)
         return self._work
 
-    def _make(self, merged: Merged) -> Arms:
-        return self._planner.get().estimates(merged)
+    def _make(self, counted: Counted) -> Arms:
+        return self._planner.get().estimates(counted.pooled(self._aggregation))
 
     def _made(self, done: asyncio.Future[Arms]) -> None:
         if done.cancelled() or done.exception() is not None:
             self._work = None  # who asks next tries again
         else:
-            self._last = done.result()
+            self.known = done.result()
 
     def stop(self, *, patient: bool) -> None:
         """Make no more; `patient` waits for what is being made."""
@@ -312,6 +363,7 @@ def _message_parts(federation: Federation, opened: OpenRound, plan: Plan) -> Par
         shape=federation.shape,
         rewards=tuple(arm.reward for arm in federation.arms),
         plan=plan,
+        idle_rewards=tuple(arm.reward_passive for arm in federation.arms),
     )
     # Before the agent there is the federation's name, which has no quotes in it.
     head, key, tail = message.to_json().partition(b'"agent":"')

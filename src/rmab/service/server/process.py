@@ -1,9 +1,9 @@
 """The server as a process: its address, TLS, limits, signals; uvicorn carries the requests.
 
-It listens on loopback unless told otherwise, and on another address with TLS alone. It is ready
-once its round is open, and ends on SIGTERM or SIGINT: no new connections, agents that wait for a
-round are let go, what is in flight is finished and committed. SIGHUP has it read its certificate
-and its federation's file again.
+It listens on loopback unless told otherwise, and on another address with TLS alone. It answers as
+soon as it has its database and is ready once it can plan. It ends on SIGTERM or SIGINT: no new
+connections, agents that wait for a round are let go, what is in flight is finished and committed.
+SIGHUP has it read its certificate and its federation's file again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,15 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from rmab.errors import FederationError, RmabError, UnavailableError, is_lasting
+from rmab.errors import (
+    FederationError,
+    ModelError,
+    RmabError,
+    StorageError,
+    StudyError,
+    UnavailableError,
+    is_lasting,
+)
 from rmab.federation.config import Federation, load_federation
 from rmab.service.server.certificate import CertificateWatch
 from rmab.service.server.connections import Connection, Secured, Watch
@@ -100,15 +108,24 @@ class Server:
         self._starting: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = threading.Event()
+        self._failure: StorageError | None = None
 
     def close(self) -> None:
         """Give the address back without having run."""
         self._socket.close()
 
-    async def run(self, ready: Callable[[], None] = lambda: None, *, patient: bool = True) -> None:
-        """Serve until `stop`; `ready` is called once requests are answered.
+    async def run(
+        self,
+        ready: Callable[[], None] = lambda: None,
+        *,
+        prepared: Callable[[], None] = lambda: None,
+        patient: bool = True,
+    ) -> None:
+        """Serve until `stop`.
 
-        patient: wait for the planner's thread at the end, should it be at work.
+        ready: called once requests are answered and, where that takes but a moment, the first round
+        is open; prepared: called once plans can be made; patient: wait for the planner's thread at
+        the end, should it be at work. StorageError where the database was lost to another process.
         """
         self._loop = asyncio.get_running_loop()
         limits = self.settings.limits
@@ -119,6 +136,7 @@ class Server:
             log=self.log,
             metrics=self.metrics,
             limits=limits,
+            lost=self._give_up,
         )
         quieten(self.log)
         if self.settings.tls_cert is not None:
@@ -150,14 +168,10 @@ class Server:
                 timeout_keep_alive=limits.keep_alive_seconds,
                 timeout_graceful_shutdown=limits.shutdown_seconds,
             )
-
-            def started() -> None:
-                self.log("info", "ready", url=self.url, round=rounds.number)
-                ready()
-
-            self._http = _Http(config, lambda: self._tls, limits, started)
+            self._http = _Http(config, lambda: self._tls, limits)
             if self._stop.is_set():
                 return
+            greeting = asyncio.create_task(self._greet(self._http, ready, prepared))
             watches = [
                 asyncio.create_task(watch.run())
                 for watch in (
@@ -168,14 +182,44 @@ class Server:
             try:
                 await self._http.serve(sockets=[self._socket])
             finally:
-                for task in watches:
+                for task in (*watches, greeting):
                     task.cancel()
                 await asyncio.gather(*watches, return_exceptions=True)
+                with contextlib.suppress(asyncio.CancelledError):
+                    await greeting
         finally:
             self._socket.close()
             await rounds.stop(patient=patient)
-            if rounds.number:
+            if self._http is not None:
                 self.log("info", "stopped", round=rounds.number)
+        if self._failure is not None:
+            raise self._failure
+
+    def _give_up(self, error: StorageError) -> None:
+        """End, for whoever supervises this process to start another."""
+        if self._failure is None:
+            self._failure = error
+            self._end()
+
+    async def _greet(
+        self, http: _Http, ready: Callable[[], None], prepared: Callable[[], None]
+    ) -> None:
+        """Tell that the server answers, and then that it can plan; if it never will, end it."""
+        await http.listening.wait()
+        self.log("info", "listening", url=self.url)
+        rounds, preparing = self.rounds, self.rounds.preparing
+        assert preparing is not None
+        try:
+            if not rounds.number:
+                await asyncio.wait({preparing}, timeout=self.settings.limits.greeting_seconds)
+            if not preparing.done() or preparing.exception() is None:
+                ready()
+            await asyncio.shield(preparing)
+        except (FederationError, ModelError, StudyError):
+            http.should_exit = True
+            raise
+        self.log("info", "ready", url=self.url, round=rounds.number)
+        prepared()
 
     def stop(self) -> None:
         """End `run`, from any thread; a second time at once, without waiting for what is open."""
@@ -227,13 +271,12 @@ class _Http(uvicorn.Server):
         config: uvicorn.Config,
         tls: Callable[[], ssl.SSLContext | None],
         limits: ServerLimits,
-        ready: Callable[[], None],
     ) -> None:
         super().__init__(config)
         self._tls = tls  # of connections from now on
         self._limits = limits
         self._most = _most_connections(limits)
-        self._ready = ready
+        self.listening = asyncio.Event()
         self._arriving: set[asyncio.Transport] = set()  # whose TLS does not stand yet
 
     @contextmanager
@@ -257,7 +300,7 @@ class _Http(uvicorn.Server):
             for _ in range(self._limits.acceptors)
         ]
         self.started = True
-        self._ready()
+        self.listening.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let requests in flight end, within their time; then no connection is open."""
@@ -284,16 +327,13 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.set_threshold(*GARBAGE_THRESHOLDS)
 
-    def is_ready() -> None:
-        gc.freeze()  # what there is now stays
-        ready(server.url)
-
     async def main() -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.stop)
         loop.add_signal_handler(signal.SIGHUP, server.reload)
-        await server.run(is_ready, patient=False)
+        # What there is once the planner is loaded stays: searches for cycles leave it out.
+        await server.run(lambda: ready(server.url), prepared=gc.freeze, patient=False)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())

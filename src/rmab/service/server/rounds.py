@@ -7,9 +7,13 @@ the writer's thread (`rmab.service.store.writer`); plans, one after another in t
     closing  when the round is due (`rmab.federation.rounds`), one task takes the merged counts,
              has the next round planned from them, and closes one and opens the other in one
              transaction. Until that is committed the old round stays open, and a plan or a commit
-             that fails is tried again.
+             that fails is tried again. Where counts of an agent were taken out meanwhile, it is
+             planned once more: no round opens with them.
     restart  the open round is in the database with its plan and the counts it was made from. It
-             goes on as it was; JAX is not loaded until a round must be planned.
+             goes on as it was. The planner, which takes long to load and to compile, is made ready
+             meanwhile.
+    start    of a federation without a round: the first is planned while requests are answered.
+    tidying  now and then the database drops what can no longer matter, a few agents at a time.
 
 `Rounds` makes its parts and calls them; none of them knows it. What serves requests (`identity`,
 `uploads`, `status`, `routes`) knows `Rounds`, which knows none of that.
@@ -21,11 +25,12 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
-from rmab.errors import ProtocolError, StorageError
+from rmab.errors import FederationError, ModelError, ProtocolError, StorageError, StudyError
 from rmab.federation.config import Federation
 from rmab.federation.messages import Upload
 from rmab.federation.rounds import Coordinator
@@ -42,14 +47,29 @@ from rmab.service.server.planning import (
 )
 from rmab.service.server.telemetry import Log, Metrics
 from rmab.service.store.credentials import Sighting
-from rmab.service.store.store import AgentRow, OpenRound, Store, claimed_store
+from rmab.service.store.store import (
+    AgentRow,
+    Erased,
+    Erasure,
+    OpenRound,
+    Store,
+    claimed_store,
+)
 from rmab.service.store.uploads import Totals
 from rmab.service.store.writer import Jobs
 
 __all__ = ["RELOADED", "LongPolls", "Presence", "Rounds"]
 
 # Keys of a federation that may change while it is served; the others are in plans and messages.
-RELOADED = ("schedule", "deadline", "live_seconds", "reference")
+RELOADED = (
+    "schedule",
+    "deadline",
+    "live_seconds",
+    "slot_seconds",
+    "reference",
+    "uploads_per_second",
+    "incarnations_per_hour",
+)
 
 N = TypeVar("N", int, float)
 
@@ -57,7 +77,8 @@ N = TypeVar("N", int, float)
 class Rounds:
     """The rounds of one federation, served. Every method is called in the event loop.
 
-    changes: goes up whenever something happens that people are shown.
+    changes: goes up whenever something happens that people are shown; lost: told when another
+    process has the database, which this one cannot go on with.
     """
 
     def __init__(
@@ -70,6 +91,7 @@ class Rounds:
         metrics: Metrics,
         clock: Callable[[], float] = time.time,
         limits: ServerLimits | None = None,
+        lost: Callable[[StorageError], None] = lambda _: None,
     ) -> None:
         self.federation = federation
         self.limits = limits or ServerLimits()
@@ -79,8 +101,9 @@ class Rounds:
         self._log = log
         self._metrics = metrics
         self._rewards = federation.rewards
+        self._idle_rewards = federation.idle_rewards
         self._tasks = Tasks()
-        self.jobs = Jobs()
+        self.jobs = Jobs(lost)
         self.planning = RoundPlanning(
             federation, planner, jobs=self.jobs, tasks=self._tasks, metrics=metrics
         )
@@ -91,6 +114,8 @@ class Rounds:
         self._slots_before = 0  # agent slots told of before the open round
         self._closing = False
         self._alarm: asyncio.TimerHandle | None = None
+        # Ends once a plan can be made; what fails for good is raised there.
+        self.preparing: asyncio.Task[None] | None = None
 
     def reconfigure(self, federation: Federation) -> tuple[dict[str, Any], list[str]]:
         """Take over what may change while serving: the schedule from the next round on.
@@ -119,8 +144,13 @@ class Rounds:
         return 0 if self._round is None else self._round.number
 
     @property
+    def current(self) -> OpenRound | None:
+        """The open round; None before the first."""
+        return self._round
+
+    @property
     def opened(self) -> OpenRound:
-        """The open round."""
+        """The open round, where there is one."""
         assert self._round is not None
         return self._round
 
@@ -142,35 +172,83 @@ class Rounds:
     # ------------------------------------------------------------------------- start and stop
 
     async def start(self) -> None:
-        """Open the database, and go on with its round or open the first."""
+        """Open the database, and go on with its round; all that takes long goes on afterwards."""
         loop = self._loop = asyncio.get_running_loop()
         store = await self.planning.in_thread(self._open_store)
         self.jobs.start(store, self._metrics.commit_jobs.observe)
         found, awaited, reports, self._slots_before = await self.jobs.run(_resumed)
-        plan = None
+        estimates = await self.jobs.run(lambda store: store.estimates())
+        if estimates is not None:
+            self.planning.resume_estimates(estimates)
+        await self.audit()
+        if self.federation.weights:
+            await self._check_weights()
+        # Often enough for whoever reads the database to know who is live.
+        often = max(0.5, self.federation.heard_seconds / 4)
+        self._tasks.start(self.presence.keep_writing(min(self.limits.sightings_seconds, often)))
+        self._tasks.start(self._keep_tidy())
         if found is None:
-            found, plan = await self._first_round()
+            self.preparing = self._tasks.start(self._first_round())
+            return
         self._enter(
             found,
-            plan,
+            None,
             Coordinator(
                 found.number, found.limit, self.federation.deadline, awaited, reports, loop.time()
             ),
         )
         self._log("info", "round open", round=found.number, limit=found.limit)
-        # Often enough for whoever reads the database to know who is live.
-        often = max(0.5, self.federation.heard_seconds / 4)
-        self._tasks.start(self.presence.keep_writing(min(self.limits.sightings_seconds, often)))
         self._consider()
+        self.preparing = self._tasks.start(self._prepare(found))
 
     def _open_store(self) -> Store:
         return claimed_store(self._database, self.federation, self.limits.store)
 
-    async def _first_round(self) -> tuple[OpenRound, Plan]:
-        counted, _ = await self.jobs.run(self._counted)
-        opened, plan = await self._draft(1, first_limit(self.federation.schedule), counted)
-        await self.jobs.run(lambda store: store.open_round(opened))
-        return opened, plan
+    async def _first_round(self) -> None:
+        """Open round 1, in the end."""
+
+        async def attempt() -> None:
+            counted, *_ = await self.jobs.run(self._counted)
+            opened, plan = await self._draft(1, first_limit(self.federation.schedule), counted)
+            await self.jobs.run(lambda store: store.open_round(opened))
+            self._enter(opened, plan, Coordinator(1, opened.limit, self.federation.deadline))
+            self._log("info", "round open", round=1, limit=opened.limit)
+
+        await self._insist(attempt, "round not opened, trying again")
+
+    async def _prepare(self, opened: OpenRound) -> None:
+        """Make the planner ready for the round after this one. The first moments after a restart
+        are for agents that come back."""
+        if self.planning.able:
+            return
+        await asyncio.sleep(self.limits.prepare_seconds)
+        counted = Counted(opened.merged, opened.by_lane)
+        await self._insist(
+            lambda: self.planning.prepare(counted, opened.number + 1),
+            "planner not ready, trying again",
+        )
+
+    async def _insist(self, attempt: Callable[[], Awaitable[None]], event: str) -> None:
+        """Try until it works; what a federation's file has wrong will never."""
+        pause = self.limits.first_retry_seconds
+        while True:
+            try:
+                return await attempt()
+            except (asyncio.CancelledError, FederationError, ModelError, StudyError):
+                raise
+            except Exception as error:
+                self._log_trouble(event, error, pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self.limits.last_retry_seconds)
+
+    def _log_trouble(self, event: str, error: Exception, pause: float) -> None:
+        self._log(
+            "error",
+            event,
+            round=self.number,
+            error=f"{type(error).__name__}: {error}",
+            seconds=pause,
+        )
 
     def release(self) -> None:
         """Let go of all that wait for a round; from now on nobody waits, and no round closes."""
@@ -191,18 +269,50 @@ class Rounds:
         await self.jobs.stop()
         self.planning.stop(patient=patient)
 
-    async def ready(self) -> bool:
-        """Whether the database answers and a round is open."""
+    async def waits_for(self) -> str | None:
+        """What the server must wait for before it can do all it is for; None: nothing."""
+        if self._round is None:
+            return "the first round is being planned"
+        if self.preparing is not None and not self.preparing.done() and not self.planning.able:
+            return "the planner is being compiled"
         try:
             found = await asyncio.wait_for(self.jobs.run(lambda store: store.current_round()), 5)
         except (StorageError, TimeoutError):
-            return False
-        return found is not None and self._round is not None
+            return "the database does not answer"
+        return None if found is not None else "no round is open"
+
+    def check_open(self) -> None:
+        """ProtocolError 503 before the first round."""
+        if self._round is None:
+            raise ProtocolError(503, "unready", "the first round is being planned; try again")
+
+    async def _keep_tidy(self) -> None:
+        """Drop what can no longer matter, soon after the start and then again and again."""
+        pause = min(self.limits.first_tidy_seconds, self.limits.tidy_seconds)
+        while True:
+            await asyncio.sleep(pause)
+            pause = self.limits.tidy_seconds
+            try:
+                await self._tidy()
+            except Exception as error:  # nothing depends on it but the database's size
+                self._log_trouble("rows not dropped, trying again", error, self.limits.tidy_seconds)
+
+    async def _tidy(self) -> None:
+        now, few = self.clock(), self.limits.tidy_agents
+        names = await self.jobs.run(lambda store: store.contributors())
+        for start in range(0, len(names), few):
+            left = names[start : start + few]
+            while left:
+                left = await self.jobs.run(partial(_tidied, left, now))
+        await self.jobs.run(lambda store: store.drop_rounds())
 
     # ---------------------------------------------------------------------------------- agents
 
     async def newer(self, name: str, after: int, wait: float) -> bool:
         """Whether there is a round above `after`, now or within `wait` seconds, for an agent."""
+        if self._round is None:
+            await self.polls.wait(name, max(wait, self.limits.first_round_seconds))
+            self.check_open()
         if self.number > after:
             return True
         if self.number == after:
@@ -238,6 +348,19 @@ class Rounds:
         """Its credential is valid no more; nobody waits for who had it."""
         self.leave(name)
         self.changes += 1
+
+    async def _check_weights(self) -> None:
+        """Warn of weights that nobody has: a name may be misspelt, or be enrolled yet."""
+        lanes = await self.jobs.run(lambda store: store.lanes())
+        strangers = sorted(self.federation.weights.keys() - lanes.keys())
+        if strangers:
+            self._log("warning", "weights of agents that are not enrolled", agents=strangers)
+
+    async def audit(self) -> None:
+        """Log what was taken out of the counts, here or by another process."""
+        for erasure in await self.jobs.run(lambda store: store.audit()):
+            self._log("warning", "forgotten", agent=erasure.agent, **_audited(erasure))
+            self.changes += 1
 
     # ---------------------------------------------------------------------------------- rounds
 
@@ -281,37 +404,43 @@ class Rounds:
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # whatever it is, the old round goes on
-                self._log(
-                    "error",
-                    "round not closed, trying again",
-                    round=self.number,
-                    error=f"{type(error).__name__}: {error}",
-                    seconds=pause,
-                )
+                self._log_trouble("round not closed, trying again", error, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, self.limits.last_retry_seconds)
         self._consider()
 
     async def _advance(self, reason: str) -> None:
         """Close the open round and open the next."""
+        while not await self._advanced(reason):
+            pass
+
+    async def _advanced(self, reason: str) -> bool:
+        """Close the open round and open the next, unless counts were taken out meanwhile."""
         closing = self.opened
         number = closing.number + 1
-        counted, totals = await self.jobs.run(self._counted)
+        counted, totals, erased = await self.jobs.run(self._counted)
         # The limit is of what was reported until now; who reports while the plan is made is
         # awaited in the next round all the same.
         limit = self._coordinator.next(self.federation.schedule).limit
         opened, plan = await self._draft(number, limit, counted)
-        slots = totals.slots - self._slots_before
-        reward = self._mean_reward(counted.merged, closing.merged, slots)
+        # What was taken out has been brought all the same, and some of it in this round.
+        brought = totals.slots + erased.slots
+        slots = brought - self._slots_before
+        reward = self._mean_reward(counted.merged, closing.merged, slots, erased.paid)
         reports, now = self.reports, self.clock()
 
-        def commit(store: Store) -> set[str]:
+        def commit(store: Store) -> set[str] | None:
+            if store.last_erasure() != erased.last:
+                return None
             store.close_round(closing.number, now, reason, reports, slots, reward)
             store.open_round(opened)
             return {row.name for row in store.agents() if row.revoked is not None}
 
         # Who was revoked by another process, and has asked for nothing since, is found here.
-        for name in await self.jobs.run(commit) & (self.polls.names | self._coordinator.awaited):
+        revoked = await self.jobs.run(commit)
+        if revoked is None:
+            return False
+        for name in revoked & (self.polls.names | self._coordinator.awaited):
             self.forget(name)
         following = self._coordinator.next(self.federation.schedule)
         coordinator = Coordinator(
@@ -321,7 +450,7 @@ class Rounds:
             following.awaited,
             missed=following.missed,
         )
-        self._slots_before = totals.slots
+        self._slots_before = brought
         self._metrics.rounds_closed.labels(reason).inc()
         self._log(
             "info",
@@ -334,11 +463,15 @@ class Rounds:
         )
         self._enter(opened, plan, coordinator)
         self._log("info", "round open", round=number, limit=opened.limit)
+        await self.audit()
+        return True
 
-    def _counted(self, store: Store) -> tuple[Counted, Totals]:
+    def _counted(self, store: Store) -> tuple[Counted, Totals, Erased]:
         """A job: all that the next plan is made from, as of one moment."""
-        by_lane = None if self.federation.shares.running else store.counts_by_lane()
-        return Counted(store.merged(), by_lane), store.totals()
+        federation = self.federation
+        alike = not federation.weights and federation.cap is None
+        by_lane = None if federation.shares.running and alike else store.counts_by_lane()
+        return Counted(store.merged(), by_lane), store.totals(), store.erased()
 
     async def _draft(self, number: int, limit: int, counted: Counted) -> tuple[OpenRound, Plan]:
         """Round `number` as it would open now; limit: its slots, unless the policy sets them."""
@@ -357,19 +490,34 @@ class Rounds:
         )
         return opened, planned.plan
 
-    def _mean_reward(self, now: Merged, before: Merged, slots: int) -> float | None:
-        """Of a slot, by the visits since; None without slots."""
+    def _mean_reward(
+        self, now: Merged, before: Merged, slots: int, taken_out: float
+    ) -> float | None:
+        """Of a slot, by the plays since and by what arms that are always observed paid without
+        one; None without slots. taken_out: what those paid that are before, but no longer now."""
         if slots < 1:
             return None
-        return float(((now.visits - before.visits) * self._rewards).sum()) / slots
+        idle = self.federation.shape.idle(now.counts - before.counts)
+        paid = (now.visits - before.visits) * self._rewards + idle * self._idle_rewards
+        return (float(paid.sum()) + taken_out) / slots
 
 
 def _resumed(store: Store) -> tuple[OpenRound | None, set[str], Mapping[str, int], int]:
     """A job: the round to go on with, who is awaited and has reported, slots of closed rounds."""
     found = store.current_round()
     awaited, reports = store.awaited(found.number) if found else (set(), {})
-    slots = sum(row.slots or 0 for row in store.rewards(2**31 - 1))
-    return found, awaited, reports, slots
+    return found, awaited, reports, store.closed_slots()
+
+
+def _tidied(agents: list[str], now: float, store: Store) -> list[str]:
+    """A job: drop rows of these agents; those that may have more of them."""
+    return store.tidy(agents, now)
+
+
+def _audited(erasure: Erasure) -> dict[str, int]:
+    """What the log has of it."""
+    found = erasure._asdict()
+    return {key: found[key] for key in ("round", "incarnations", "uploads", "slots")}
 
 
 def _visit_factor(schedule: str, agents: int) -> int | None:

@@ -8,6 +8,7 @@
     GET /metrics                         viewer  for Prometheus
     GET, POST /v1/agents                 admin   list; enrol
     DELETE /v1/agents/NAME               admin   revoke
+    DELETE /v1/agents/NAME/counts        admin   take all that the agent gave out of the counts
     GET /healthz, /readyz, /openapi.json all
 
 `rmab.service.server.identity` says who is an agent, an admin or a viewer.
@@ -90,6 +91,7 @@ class _Routes:
             Route("/v1/overview", self.overview),
             Route("/v1/agents", self.agents, methods=["GET", "POST"]),
             Route("/v1/agents/{name}", self.revoke, methods=["DELETE"]),
+            Route("/v1/agents/{name}/counts", self.forget, methods=["DELETE"]),
             *(Route(address(name), self._page(name)) for name in ASSETS),
             Route("/metrics", self.metrics),
             Route("/healthz", self.alive),
@@ -111,6 +113,7 @@ class _Routes:
 
     async def leave(self, request: Request) -> Response:
         agent = await self._access.agent(request.scope, _headers(request))
+        self._rounds.check_open()
         self._rounds.leave(agent.name)
         return json_answer({"round": self._rounds.number})
 
@@ -157,14 +160,23 @@ class _Routes:
             raise ProtocolError(404, "agent", f"no agent {shown(name)} is enrolled")
         return Response(status_code=204)
 
+    async def forget(self, request: Request) -> Response:
+        await self._access.admin(_headers(request))
+        name = request.path_params["name"]
+        done = await self._access.erase(name) if is_name(name) else None
+        if done is None:
+            raise ProtocolError(404, "agent", f"no agent {shown(name)} was ever enrolled")
+        return json_answer(done.to_table())
+
     # --------------------------------------------------------------------------------------- all
 
     async def alive(self, _: Request) -> Response:
         return json_answer({"status": "alive"})
 
     async def ready(self, _: Request) -> Response:
-        if not await self._rounds.ready():
-            raise ProtocolError(503, "unready", "the database does not answer or no round is open")
+        waits_for = await self._rounds.waits_for()
+        if waits_for is not None:
+            raise ProtocolError(503, "unready", waits_for)
         return json_answer({"status": "ready", "round": self._rounds.number})
 
     async def openapi(self, _: Request) -> Response:

@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import StorageError
-from rmab.federation.config import Federation
+from rmab.federation.config import Federation, KnownArm
 from rmab.federation.messages import plan_table
 from rmab.policies.plans import Plan
+from rmab.service.server.outliers import Outliers, Scores
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.telemetry import Metrics
 from rmab.service.store.store import AgentRow, RewardRow, RoundRow, Store
@@ -54,6 +55,7 @@ class Status:
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
         self._limits = rounds.limits
+        self._outliers = Outliers(rounds)
         self._kept: _Kept | None = None
         self._indices: tuple[Plan, list[Table | None]] | None = None  # of the plan they are of
 
@@ -63,21 +65,24 @@ class Status:
         return self._rounds.federation
 
     async def numbers(self) -> Table:
-        """The federation in numbers."""
+        """The federation in numbers, at once: estimates that take long are of an earlier round, or
+        not there yet."""
         rounds = self._rounds
-        estimates = await rounds.planning.estimates.of(rounds.opened)
+        estimates = await rounds.planning.estimated(
+            rounds.current, self._limits.page_estimate_seconds
+        )
         rows, totals = await rounds.jobs.run(lambda store: (store.agents(), store.totals()))
         return {
             **self._head(totals),
             "agents": sum(row.role == "agent" and row.revoked is None for row in rows),
             "live": len(self._live(rows)),
-            "arms": estimates,
+            "arms": estimates or [None] * len(self._federation.arms),
         }
 
     async def agents(self) -> list[Table]:
         """All that were ever enrolled."""
         rows = await self._rounds.jobs.run(lambda store: store.agents())
-        return self._agents(rows)
+        return self._agents(rows, await self._outliers.now())
 
     async def measure(self, metrics: Metrics) -> None:
         """Bring the gauges up to date, with what the database tells if it answers."""
@@ -87,6 +92,11 @@ class Status:
             metrics.agents.labels("enrolled").set(revoked.count(False))
             metrics.agents.labels("revoked").set(revoked.count(True))
             metrics.agents.labels("live").set(len(self._live(rows)))
+            scores = await self._outliers.lately(self._limits.page_estimate_seconds)
+            metrics.outlier.clear()
+            for name, score in scores.items():
+                if score is not None:
+                    metrics.outlier.labels(name).set(score)
         metrics.longpolls.set(self._rounds.polls.count)
         if self._rounds.jobs.running:
             metrics.queue_jobs.set(self._rounds.jobs.waiting)
@@ -99,10 +109,11 @@ class Status:
         changes = rounds.changes
         found = await rounds.jobs.run(self._read)
         now = rounds.clock()
-        estimates = await rounds.planning.estimates.last(
-            rounds.opened, self._limits.page_estimate_seconds
+        estimates = await rounds.planning.estimated(
+            rounds.current, self._limits.page_estimate_seconds
         )
-        table = self._page(found, now, estimates)
+        scores = await self._outliers.lately(self._limits.page_estimate_seconds)
+        table = self._page(found, now, estimates, scores)
         page = json.dumps(table, separators=(",", ":"), allow_nan=False).encode()
         self._kept = _Kept(time.monotonic() + self._limits.page_seconds, changes, page)
         return page
@@ -117,9 +128,11 @@ class Status:
             store.rounds(self._limits.page_rounds),
         )
 
-    def _page(self, found: _Found, now: float, estimates: list[Table] | None) -> Table:
+    def _page(
+        self, found: _Found, now: float, estimates: list[Table] | None, scores: Scores
+    ) -> Table:
         """estimates: None before there are any."""
-        federation, opened = self._federation, self._rounds.opened
+        federation, opened = self._federation, self._rounds.current
         known: Sequence[Table | None] = estimates or [None] * len(federation.arms)
         plays = found.visits.sum(0)
         total = int(plays.sum())
@@ -127,6 +140,7 @@ class Status:
             {
                 "states": arm.states,
                 "reward": list(arm.reward),
+                **_kind_table(arm),
                 "estimate": estimate,
                 "index": index,
                 "plays": int(plays[n]),
@@ -139,23 +153,23 @@ class Status:
         return {
             **self._head(found.totals),
             "plays": federation.plays,
-            "opened": opened.opened,
+            "opened": None if opened is None else opened.opened,
             "now": now,
             "deadline": federation.deadline,
             "reference": federation.reference,
             "arms": arms,
             "rewards": [row._asdict() for row in found.rewards],
-            "agents": self._agents([row for row in found.agents if row.role == "agent"]),
+            "agents": self._agents([row for row in found.agents if row.role == "agent"], scores),
             "rounds": [_round_table(row, self._rounds.reports) for row in found.rounds],
         }
 
     def _head(self, totals: Totals) -> Table:
-        opened = self._rounds.opened
+        opened = self._rounds.current
         return {
             "federation": self._federation.name,
             "policy": self._federation.policy,
-            "round": opened.number,
-            "limit": opened.limit,
+            "round": self._rounds.number,
+            "limit": None if opened is None else opened.limit,
             "uploads": totals.uploads,
             "slots": totals.slots,
         }
@@ -163,14 +177,23 @@ class Status:
     def _live(self, rows: Sequence[AgentRow]) -> set[str]:
         return self._rounds.live(map(self._rounds.presence.updated, rows))
 
-    def _agents(self, rows: Sequence[AgentRow]) -> list[Table]:
+    def _agents(self, rows: Sequence[AgentRow], scores: Scores) -> list[Table]:
         """Agents and admins, with what the database may not know yet."""
         presence = self._rounds.presence
         live = self._live(rows)
-        return [{**presence.updated(row).to_table(), "live": row.name in live} for row in rows]
+        return [
+            {
+                **presence.updated(row).to_table(self._federation.weights),
+                "outlier": scores.get(row.name),
+                "live": row.name in live,
+            }
+            for row in rows
+        ]
 
     def _open_indices(self) -> list[Table | None]:
-        plan = self._rounds.planning.open_plan
+        plan = self._rounds.planning.shown_plan
+        if plan is None:
+            return [None] * len(self._federation.arms)
         if self._indices is None or self._indices[0] is not plan:
             self._indices = (plan, _indices(plan, self._federation))
         return self._indices[1]
@@ -187,13 +210,29 @@ def _round_table(row: RoundRow, reports: int) -> Table:
     }
 
 
+def _kind_table(arm: KnownArm) -> Table:
+    """What is to be told of an arm that is not as most are."""
+    told: Table = {}
+    if arm.pays_when_idle:
+        told["reward_passive"] = list(arm.reward_passive)
+    if arm.kind.fully_observed:
+        told["observed"] = arm.observed
+    if arm.action_dependent:
+        told["action_dependent"] = True
+    return told
+
+
 def _indices(plan: Plan, federation: Federation) -> list[Table | None]:
     """The index of every arm by state and age, where the plan is a table of them."""
     table = plan_table(plan)
     if table["kind"] != "index":
         return [None] * len(federation.arms)
     J = table["max_age"]
-    return [
-        {"never": row[0], "by_state": [row[1 + s * J : 1 + (s + 1) * J] for s in range(arm.states)]}
-        for arm, row in zip(federation.arms, table["index"], strict=True)
-    ]
+
+    def by_state(arm: KnownArm, row: Sequence[float]) -> Table:
+        always = arm.kind.fully_observed
+        ages = 1 if always else J
+        lines = [row[1 + s * J : 1 + s * J + ages] for s in range(arm.states)]
+        return {"never": None if always else row[0], "by_state": lines}
+
+    return [by_state(arm, row) for arm, row in zip(federation.arms, table["index"], strict=True)]

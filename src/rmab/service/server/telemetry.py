@@ -116,6 +116,12 @@ class Metrics:
             ["state"],
             registry=self.registry,
         )
+        self.outlier = Gauge(
+            "rmab_agent_outlier",
+            "How unlike the others' an agent's counts are; above 6 is not chance",
+            ["agent"],
+            registry=self.registry,
+        )
         self.uploads = Counter(
             "rmab_uploads", "Uploads by what became of them", ["result"], registry=self.registry
         )

@@ -1,10 +1,10 @@
 """POST /v1/uploads, the one route that must be fast, whoever sends.
 
-The order is the bound on uploads in flight, credential, type, size, body, the bound once more, and
-only then is the body parsed, so that what is refused costs little. Memory is bounded: bytes of
-bodies at once, a quarter of them of one agent, and uploads that are parsed and not yet committed;
-beyond that the answer is 503, try again. A body that does not come is the business of
-`rmab.service.server.connections`.
+The order is the bound on uploads in flight, credential, the agent's rate, type, size, body, the
+bound once more, and only then is the body parsed, so that what is refused costs little. Memory is
+bounded: bytes of bodies at once, a quarter of them of one agent, and uploads that are parsed and
+not yet committed; beyond that the answer is 503, try again. A body that does not come is the
+business of `rmab.service.server.connections`.
 
 What becomes of an upload is one decision, `receive`, made in one job of the writer; the upload is
 acknowledged when that is committed. In this order, each the answer if it holds:
@@ -13,8 +13,13 @@ acknowledged when that is committed. In this order, each the answer if it holds:
     an upload is stored under (agent, incarnation, sequence)    repeat if it is the same one,
                                                                 409 conflict if not
     the sequence is below the incarnation's last                409 backwards
+    the incarnation's counts were taken out                     409 forgotten
+    the incarnation has ended, or may have and be forgotten     repeat if it is its last upload,
+                                                                409 conflict, backwards, ended
     the round is not the open one                               410 round, which is the open one
     it cannot follow the incarnation's last upload              409 backwards, 422 malformed
+    the agent's time has no room for so many slots              429 slots
+    it begins an incarnation, too soon after others             429 rate
     else it is new                                              stored
 
 A repeat is recognised before the round is checked: an agent whose answer was lost learns that its
@@ -25,8 +30,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from starlette.requests import ClientDisconnect
@@ -34,8 +41,9 @@ from starlette.types import Receive, Scope, Send
 
 from rmab.errors import ProtocolError
 from rmab.federation.messages import Upload
-from rmab.federation.uploads import check_growth, most_bytes, parse_upload
+from rmab.federation.uploads import check_growth, check_pace, most_bytes, parse_upload
 from rmab.service.server.identity import Access, Identity
+from rmab.service.server.rates import Rate
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.telemetry import Metrics
 from rmab.service.store.credentials import Credential
@@ -71,9 +79,18 @@ def receive(
     current_round: int,
     plays: int,
     now: float,
+    *,
+    slot_seconds: float = 0.0,
+    wait: float = 0.0,
+    always: Sequence[int] = (),
 ) -> Status:
-    """Accept an upload or know it again; ProtocolError if it is refused, with nothing written."""
-    agent = authenticate(store, key_id, secret_hash, "agent").name
+    """Accept an upload or know it again; ProtocolError if it is refused, with nothing written.
+
+    slot_seconds: of the shortest slot, 0 for no limit; wait: seconds until the agent may begin
+    another incarnation; always: the arms that are observed in every slot.
+    """
+    credential = authenticate(store, key_id, secret_hash, "agent")
+    agent = credential.name
     before = store.record(agent, upload.incarnation)
     if before is not None and upload.sequence <= before.sequence:
         stored = store.digest(agent, upload.incarnation, upload.sequence)
@@ -88,6 +105,14 @@ def receive(
                 409, "conflict", f"another upload was accepted as sequence {upload.sequence}"
             )
         return "repeat"
+    if before is None and store.is_gone(agent, upload.incarnation):
+        raise ProtocolError(
+            409,
+            "forgotten",
+            "the counts of this incarnation were forgotten; begin a new one",
+        )
+    if before is None and _is_last_of_ended(store, agent, upload):
+        return "repeat"
     if upload.round != current_round:
         raise ProtocolError(
             410,
@@ -95,9 +120,52 @@ def receive(
             f"round must be the open one, {current_round}, got {upload.round}",
             round=current_round,
         )
-    check_growth(before, upload, plays)
+    check_growth(before, upload, plays, always)
+    if slot_seconds:
+        slots = store.slots_of(agent) + upload.slots - (before.slots if before else 0)
+        check_pace(slots, now - credential.since, slot_seconds)
+    if before is None and wait > 0:
+        raise _too_often("begun incarnations", wait)
     store.accept(agent, upload, now)
     return "new"
+
+
+def _too_often(what: str, wait: float) -> ProtocolError:
+    seconds = math.ceil(wait)
+    return ProtocolError(
+        429,
+        "rate",
+        f"the agent has {what} faster than it may; try again in {seconds} s",
+        retry_after=seconds,
+    )
+
+
+def _is_last_of_ended(store: Store, agent: str, upload: Upload) -> bool:
+    """Whether it is the last upload of an incarnation that has ended; ProtocolError if it is
+    another one of such an incarnation, or may be; False if its incarnation is new."""
+    ended = store.ended(agent, upload.incarnation)
+    if ended is None:
+        floor = store.floor(agent)
+        if upload.round <= floor:
+            raise ProtocolError(
+                409,
+                "ended",
+                f"incarnations of round {floor} and before are not known any more; begin a new one",
+            )
+        return False
+    if upload.sequence > ended.sequence:
+        raise ProtocolError(
+            409, "ended", "the agent has uploaded under another incarnation since; begin a new one"
+        )
+    if upload.sequence < ended.sequence:
+        raise ProtocolError(
+            409, "backwards", f"sequence must be above {ended.sequence}, got {upload.sequence}"
+        )
+    if upload.digest != ended.digest:
+        raise ProtocolError(
+            409, "conflict", f"another upload was accepted as sequence {upload.sequence}"
+        )
+    return True
 
 
 class Uploads:
@@ -123,6 +191,8 @@ class Uploads:
         self._held_of: Counter[str] = Counter()
         self._in_flight = 0
         self._results: dict[str, Any] = {}
+        self._sent = Rate(self._limits.upload_burst_seconds)
+        self._begun = Rate(self._limits.incarnation_burst_seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._in_flight >= self._most_in_flight:
@@ -132,6 +202,8 @@ class Uploads:
         try:
             headers = dict(scope["headers"])
             agent = await self._access.agent(scope, headers, again=True)
+            self._rounds.check_open()
+            self._check_rate(agent.name)
             check_type(headers)
             size = self._take(agent.name, headers)
             try:
@@ -160,6 +232,14 @@ class Uploads:
         ).encode()
         await _send_json(send, 201 if status == "new" else 200, answer)
 
+    def _check_rate(self, agent: str) -> None:
+        """ProtocolError 429 where the agent sends more than it may."""
+        rate = self._rounds.federation.uploads_per_second
+        wait = self._sent.wait(agent, rate)
+        if wait > 0:
+            raise _too_often("sent uploads", wait)
+        self._sent.done(agent, rate)
+
     async def _turn_away(self, send: Send) -> None:
         """In the fewest steps: under overload this is what most requests get."""
         self._count("overload")
@@ -172,19 +252,36 @@ class Uploads:
 
     async def _keep(self, agent: Identity, upload: Upload) -> Status:
         """Keep an upload; returns when it is committed. ProtocolError if it is refused."""
-        plays, now = self._rounds.federation.plays, self._rounds.clock()
+        federation, now = self._rounds.federation, self._rounds.clock()
+        rate = federation.incarnations_per_hour / 3600
+        wait = self._begun.wait(agent.name, rate)
 
-        def job(store: Store) -> Status:
+        def job(store: Store) -> tuple[Status, bool]:
             key_id, secret_hash = agent.key_id, agent.secret_hash
-            return receive(store, key_id, secret_hash, upload, store.open_number(), plays, now)
+            begins = store.record(agent.name, upload.incarnation) is None
+            status = receive(
+                store,
+                key_id,
+                secret_hash,
+                upload,
+                store.open_number(),
+                federation.plays,
+                now,
+                slot_seconds=federation.slot_seconds,
+                wait=wait,
+                always=self._shape.always,
+            )
+            return status, begins
 
         try:
-            status = await self._rounds.jobs.run(job)
+            status, begins = await self._rounds.jobs.run(job)
         except ProtocolError as error:
             if error.status == 401:  # revoked since it was last checked
                 self._rounds.forget(agent.name)
             raise
         if status == "new":
+            if begins:  # together with others, perhaps: that much is owed
+                self._begun.done(agent.name, rate)
             self._rounds.accepted(agent.name, upload)
         return status
 

@@ -35,6 +35,7 @@ class Credential(NamedTuple):
     lane: int
     secret_hash: bytes
     revoked: bool
+    since: float  # when the name was first enrolled
 
 
 class Sighting(NamedTuple):
@@ -128,14 +129,15 @@ class Credentials:
         if known is not None:
             return known
         found = self._database.rows(
-            "SELECT name, role, lane, secret_hash, credentials.revoked FROM credentials "
-            "JOIN agents ON agents.name = credentials.agent WHERE key_id = ?",
+            "SELECT name, role, lane, secret_hash, credentials.revoked, "
+            "(SELECT MIN(created) FROM credentials AS of_name WHERE of_name.agent = name) "
+            "FROM credentials JOIN agents ON agents.name = credentials.agent WHERE key_id = ?",
             (key_id,),
         )
         if not found:
             return None
-        ((name, role, lane, secret_hash, revoked),) = found
-        known = Credential(name, role, lane, secret_hash, revoked is not None)
+        ((name, role, lane, secret_hash, revoked, since),) = found
+        known = Credential(name, role, lane, secret_hash, revoked is not None, since)
         if self.inside:
             self._known[key_id] = known
         return known

@@ -35,10 +35,14 @@ from rmab.errors import FederationError, StorageError, UnavailableError
 from rmab.service.sqlite import lock_file, open_connection, sqlite_trouble, trouble
 from rmab.service.store.limits import StoreLimits
 
-__all__ = ["Database", "SqliteDatabase", "Value", "connect"]
+__all__ = ["ClaimLostError", "Database", "SqliteDatabase", "Value", "connect"]
 
 Value = int | float | str | bytes | None
 Row = tuple[Any, ...]
+
+
+class ClaimLostError(StorageError):
+    """Another process serves the database, or has: this one must be started again."""
 
 
 class Database(ABC):
@@ -90,6 +94,10 @@ class Database(ABC):
     @abstractmethod
     def change_check(self, table: str, column: str, before: str, after: str) -> None:
         """Inside a transaction: the rule that a column keeps to becomes another one."""
+
+    @abstractmethod
+    def lock_counts(self) -> None:
+        """Inside a transaction: nobody else may take counts out, or add to them, until it ends."""
 
     @abstractmethod
     def close(self) -> None:
@@ -275,6 +283,9 @@ class SqliteDatabase(Database):
             self.run(sql)
         self.run(f"INSERT INTO main.{table} SELECT * FROM temp.kept")
         self.run("DROP TABLE temp.kept")
+
+    def lock_counts(self) -> None:
+        """BEGIN IMMEDIATE has done it."""
 
     def close(self) -> None:
         self._connection.close()

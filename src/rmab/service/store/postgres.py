@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.numeric import Int8Dumper
 
 from rmab.errors import FederationError, StorageError, UnavailableError
-from rmab.service.store.database import Database, Row, Value
+from rmab.service.store.database import ClaimLostError, Database, Row, Value
 from rmab.service.store.limits import StoreLimits
 
 __all__ = ["PostgresDatabase"]
@@ -46,6 +46,7 @@ _SESSION = (
 )
 _CLAIM = 0x726D6162  # "rmab": the first key of the advisory lock that is the claim
 _TABLES = _CLAIM + 1  # ... and of the one that whoever prepares tables has
+_COUNTS = _CLAIM + 2  # ... and of the one that whoever adds to counts, or takes them out, has
 # Of a session that is refused libpq has no code. What stays until somebody mends it says one of
 # these; whatever says none of them may pass.
 _LASTING_WORDS = (
@@ -130,7 +131,10 @@ class PostgresDatabase(Database):
         try:
             self._connection = self._connect()
             if self._claimed:
-                self.claim()
+                self._claim_again()
+        except ClaimLostError:
+            self._connection.close()
+            raise
         except (FederationError, UnavailableError) as error:
             self._connection.close()
             raise StorageError(str(error)) from None
@@ -162,6 +166,14 @@ class PostgresDatabase(Database):
                 )
             time.sleep(0.05)
         self._claimed = True
+
+    def _claim_again(self) -> None:
+        try:
+            self.claim()
+        except StorageError:
+            raise
+        except UnavailableError as error:
+            raise ClaimLostError(str(error)) from None
 
     def _try_claim(self) -> bool:
         ((granted,),) = self.rows(
@@ -200,6 +212,12 @@ class PostgresDatabase(Database):
         rule = f"{table}_{column}_check"  # as PostgreSQL calls it
         self.run(f"ALTER TABLE {table} DROP CONSTRAINT {rule}")
         self.run(f"ALTER TABLE {table} ADD CONSTRAINT {rule} CHECK ({after})")
+
+    def lock_counts(self) -> None:
+        self.run(
+            "SELECT pg_advisory_xact_lock(CAST(? AS INTEGER), hashtext(current_schema()))",
+            (_COUNTS,),
+        )
 
     def close(self) -> None:
         with contextlib.suppress(StorageError):  # a session that is lost has lost its claim too

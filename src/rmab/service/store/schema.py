@@ -1,15 +1,20 @@
 """The tables, their version, and how a database of an older version becomes one of this.
 
     meta          name -> value: the schema's version, whose counts these are, how often the
-                  database was claimed and credentials changed
+                  database was claimed and credentials changed, estimates of the arms
     agents        who was ever enrolled: name, role, lane
     credentials   key id -> digest of the secret; a name may have had several, one unrevoked
     incarnations  the last upload accepted of each incarnation of each agent: what is summed
-    uploads       the ledger: the digest of every upload ever accepted, by (agent, incarnation,
-                  sequence), so that a repeat is known from a conflict
-    rounds        every round; the open one with its plan and the counts it was made from: their
+    folded        of each agent the sum of its incarnations that have ended, in one row
+    ended         of those that may still be heard of, the last upload's sequence and digest
+    uploads       the ledger: digests of accepted uploads, by (agent, incarnation, sequence), so
+                  that a repeat is known from a conflict; of each incarnation the last, and others
+                  while they may matter (rmab.service.store.folding)
+    rounds        the last rounds; the open one with its plan and the counts it was made from: their
                   sum, followed by those of lane 0, 1, ... where plans are made from them
     plans         of the open round by lane, where agents draw for themselves
+    forgotten     whose counts were taken out, when and how many: the audit
+    gone          incarnations whose counts were taken out: they must not come back
 
 Version v is reached from v - 1 by MIGRATIONS[v - 1], version 1 from an empty database; all that is
 missing is done in one transaction. A version that this program does not know is refused: an older
@@ -25,7 +30,16 @@ from rmab.errors import FederationError
 from rmab.federation.config import Federation
 from rmab.service.store.database import Database
 
-__all__ = ["MIGRATIONS", "check_owner", "count_up", "counter", "prepare", "version_of"]
+__all__ = [
+    "MIGRATIONS",
+    "check_owner",
+    "count_up",
+    "counter",
+    "keep",
+    "kept",
+    "prepare",
+    "version_of",
+]
 
 Migration = Callable[[Database], None]
 
@@ -107,7 +121,60 @@ def _viewers(database: Database) -> None:
     database.change_check("agents", "role", before, "role IN ('agent', 'admin', 'viewer')")
 
 
-MIGRATIONS: tuple[Migration, ...] = (_first_tables, _viewers)
+# round: the last of their uploads; floor: incarnations of this round and before are no more told
+# apart, so that of these rounds none is taken for a new one.
+_FOLDING = (
+    """CREATE TABLE folded (
+        agent TEXT PRIMARY KEY REFERENCES agents (name),
+        incarnations BIGINT NOT NULL,
+        uploads BIGINT NOT NULL,
+        slots BIGINT NOT NULL,
+        round BIGINT NOT NULL,
+        updated DOUBLE PRECISION NOT NULL,
+        floor BIGINT NOT NULL,
+        visits BLOB NOT NULL,
+        counts BLOB NOT NULL)""",
+    """CREATE TABLE ended (
+        agent TEXT NOT NULL REFERENCES agents (name),
+        incarnation TEXT NOT NULL,
+        sequence BIGINT NOT NULL,
+        digest BLOB NOT NULL,
+        round BIGINT NOT NULL,
+        folded DOUBLE PRECISION NOT NULL,
+        PRIMARY KEY (agent, incarnation))""",
+    "INSERT INTO meta (name, value) VALUES ('slots of dropped rounds', '0')",
+)
+
+
+def _folding(database: Database) -> None:
+    """Incarnations that have ended are summed, and old rounds dropped."""
+    for statement in _FOLDING:
+        database.run(statement)
+
+
+def _forgetting(database: Database) -> None:
+    """Counts of an agent can be taken out."""
+    database.run(
+        """CREATE TABLE forgotten (
+            number BIGINT PRIMARY KEY,
+            agent TEXT NOT NULL REFERENCES agents (name),
+            at DOUBLE PRECISION NOT NULL,
+            round BIGINT NOT NULL,
+            incarnations BIGINT NOT NULL,
+            uploads BIGINT NOT NULL,
+            slots BIGINT NOT NULL,
+            paid DOUBLE PRECISION NOT NULL,
+            logged BIGINT NOT NULL)"""
+    )
+    database.run(
+        """CREATE TABLE gone (
+            agent TEXT NOT NULL REFERENCES agents (name),
+            incarnation TEXT NOT NULL,
+            PRIMARY KEY (agent, incarnation))"""
+    )
+
+
+MIGRATIONS: tuple[Migration, ...] = (_first_tables, _viewers, _folding, _forgetting)
 
 
 def prepare(database: Database, federation: Federation, *, create: bool) -> None:
@@ -155,10 +222,25 @@ def counter(database: Database, name: str) -> str:
     return found
 
 
-def count_up(database: Database, name: str) -> None:
-    """Add one to a counter in `meta`."""
+def kept(database: Database, name: str) -> str | None:
+    """A text in `meta`; None where there is none."""
+    return _meta(database, name)
+
+
+def keep(database: Database, name: str, value: str) -> None:
+    """Put a text into `meta`, in place of another of that name."""
     database.run(
-        "UPDATE meta SET value = CAST(CAST(value AS BIGINT) + 1 AS TEXT) WHERE name = ?", (name,)
+        "INSERT INTO meta (name, value) VALUES (?, ?) "
+        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        (name, value),
+    )
+
+
+def count_up(database: Database, name: str, by: int = 1) -> None:
+    """Add to a counter in `meta`."""
+    database.run(
+        "UPDATE meta SET value = CAST(CAST(value AS BIGINT) + ? AS TEXT) WHERE name = ?",
+        (by, name),
     )
 
 

@@ -3,29 +3,44 @@
 A `Store` is used by one thread. Inside `with store.transaction():` all of what is written becomes
 durable together, or none of it; a single call outside makes a transaction of its own.
 
-How uploads are kept is in rmab.service.store.uploads, and how credentials are in
-rmab.service.store.credentials.
+How uploads are kept is in rmab.service.store.uploads and what is dropped of them in
+rmab.service.store.folding; how credentials are kept is in rmab.service.store.credentials.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from rmab.errors import FederationError, StorageError, UnavailableError
+from rmab.federation.aggregation import capped
 from rmab.federation.config import Federation
 from rmab.federation.messages import Upload
 from rmab.federation.uploads import Merged, Record
 from rmab.service.store.credentials import Credential, Credentials, Sighting
-from rmab.service.store.database import Database, connect
+from rmab.service.store.database import ClaimLostError, Database, Value, connect
+from rmab.service.store.folding import Ended, Folding
 from rmab.service.store.limits import StoreLimits
-from rmab.service.store.schema import check_owner, count_up, counter, prepare, version_of
+from rmab.service.store.schema import (
+    check_owner,
+    count_up,
+    counter,
+    keep,
+    kept,
+    prepare,
+    version_of,
+)
 from rmab.service.store.uploads import LaneCounts, Ledger, Totals
 
 __all__ = [
     "AgentRow",
+    "Erased",
+    "Erasure",
     "OpenRound",
     "RewardRow",
     "RoundRow",
@@ -35,6 +50,12 @@ __all__ = [
     "default_database",
     "open_store",
 ]
+
+_DROPPED = "slots of dropped rounds"  # a counter in `meta`
+_ESTIMATES = "estimates"  # a text there
+
+
+Ints = npt.NDArray[np.int64]
 
 
 class AgentRow(NamedTuple):
@@ -51,6 +72,7 @@ class AgentRow(NamedTuple):
     refused: int
     slots: int
     reward: float | None  # mean per slot, as its visits paid
+    forgotten: float | None  # when its counts were last taken out
 
     def is_live(self, now: float, seconds: float) -> bool:
         """Whether it is an agent that was heard of within so many seconds, and not revoked."""
@@ -58,8 +80,9 @@ class AgentRow(NamedTuple):
             return False
         return now - self.last_seen <= seconds
 
-    def to_table(self) -> dict[str, Any]:
-        """As JSON has it."""
+    def to_table(self, weights: Mapping[str, float]) -> dict[str, Any]:
+        """As JSON has it; weights: that the federation gives agents, by name, if any."""
+        weighed = bool(weights) and self.role == "agent"
         return {
             "name": self.name,
             "lane": self.lane if self.role == "agent" else None,
@@ -72,7 +95,43 @@ class AgentRow(NamedTuple):
             "refused": self.refused,
             "slots": self.slots,
             "reward": self.reward,
+            "forgotten": self.forgotten,
+            **({"weight": weights.get(self.name, 1.0)} if weighed else {}),
         }
+
+
+class Erasure(NamedTuple):
+    """Counts of an agent that were taken out; round: the one that was open.
+
+    number: 1, 2, ... in their order; 0 where there was nothing to take out.
+    """
+
+    number: int
+    agent: str
+    at: float
+    round: int
+    incarnations: int
+    uploads: int
+    slots: int
+    paid: float  # what its visits had paid, in all
+
+    def to_table(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "name": self.agent,
+            "incarnations": self.incarnations,
+            "uploads": self.uploads,
+            "slots": self.slots,
+        }
+
+
+class Erased(NamedTuple):
+    """All that was taken out: the last erasure's number, slots of all, and what visits had paid
+    of those since the open round began."""
+
+    last: int
+    slots: int
+    paid: float
 
 
 class OpenRound(NamedTuple):
@@ -173,11 +232,17 @@ class Store:
         self.limits = limits
         self.credentials = Credentials(database)
         self._ledger = Ledger(database, federation.shape, limits)
+        self._shape = federation.shape
+        self._folding = Folding(database, self._ledger, limits)
         self._rewards = federation.rewards
+        self._idle_rewards = federation.idle_rewards
+        self._weights = federation.weights
+        self._cap = federation.cap
         self._claimed = False
         self._claims = ""
         self._inside = False
         self._session = database.sessions
+        self._last_erasure = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -211,6 +276,8 @@ class Store:
             if self._session != self.database.sessions:
                 self._resume()
             self.credentials.begin()
+            if self._claimed:
+                self._notice_erasures()
             yield
             self._ledger.write()
             self.database.commit()
@@ -234,11 +301,19 @@ class Store:
         """
         self._forget()
         if self._claimed and counter(self.database, "claims") != self._claims:
-            raise StorageError(
+            raise ClaimLostError(
                 f"database {self.database.place} was served by another process since the "
                 "connection was lost; this server must be started again"
             )
         self._session = self.database.sessions
+
+    def _notice_erasures(self) -> None:
+        """Other processes may take counts out, too, but not while this transaction is open."""
+        self.database.lock_counts()
+        last = self.last_erasure()
+        if last != self._last_erasure:
+            self._ledger.forget()
+            self._last_erasure = last
 
     @contextmanager
     def _atomic(self) -> Iterator[None]:
@@ -270,15 +345,15 @@ class Store:
         tallies = self._ledger.tallies()
         rows = []
         for row in self.database.rows(
-            "SELECT name, role, lane, enrolled, revoked, last_seen, last_round, refused "
-            "FROM agents ORDER BY lane, name"
+            "SELECT name, role, lane, enrolled, revoked, last_seen, last_round, refused, "
+            "(SELECT MAX(at) FROM forgotten WHERE agent = name) FROM agents ORDER BY lane, name"
         ):
-            name, role, lane, enrolled, revoked, seen, fetched, refused = row
+            name, role, lane, enrolled, revoked, seen, fetched, refused, forgotten = row
             tally, reward = tallies.get(name), None
             if tally is not None:
                 seen = max(tally.last_upload, seen or 0.0)
                 fetched = max(tally.last_round, fetched or 0)
-                reward = float((tally.visits * self._rewards).sum()) / max(1, tally.slots)
+                reward = self._paid(tally.visits, tally.idle) / max(1, tally.slots)
             uploads, slots = (tally.uploads, tally.slots) if tally else (0, 0)
             rows.append(
                 AgentRow(
@@ -293,14 +368,73 @@ class Store:
                     refused,
                     slots,
                     reward,
+                    forgotten,
                 )
             )
         return rows
+
+    def _paid(self, visits: Ints, idle: Ints | None) -> float:
+        """What plays paid, and slots without one of arms that are always observed."""
+        paid = (visits * self._rewards).sum()
+        return float(paid if idle is None else paid + (idle * self._idle_rewards).sum())
 
     def sighted(self, sightings: Iterable[Sighting]) -> None:
         """Keep when agents were seen other than by uploads, and what was refused of them."""
         with self._atomic():
             self.credentials.sighted(sightings)
+
+    # ------------------------------------------------------------------------------- forgetting
+
+    def erase(self, name: str, now: float) -> Erasure | None:
+        """Take all counts of an agent out, for good; None if no agent has this name.
+
+        The open round keeps the counts that it was planned from until it closes.
+        """
+        with self._atomic():
+            self.database.lock_counts()
+            if not self.database.rows(
+                "SELECT name FROM agents WHERE name = ? AND role = 'agent'", (name,)
+            ):
+                return None
+            given = self._ledger.take_out(name)
+            paid = self._paid(given.visits, given.idle)
+            done = Erasure(0, name, now, self.open_number(), *given[:3], paid)
+            if given.incarnations:
+                done = done._replace(number=self.last_erasure() + 1)
+                self.database.run(
+                    "INSERT INTO forgotten (number, agent, at, round, incarnations, uploads, "
+                    "slots, paid, logged) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
+                    done,
+                )
+        return done
+
+    def last_erasure(self) -> int:
+        """Its number; 0 before the first."""
+        ((last,),) = self.database.rows("SELECT MAX(number) FROM forgotten")
+        return 0 if last is None else int(last)
+
+    def erased(self) -> Erased:
+        """All that was taken out until now."""
+        ((slots, paid),) = self.database.rows(
+            "SELECT SUM(slots), SUM(CASE WHEN round = ? THEN paid ELSE 0 END) FROM forgotten",
+            (self.open_number(),),
+        )
+        return Erased(self.last_erasure(), int(slots or 0), float(paid or 0.0))
+
+    def audit(self) -> list[Erasure]:
+        """What was taken out and is not in the log yet; from now on it counts as logged."""
+        with self._atomic():
+            rows = self.database.rows(
+                "SELECT number, agent, at, round, incarnations, uploads, slots, paid "
+                "FROM forgotten WHERE logged = 0 ORDER BY number"
+            )
+            if rows:
+                self.database.run("UPDATE forgotten SET logged = 1 WHERE logged = 0")
+        return [Erasure(*row) for row in rows]
+
+    def is_gone(self, agent: str, incarnation: str) -> bool:
+        """Whether the counts of an incarnation were taken out."""
+        return self._ledger.is_gone(agent, incarnation)
 
     # --------------------------------------------------------------------------------- uploads
 
@@ -316,6 +450,29 @@ class Store:
         """Count an upload, in a transaction, after it was found to be new and to fit."""
         self._ledger.accept(agent, upload, now)
 
+    def ended(self, agent: str, incarnation: str) -> Ended | None:
+        """The last upload of an incarnation that has ended; None where none such is known."""
+        return self._folding.ended(agent, incarnation)
+
+    def floor(self, agent: str) -> int:
+        """The round up to which an unknown incarnation of an agent may be one that has ended."""
+        return self._folding.floor(agent)
+
+    def contributors(self) -> list[str]:
+        """Names of agents that have uploaded anything."""
+        return self._folding.agents()
+
+    def tidy(self, agents: Iterable[str], now: float) -> list[str]:
+        """Drop rows of these agents that can no longer matter; those that may have more of them."""
+        with self._atomic():
+            number = self.open_number()
+            return [agent for agent in agents if self._folding.tidy(agent, number, now)]
+
+    def slots_of(self, agent: str) -> int:
+        """Slots that all incarnations of an agent tell of."""
+        tally = self._ledger.tallies().get(agent)
+        return 0 if tally is None else tally.slots
+
     def merged(self) -> Merged:
         """The sum over all incarnations of all agents; what revoked ones gave stays."""
         return self._ledger.merged()
@@ -324,8 +481,35 @@ class Store:
         """What the agent of each lane has counted, as of the same moment as `merged` in the same
         transaction; what revoked ones gave stays."""
         with self._atomic():
-            rows = self.database.rows("SELECT name, lane FROM agents WHERE role = 'agent'")
-            return self._ledger.by_lane(dict(rows))
+            return self._weighed(self._ledger.by_lane(self.lanes()))
+
+    def lanes(self) -> dict[str, int]:
+        """Of all agents, by name."""
+        return dict(self.database.rows("SELECT name, lane FROM agents WHERE role = 'agent'"))
+
+    def _weighed(self, by_lane: LaneCounts) -> LaneCounts:
+        """With the weights that the federation gives its agents, as far as its cap leaves them."""
+        if not self._weights and self._cap is None:
+            return by_lane
+        weights = np.ones(len(by_lane.counts))
+        for name, lane in self.lanes().items():
+            if lane < len(weights):
+                weights[lane] = self._weights.get(name, 1.0)
+        if self._cap is not None:
+            weights = capped(weights, self._sizes(by_lane.counts), self._cap)
+        return by_lane._replace(weights=weights)
+
+    def _sizes(self, counts: Ints) -> Ints:
+        """How many pairs (L,) there are in counts (L, C, S, S, N) whose distance is known: those
+        further apart tell learners little or nothing."""
+        kinds = np.arange(counts.shape[1])[:, None] < self._shape.exact_kinds  # (C, N)
+        sizes: Ints = (counts.sum((2, 3)) * kinds).sum((1, 2))
+        return sizes
+
+    def counts_by_agent(self) -> dict[str, Ints]:
+        """What each agent has counted, by name; nothing where that is too much to compare."""
+        with self._atomic():
+            return self._ledger.by_agent()
 
     def totals(self) -> Totals:
         """Uploads and slots of all agents."""
@@ -387,6 +571,7 @@ class Store:
             return None
         ((number, opened, limit, factor, agents, visits, plan, counts),) = found
         merged, by_lane = self._ledger.unpack(counts, visits, agents)
+        by_lane = None if by_lane is None else self._weighed(by_lane)
         return OpenRound(number, opened, limit, factor, merged, plan, by_lane)
 
     def open_number(self) -> int:
@@ -408,6 +593,36 @@ class Store:
             (limit,),
         )
         return [RoundRow(*row) for row in found]
+
+    def keep_estimates(self, text: str) -> None:
+        """Keep what is known of the arms, as JSON, in place of what was kept before."""
+        with self._atomic():
+            keep(self.database, _ESTIMATES, text)
+
+    def estimates(self) -> str | None:
+        """What `keep_estimates` was given last."""
+        return kept(self.database, _ESTIMATES)
+
+    def drop_rounds(self) -> None:
+        """Drop rounds that were closed long ago; their slots stay counted."""
+        with self._atomic():
+            which = "FROM rounds WHERE closed IS NOT NULL AND number < ?"
+            values = (self.open_number() - self.limits.kept_rounds,)
+            slots = self._slots_of(which, values)
+            if self.database.run(f"DELETE {which}", values):
+                count_up(self.database, _DROPPED, slots)
+
+    def closed_slots(self) -> int:
+        """Agent slots that closed rounds have brought, those that were dropped too."""
+        with self._atomic():
+            kept = self._slots_of("FROM rounds WHERE closed IS NOT NULL")
+            return kept + int(counter(self.database, _DROPPED))
+
+    def _slots_of(self, which: str, values: Sequence[Value] = ()) -> int:
+        ((slots,),) = self.database.rows(
+            f"SELECT CAST(COALESCE(SUM(slots), 0) AS BIGINT) {which}", values
+        )
+        return int(slots)
 
     def rewards(self, limit: int) -> list[RewardRow]:
         """What the last closed rounds brought, oldest first."""

@@ -1,9 +1,9 @@
-"""Uploads in the database: the ledger of all, the latest of each incarnation, and their sum.
+"""Uploads in the database: the ledger, the latest of each incarnation, and their sum.
 
 Counts are cumulative, so what the agents of a federation know is the sum over incarnations of the
-last upload of each. Agents restart for months and incarnations are kept for ever; reading all of
-them whenever a round closes or the page is opened would take longer and longer. So the sum is made
-once, and each upload then adds what it has above the one before it.
+last upload of each; of those that have ended the database has the sum alone, by agent
+(rmab.service.store.folding). Reading all of it whenever a round closes or the page is opened would
+take long. So the sum is made once, and each upload then adds what it has above the one before it.
 
 Three things keep an upload cheap without changing what is kept:
 
@@ -12,10 +12,14 @@ Three things keep an upload cheap without changing what is kept:
     memory        inside transactions the last records and the sum of counts are remembered, by
                   the store that has the claim from one to the next: nobody else writes uploads
     forgetting    a rollback, or a new connection, drops all that was remembered
+
+What an agent has given can be taken out. Of its incarnations the names are kept, so that an upload,
+which always has all counts of its incarnation, does not bring them back.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -29,7 +33,7 @@ from rmab.federation.uploads import Merged, Record
 from rmab.service.store.database import Database, Value
 from rmab.service.store.limits import StoreLimits
 
-__all__ = ["LaneCounts", "Ledger", "Tally", "Totals"]
+__all__ = ["Given", "LaneCounts", "Ledger", "Taken", "Tally", "Totals", "packed"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -48,6 +52,16 @@ _REPLACES = (
 )
 
 
+class Given(NamedTuple):
+    """What one agent has given, all of it."""
+
+    incarnations: int
+    uploads: int
+    slots: int
+    visits: Ints  # (S, N)
+    idle: Ints | None  # (S, N), see Shape.idle; None where no arm is always observed
+
+
 class Totals(NamedTuple):
     """Over all agents: uploads accepted, and slots that they tell of."""
 
@@ -59,9 +73,20 @@ class LaneCounts(NamedTuple):
     """What the agent of each lane has counted, over all its incarnations.
 
     counts: (L, C, S, S, N); visits: (L, S, N). L is one more than the highest lane that was
-    enrolled, and at least 1; an agent that has given nothing has zeros.
+    enrolled, and at least 1; an agent that has given nothing has zeros. weights: (L,), of each
+    agent's counts in a sum; None where all are 1.
     """
 
+    counts: Ints
+    visits: Ints
+    weights: npt.NDArray[np.float64] | None = None
+
+
+class Taken(NamedTuple):
+    """What an incarnation has given in all; counts: (C, S, S, N), visits: (S, N)."""
+
+    uploads: int
+    slots: int
     counts: Ints
     visits: Ints
 
@@ -77,6 +102,7 @@ class Tally:
     counts: Ints | None  # (C, S, S, N)
     last_upload: float
     last_round: int
+    idle: Ints | None = None  # (S, N), see Shape.idle; None where no arm is always observed
 
 
 class _RunningTotals:
@@ -86,9 +112,15 @@ class _RunningTotals:
     """
 
     def __init__(
-        self, counts_shape: tuple[int, ...], visits_shape: tuple[int, ...], *, by_agent: bool
+        self,
+        counts_shape: tuple[int, ...],
+        visits_shape: tuple[int, ...],
+        shape: Shape,
+        *,
+        by_agent: bool,
     ) -> None:
         self.by_agent = by_agent
+        self._shape = shape
         self._counts: Ints = np.zeros(counts_shape, np.int64)  # (C, S, S, N)
         self._visits: Ints = np.zeros(visits_shape, np.int64)  # (S, N)
         self.tallies: dict[str, Tally] = {}
@@ -108,15 +140,18 @@ class _RunningTotals:
         self._counts += counts
         self._visits += visits
         tally = self.tallies.get(agent)
+        idle = self._shape.idle(counts) if self._shape.always else None
         if tally is None:
             of_agent = counts.copy() if self.by_agent else None
-            self.tallies[agent] = Tally(uploads, slots, visits.copy(), of_agent, at, round)
+            self.tallies[agent] = Tally(uploads, slots, visits.copy(), of_agent, at, round, idle)
             return
         tally.uploads += uploads
         tally.slots += slots
         tally.visits += visits
         if tally.counts is not None:
             tally.counts += counts
+        if tally.idle is not None and idle is not None:
+            tally.idle += idle
         tally.last_upload = max(tally.last_upload, at)
         tally.last_round = max(tally.last_round, round)
 
@@ -149,6 +184,7 @@ class Ledger:
         S = max(shape.states)
         self._database = database
         self._limits = limits
+        self._shape = shape
         self._counts_shape = (shape.kinds, S, S, shape.n_arms)
         self._visits_shape = (S, shape.n_arms)
         size = 8 * (shape.kinds * S + 1) * S * shape.n_arms
@@ -245,8 +281,8 @@ class Ledger:
                 upload.slots,
                 uploads[key],
                 now,
-                _packed(upload.visits),
-                _packed(upload.counts),
+                packed(upload.visits),
+                packed(upload.counts),
             )
         self._insert(_LATEST, list(latest.values()), _REPLACES)
         self._insert(_LEDGER, entries, "")
@@ -262,6 +298,48 @@ class Ledger:
             sql = _many(head, len(part[0]), size, tail)
             self._database.run(sql, [value for row in part for value in row])
             start += size
+
+    # ------------------------------------------------------------------------------- one agent
+
+    def take_out(self, agent: str) -> Given:
+        """Delete all that an agent has given, in a transaction; what that was."""
+        self.write()
+        rows = self._database.rows(
+            "SELECT 1, uploads, slots, visits FROM incarnations WHERE agent = ? UNION ALL "
+            "SELECT incarnations, uploads, slots, visits FROM folded WHERE agent = ?",
+            (agent, agent),
+        )
+        tally = self.tallies().get(agent) if self._shape.always else None
+        visits = np.zeros(self._visits_shape, np.int64)
+        for *_, data in rows:
+            visits += self._visits(data)
+        for table in ("incarnations", "ended"):
+            self._database.run(
+                "INSERT INTO gone (agent, incarnation) "
+                f"SELECT agent, incarnation FROM {table} WHERE agent = ?",
+                (agent,),
+            )
+        for table in ("uploads", "incarnations", "ended"):
+            self._database.run(f"DELETE FROM {table} WHERE agent = ?", (agent,))
+        shapes = (self._visits_shape, self._counts_shape)
+        # Its row stays for the floor, below which incarnations are no longer told apart.
+        self._database.run(
+            "UPDATE folded SET incarnations = 0, uploads = 0, slots = 0, visits = ?, counts = ? "
+            "WHERE agent = ?",
+            (*(packed(np.zeros(shape, np.int64)) for shape in shapes), agent),
+        )
+        self.forget()
+        incarnations, uploads, slots = (sum(row[column] for row in rows) for column in range(3))
+        idle = None if tally is None else tally.idle
+        return Given(incarnations, uploads, slots, visits, idle)
+
+    def is_gone(self, agent: str, incarnation: str) -> bool:
+        """Whether the counts of an incarnation were taken out."""
+        return bool(
+            self._database.rows(
+                "SELECT agent FROM gone WHERE agent = ? AND incarnation = ?", (agent, incarnation)
+            )
+        )
 
     # ----------------------------------------------------------------------------- all uploads
 
@@ -281,13 +359,30 @@ class Ledger:
         """What the agent of each lane has counted; lanes: of all agents, by name."""
         return self._running(by_agent=True).by_lane(lanes)
 
+    def by_agent(self) -> dict[str, Ints]:
+        """What each agent has counted, (C, S, S, N) by name; nothing where that is too much.
+
+        It is read from the database: between two times that somebody asks, it need not be held.
+        """
+        agents = self.tallies().keys()
+        size = 8 * math.prod(self._counts_shape)
+        if len(agents) * size > self._limits.compared_bytes:
+            return {}
+        self.write()
+        found: dict[str, Ints] = {name: np.zeros(self._counts_shape, np.int64) for name in agents}
+        for agent, _, _, counts, *_ in self._all_given():
+            found[agent] += self._counts(counts)
+        return found
+
     def _running(self, *, by_agent: bool = False) -> _RunningTotals:
         """The sums, remembered; counts by agent only once somebody has asked for them."""
         if self._totals is not None and self._totals.by_agent >= by_agent:
             return self._totals
         self.write()
-        totals = _RunningTotals(self._counts_shape, self._visits_shape, by_agent=by_agent)
-        for agent, uploads, slots, counts, visits, at, round_ in self._incarnations():
+        totals = _RunningTotals(
+            self._counts_shape, self._visits_shape, self._shape, by_agent=by_agent
+        )
+        for agent, uploads, slots, counts, visits, at, round_ in self._all_given():
             totals.add(
                 agent,
                 uploads=uploads,
@@ -301,20 +396,26 @@ class Ledger:
             self._totals = totals
         return totals
 
-    def _incarnations(self) -> Iterator[tuple[str, int, int, bytes, bytes, float, int]]:
-        """Every incarnation, a bounded number in memory at a time."""
+    def _all_given(self) -> Iterator[tuple[str, int, int, bytes, bytes, float, int]]:
+        """Every incarnation, and the sums of those that have ended, a bounded number in memory at
+        a time."""
         agent = incarnation = ""
-        while True:
-            rows = self._database.rows(
-                "SELECT agent, incarnation, uploads, slots, counts, visits, updated, round "
-                "FROM incarnations WHERE (agent, incarnation) > (?, ?) "
-                f"ORDER BY agent, incarnation LIMIT {self._most_waiting}",
-                (agent, incarnation),
-            )
-            if not rows:
-                return
+        while rows := self._database.rows(
+            "SELECT agent, incarnation, uploads, slots, counts, visits, updated, round "
+            "FROM incarnations WHERE (agent, incarnation) > (?, ?) "
+            f"ORDER BY agent, incarnation LIMIT {self._most_waiting}",
+            (agent, incarnation),
+        ):
             for agent, incarnation, *rest in rows:  # noqa: B007 - the last ones are where to go on
                 yield (agent, *rest)
+        agent = ""
+        while rows := self._database.rows(
+            "SELECT agent, uploads, slots, counts, visits, updated, round FROM folded "
+            f"WHERE agent > ? AND uploads > 0 ORDER BY agent LIMIT {self._most_waiting}",
+            (agent,),
+        ):
+            yield from rows
+            agent = rows[-1][0]
 
     def reports(self, number: int) -> list[tuple[str, int, int]]:
         """Agent, round and longest episode of those who reported in round `number` or before it."""
@@ -328,16 +429,39 @@ class Ledger:
             )
         ]
 
+    # --------------------------------------------------------------------------------- folding
+
+    def take(self, agent: str, incarnation: str) -> Taken:
+        """What an incarnation has given, whose rows are dropped; the sums stay as they are."""
+        key = (agent, incarnation)
+        ((uploads, slots, counts, visits),) = self._database.rows(
+            "SELECT uploads, slots, counts, visits FROM incarnations "
+            "WHERE agent = ? AND incarnation = ?",
+            key,
+        )
+        for table in ("uploads", "incarnations"):
+            self._database.run(f"DELETE FROM {table} WHERE agent = ? AND incarnation = ?", key)
+        self._records.pop(key, None)
+        return Taken(uploads, slots, self._counts(counts), self._visits(visits))
+
+    def folded(self, agent: str) -> tuple[Ints, Ints]:
+        """Counts and visits of an agent's incarnations that have ended, to be added to."""
+        found = self._database.rows("SELECT counts, visits FROM folded WHERE agent = ?", (agent,))
+        if not found:
+            return np.zeros(self._counts_shape, np.int64), np.zeros(self._visits_shape, np.int64)
+        ((counts, visits),) = found
+        return self._counts(counts).copy(), self._visits(visits).copy()
+
     # --------------------------------------------------------------------------------- columns
 
     def pack(self, merged: Merged, by_lane: LaneCounts | None) -> tuple[bytes, bytes]:
         """Counts and visits as a round keeps them: the sum, and then, where there are any, those
         of lane 0, 1, ..."""
         if by_lane is None:
-            return _packed(merged.counts), _packed(merged.visits)
+            return packed(merged.counts), packed(merged.visits)
         return (
-            _packed(merged.counts) + _packed(by_lane.counts),
-            _packed(merged.visits) + _packed(by_lane.visits),
+            packed(merged.counts) + packed(by_lane.counts),
+            packed(merged.visits) + packed(by_lane.visits),
         )
 
     def unpack(self, counts: bytes, visits: bytes, agents: int) -> tuple[Merged, LaneCounts | None]:
@@ -362,7 +486,8 @@ def _many(head: str, columns: int, rows: int, tail: str) -> str:
     return f"{head} {', '.join([one] * rows)}{tail}"
 
 
-def _packed(numbers: Ints) -> bytes:
+def packed(numbers: Ints) -> bytes:
+    """Numbers as columns have them."""
     return np.ascontiguousarray(numbers, "<i8").tobytes()
 
 

@@ -31,6 +31,7 @@ from typing import Any, Generic, TypeVar
 
 from rmab.errors import ProtocolError, StorageError
 from rmab.service.store.credentials import Credential
+from rmab.service.store.database import ClaimLostError
 from rmab.service.store.store import Store
 
 __all__ = ["Jobs", "Overloaded", "Writer"]
@@ -169,11 +170,14 @@ class Writer:
 class Jobs:
     """Jobs of one event loop for the writer of a store, once there is one.
 
+    lost: told, in the loop, when another process has the database.
+
     What the writer has finished comes back to the loop all at once: a thread that wakes a loop for
     each of a hundred results makes it go round a hundred times.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lost: Callable[[ClaimLostError], None] = lambda _: None) -> None:
+        self._lost = lost
         self._writer: Writer | None = None
         self._done: deque[tuple[Future[Any], asyncio.Future[Any]]] = deque()
         self._woken = False  # the loop, to take what is done
@@ -227,9 +231,11 @@ class Jobs:
         self._woken = False  # first: for what is done from now on the loop is woken again
         while self._done:
             done, here = self._done.popleft()
+            error = done.exception()
+            if isinstance(error, ClaimLostError):
+                self._lost(error)
             if here.done():  # whoever waited was cancelled
                 continue
-            error = done.exception()
             if error is None:
                 here.set_result(done.result())
             else:

@@ -75,8 +75,23 @@ function heatTable(n, transitions) {
 }
 
 function dynamics(n, estimate) {
-  if (estimate?.transitions) return [heatTable(n, estimate.transitions)];
-  return [rangeBar("p01", estimate?.p01), rangeBar("p11", estimate?.p11), rangeScale()];
+  const part = (of) =>
+    of?.transitions
+      ? [heatTable(n, of.transitions)]
+      : [rangeBar("p01", of?.p01), rangeBar("p11", of?.p11), rangeScale()];
+  if (!estimate?.passive) return part(estimate);
+  const words = (text) => make("p", "fine", text);
+  return [words("after a play"), ...part(estimate), words("left alone"), ...part(estimate.passive)];
+}
+
+/** What an arm pays and how it differs from most, in words. */
+function kind(arm) {
+  const list = (rewards) => rewards.map(plain).join(", ");
+  const two = arm.states === 2 && arm.reward[0] === 0;
+  const words = [two ? `reward ${plain(arm.reward[1])}` : `rewards ${list(arm.reward)}`];
+  if (arm.reward_passive) words.push(`left alone ${list(arm.reward_passive)}`);
+  if (arm.observed === "always") words.push("always observed");
+  return words.join("; ");
 }
 
 function sharePart(arm, overview) {
@@ -115,8 +130,12 @@ function lastAge(arms, [low, high]) {
 
 function showIndex(card, n, arm, scale, last) {
   const { never, by_state: lines } = arm.index;
+  const always = arm.observed === "always"; // its index is of its state alone, whatever the age
   const level = number(never);
-  const shown = lines.map((line) => line.slice(0, last).map(number));
+  const shown = lines.map((line) =>
+    always ? Array(Math.max(2, last)).fill(number(line[0])) : line.slice(0, last).map(number),
+  );
+  const seen = always ? "In state" : "Last seen in state";
   card.chart ??= new Chart(card.chartBox, 118);
   card.chart.show({
     x: [1, Math.max(2, last)],
@@ -127,10 +146,10 @@ function showIndex(card, n, arm, scale, last) {
       shown
         .map(
           (line, s) =>
-            `Last seen in state ${s}: ${decimal(line[0])} to ${decimal(line[line.length - 1])}. `,
+            `${seen} ${s}: ${decimal(line[0])} to ${decimal(line[line.length - 1])}. `,
         )
         .join("") +
-      `Never seen: ${decimal(never)}.`,
+      (always ? "" : `Never seen: ${decimal(never)}.`),
     lines: shown.map((line, s) => ({ kind: lineOf(s), points: line.map((y, i) => [i + 1, y]) })),
     levels: Number.isFinite(level) ? [{ y: level, kind: "level" }] : [],
     stops: Array.from({ length: Math.max(0, ...shown.map((line) => line.length)) }, (_, i) => ({
@@ -139,11 +158,11 @@ function showIndex(card, n, arm, scale, last) {
       values: [
         ...shown.map((line, s) => ({
           kind: lineOf(s),
-          name: `seen ${s}`,
+          name: `${always ? "in" : "seen"} ${s}`,
           y: line[i],
           text: decimal(line[i]),
         })),
-        { kind: "level", name: "never seen", y: NaN, text: decimal(never) },
+        ...(always ? [] : [{ kind: "level", name: "never seen", y: NaN, text: decimal(never) }]),
       ],
     })),
   });
@@ -159,7 +178,9 @@ export const ORDERS = {
 
 /** The widest interval of an arm's estimate; 1 where there is none. */
 function widest(estimate) {
-  const found = (estimate?.transitions?.flat() ?? [estimate?.p01, estimate?.p11]).filter(estimated);
+  const found = [estimate, estimate?.passive]
+    .flatMap((of) => of?.transitions?.flat() ?? [of?.p01, of?.p11])
+    .filter(estimated);
   return found.length ? Math.max(...found.map(({ low, high }) => high - low)) : 1;
 }
 
@@ -250,12 +271,8 @@ function showArm(card, i, overview, scale, last) {
   const seen = JSON.stringify([i, arm, scale, last, overview.plays, overview.arms.length]);
   if (card.seen === seen) return;
   card.seen = seen;
-  const two = arm.states === 2 && arm.reward[0] === 0;
   put(card.title, `Arm ${i + 1}`);
-  put(
-    card.reward,
-    two ? `reward ${plain(arm.reward[1])}` : `rewards ${arm.reward.map(plain).join(", ")}`,
-  );
+  put(card.reward, kind(arm));
   card.estimate.replaceChildren(...dynamics(i + 1, arm.estimate));
   card.chartBox.hidden = !arm.index;
   card.noIndex.hidden = Boolean(arm.index);

@@ -40,8 +40,10 @@ function showHead(overview, agents, rounds) {
   put($("tile-round"), whole(overview.round));
   put(
     $("tile-round-aside"),
-    `open for ${seconds(overview.now - overview.opened)}, ` +
-      `at most ${counted(overview.limit, "slot")}`,
+    overview.opened === null
+      ? "the first is being planned"
+      : `open for ${seconds(overview.now - overview.opened)}, ` +
+          `at most ${counted(overview.limit, "slot")}`,
   );
   const latest = rounds[rounds.length - 1];
   put($("tile-reward"), latest ? decimal(latest.mean) : MISSING);

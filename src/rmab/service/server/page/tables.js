@@ -1,7 +1,7 @@
 // The agents and the rounds: tables whose rows are reused, so that readers keep their place.
 
 import { $, chosen, make, mark, most, offerMore, put, showChips } from "./elements.js";
-import { ago, decimal, duration, MISSING, moment, whole, WHY } from "./words.js";
+import { ago, decimal, duration, isOutlier, MISSING, moment, whole, WHY } from "./words.js";
 
 /** A table whose rows are reused. Columns: {name, word?, fill(cell, row)}; one heads the row. */
 class Table {
@@ -94,6 +94,7 @@ const CHIPS = {
   left: ["Left", ({ state }) => state === "left"],
   revoked: ["Revoked", ({ state }) => state === "revoked"],
   refused: ["With refused uploads", ({ refused }) => refused > 0],
+  outliers: ["Unlike the others", isOutlier],
 };
 
 export function showAgents(agents) {
@@ -119,6 +120,14 @@ export function showAgents(agents) {
     },
     text("Slots", ({ slots }) => whole(slots)),
     text("Reward", ({ reward }) => decimal(reward)),
+    {
+      name: "Outlier",
+      fill(cell, agent) {
+        put(cell, decimal(agent.outlier, 1));
+        cell.classList.toggle("alarm", isOutlier(agent));
+        cell.title = isOutlier(agent) ? WHY.outlier : "";
+      },
+    },
   ]);
   const words = {};
   for (const [name, [says, holds]] of Object.entries(CHIPS)) {

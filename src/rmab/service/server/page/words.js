@@ -89,7 +89,13 @@ export const WHY = {
   new: "enrolled and not seen yet",
   left: "not heard of lately",
   revoked: "its credential is revoked",
+  outlier: "what it counted is not what the others counted: the difference is not chance",
 };
+
+/** Above this an agent's counts are unlike the others' by more than chance. */
+const OUTLIER = 6;
+
+export const isOutlier = ({ outlier }) => outlier > OUTLIER;
 
 /** Late: behind by a whole round, or behind for longer than a round waits. */
 export function stateOf(agent, overview) {

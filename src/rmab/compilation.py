@@ -1,0 +1,151 @@
+"""Compiled programs that are kept: what one process has compiled the next one finds.
+
+JAX keeps them itself, once it is told where: in RMAB_CACHE, else in the user's cache folder
+($XDG_CACHE_HOME/rmab or ~/.cache/rmab). RMAB_CACHE set to nothing or to `off` switches it off.
+Where it is not set, a folder that JAX was told of in its own way (JAX_COMPILATION_CACHE_DIR) stays
+in use.
+
+Processes may share the folder. An entry is named by all that its program depends on, and written
+once. JAX writes it in place, though: a process that is killed leaves a torn one, which no other
+would replace. So torn entries are removed before the cache is used. Who reads one that is just
+being written compiles for itself.
+
+A program is for the kind of processor it was compiled on. A folder may be shared by several
+machines, so each kind, and each version of JAX, has a folder of its own in it.
+
+Agents never import this: they load no JAX.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import warnings
+import zlib
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+__all__ = ["cache_folder", "keep_compiled"]
+
+VARIABLE = "RMAB_CACHE"
+MOST_BYTES = 2**30  # of all entries; beyond it the oldest go
+_LEAST_SECONDS = 0.1  # of compiling, for a program to be kept
+_ENTRIES = "*-cache"
+_PROCESSOR = ("vendor_id", "cpu family", "model", "flags", "Features")  # lines of /proc/cpuinfo
+
+
+def cache_folder() -> Path | None:
+    """Where compiled programs are kept; None: nowhere."""
+    told = os.environ.get(VARIABLE)
+    if told is not None:
+        return None if told.strip().lower() in ("", "off") else Path(told).expanduser().absolute()
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    if Path(home).is_absolute():
+        return Path(home) / "rmab"
+    try:
+        return Path.home() / ".cache" / "rmab"
+    except RuntimeError:  # a user without a home
+        return None
+
+
+def keep_compiled() -> Path | None:
+    """Have JAX keep what it compiles from now on; where, or None where it is not kept.
+
+    A folder that cannot be written is no error: programs are compiled then, as they would be.
+    """
+    import jax
+
+    folder = cache_folder()
+    if folder is None:
+        return None
+    of_jax = jax.config.values["jax_compilation_cache_dir"]
+    if of_jax and VARIABLE not in os.environ:
+        return Path(of_jax)
+    place = folder / "compiled" / _kind()
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # What is in it will be run: it must be one's own.
+        if place.stat().st_uid != os.geteuid() or not os.access(place, os.W_OK | os.X_OK):
+            return None
+        _mend(place)
+        _limit(folder / "compiled")
+    except OSError:
+        return None
+    from jax.experimental.compilation_cache import compilation_cache
+
+    # A program that cannot be read or kept is compiled: that is no news.
+    warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation")
+    for name, value in (
+        ("jax_compilation_cache_dir", str(place)),
+        ("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS),
+        ("jax_persistent_cache_min_entry_size_bytes", -1),
+    ):
+        jax.config.update(name, value)  # type: ignore[no-untyped-call]  # JAX has no types there
+    compilation_cache.reset_cache()  # something may have been compiled without it before
+    return place
+
+
+def _kind() -> str:
+    """A name for all machines and versions that can use the same entries."""
+    known = [platform.machine(), *(version(name) for name in ("jax", "jaxlib"))]
+    known += [name for name in ("compression.zstd", "zstandard") if _is_there(name)]
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if not key.strip():
+                break  # the next processor
+            if key.strip() in _PROCESSOR:
+                known.append(" ".join(sorted(value.split())))
+    else:
+        known.append(platform.processor())
+    return hashlib.sha256("\n".join(known).encode()).hexdigest()[:16]
+
+
+def _is_there(module: str) -> bool:
+    with contextlib.suppress(ModuleNotFoundError):
+        return find_spec(module) is not None
+    return False
+
+
+def _mend(place: Path) -> None:
+    """Remove entries that are torn."""
+    for entry in place.glob(_ENTRIES):
+        with contextlib.suppress(FileNotFoundError):  # another process may do the same
+            if not _is_whole(entry.read_bytes()):
+                entry.unlink()
+
+
+def _is_whole(entry: bytes) -> bool:
+    """Whether what JAX has compressed can be read to its end."""
+    if not _is_there("compression.zstd") and not _is_there("zstandard"):
+        try:
+            zlib.decompress(entry)
+        except zlib.error:
+            return False
+        return True
+    from jax._src.compilation_cache import decompress_executable  # as the installed JAX reads it
+
+    try:
+        decompress_executable(entry)
+    except Exception:
+        return False
+    return True
+
+
+def _limit(folder: Path) -> None:
+    """Remove the oldest entries, of whatever kind, beyond the size that all may have."""
+    found = []
+    for entry in folder.rglob(_ENTRIES):
+        with contextlib.suppress(FileNotFoundError):
+            known = entry.stat()
+            found.append((known.st_mtime, known.st_size, entry))
+    total = sum(size for _, size, _ in found)
+    for _, size, entry in sorted(found):
+        if total <= MOST_BYTES:
+            return
+        total -= size
+        entry.unlink(missing_ok=True)
