@@ -104,12 +104,12 @@ STUDIES: dict[str, Callable[[list[str]], rmab.Study]] = {
 }
 
 
-def one_quick(policies: Iterable[str]) -> list[Any]:
-    """These policies as parameters of a test; of those that take long to compile, all but one are
-    left to the slow suite."""
+def one_quick(policies: Iterable[str], quick: str | None = None) -> list[Any]:
+    """These policies as parameters of a test; of those that take long to compile, all but one, if
+    that is named, are left to the slow suite."""
     return [
         pytest.param(name, marks=pytest.mark.slow)
-        if name.endswith("-gap") and name != "fedtswi-gap"
+        if name.endswith("-gap") and name != quick
         else name
         for name in policies
     ]

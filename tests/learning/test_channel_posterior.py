@@ -289,6 +289,7 @@ def wild_counts():
     return counts
 
 
+@pytest.mark.slow  # a width of its own to compile
 def test_whatever_the_counts_draws_and_means_are_probabilities():
     drawn = sampler((1.0, 1.0))(wild_counts())
     counts = jnp.asarray(wild_counts()[:, :, :, None], jnp.float32)

@@ -107,9 +107,9 @@ def play(folder: Path, arms: Arms, federation: Federation, slots: int, restart_a
     decisions = np.zeros((slots, 3, len(arms)), bool)
     agents: list[rmab.Agent] = []
     tokens: list[str] = []
-    port = 0
+    port, planner = 0, Planner(federation)  # which has no memory, and is compiled once
     for first, until in ((0, restart_at), (restart_at, slots)):
-        with served(folder, federation, Planner(federation), port=port) as running:
+        with served(folder, federation, planner, port=port) as running:
             port = running.port
             if not agents:
                 tokens = [running.enroll(name_of(m)) for m in range(3)]
