@@ -12,10 +12,10 @@ import pytest
 import rmab
 from rmab.engine import montecarlo
 from rmab.engine.agents import Sight, agents_of
-from rmab.engine.montecarlo import REFERENCE, Trials, batch_size, even_width
+from rmab.engine.montecarlo import BLOCK, REFERENCE, Trials, batch_size, even_width
 from rmab.engine.program import simulator
 from rmab.engine.setting import Joint, Outcome, Setting
-from rmab.engine.tally import BLOCK, final_slots
+from rmab.engine.tally import final_slots
 from rmab.engine.world import World, truth
 from rmab.learning.learners import thompson
 from rmab.model.arms import ArmKind

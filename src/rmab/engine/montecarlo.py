@@ -21,7 +21,7 @@ import numpy as np
 
 from rmab.engine.program import simulator
 from rmab.engine.setting import Guide, Joint, Lookup, Setting, Simulate
-from rmab.engine.tally import BLOCK, REFERENCE_KEY, Batch, Simulated, Units, reduce_batch
+from rmab.engine.tally import REFERENCE_KEY, Batch, Simulated, Units, reduce_batch
 from rmab.engine.world import truth
 from rmab.federation.aggregation import AGGREGATIONS
 from rmab.model.arms import Arms
@@ -33,9 +33,10 @@ from rmab.policies.policy import IndexRule, LookaheadRule, OptimumRule, Policy
 from rmab.policies.registry import named
 from rmab.random import seed_words
 
-__all__ = ["REFERENCE", "Trials", "batch_size", "default_threads", "simulate"]
+__all__ = ["BLOCK", "REFERENCE", "Trials", "batch_size", "default_threads", "simulate"]
 
 REFERENCE = "whittle"
+BLOCK = 32  # widths of batches are multiples of this
 _CACHED_ELEMENTS = 16384  # arms x agents x trials that nearly keep a slot inside a core's cache
 _DEVICE_ELEMENTS = 1 << 24  # the same for an accelerator, which wants many
 _SERIES_BYTES = 1 << 26  # the most a batch may keep of rewards by slot

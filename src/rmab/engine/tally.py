@@ -26,7 +26,6 @@ from jax import Array, lax
 from rmab.engine.setting import Outcome
 
 __all__ = [
-    "BLOCK",
     "REFERENCE_KEY",
     "Batch",
     "CoMoments",
@@ -43,7 +42,6 @@ __all__ = [
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-BLOCK = 32  # widths of batches are multiples of this
 _BITS = 30  # of a whole number, but for its sign
 _HALF = 31  # bits of the lower half of a square
 _ERROR_BITS = 25  # of the fraction of a squared error,
