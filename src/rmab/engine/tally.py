@@ -75,7 +75,7 @@ def sums(values: Array, there: Array) -> Sums:
 class Moments:
     """Count, mean and standard error of each entry of an array over trials."""
 
-    def __init__(self, unit: float = 1.0) -> None:
+    def __init__(self, unit: float | Floats = 1.0) -> None:
         self._unit = unit
         self._sums: Sums | None = None
 
@@ -150,7 +150,7 @@ class Tally:
 
     def __init__(self, units: Units) -> None:
         self.reward = Moments(units.slot)  # by slot
-        self.regret = Moments(units.whole)  # cumulative, against the reference
+        self.regret = Moments(units.to_slot)  # cumulative, against the reference
         self.final = Moments(units.final)  # over the last tenth of the slots
         self.episodes = Moments()  # how many there were
         self.length = Moments()  # by episode
@@ -186,14 +186,14 @@ class Units:
         return 1 / (self.scale * self.n_agents)
 
     @property
-    def whole(self) -> float:
-        """Of sums over all slots."""
-        return self.slot * 2.0 ** shift(self.horizon)
+    def to_slot(self) -> Floats:
+        """Of sums over all slots up to each, (T,)."""
+        return np.array([self.slot * 2.0 ** shift(slots) for slots in range(1, self.horizon + 1)])
 
     @property
     def mean(self) -> float:
         """Of the average over all slots, from sums over them."""
-        return self.whole / self.horizon
+        return self.slot * 2.0 ** shift(self.horizon) / self.horizon
 
     @property
     def final(self) -> float:
@@ -235,14 +235,16 @@ def _sums_of(out: Outcome, against: Array, scale: Array, count: Array) -> tuple[
     there = jnp.arange(n_trials) < count
 
     # Slot by slot: a slot of all trials stays in a core's cache.
-    def earn(before: Array, slot: tuple[Array, Array]) -> tuple[Array, Any]:
-        paid = _paid(slot[0], scale)
+    def earn(before: Array, slot: tuple[Array, Array, Array]) -> tuple[Array, Any]:
+        rewards, other, bits = slot
+        paid = _paid(rewards, scale)
         now = before + paid
-        behind = _shortened(slot[1] - now, shift(horizon))
+        behind = _shortened(other - now, bits)
         return now, (now, sums(paid, there), sums(behind, there))
 
     start = jnp.zeros(n_trials, jnp.int64)
-    total, (totals, reward, regret) = lax.scan(earn, start, (out.rewards, against))
+    bits = jnp.array([shift(slots) for slots in range(1, horizon + 1)], jnp.int64)
+    total, (totals, reward, regret) = lax.scan(earn, start, (out.rewards, against, bits))
     last = final_slots(horizon)
     final = total - (totals[-last - 1] if last < horizon else 0)
     lengths = out.lengths.astype(jnp.int64)  # 0 past the last episode
@@ -304,8 +306,8 @@ def reduce_batch(outcomes: Mapping[str, Outcome], units: Units, count: int) -> B
                 totals.append(total)
         bits = jnp.int64(shift(units.horizon))
         joint = _products([*totals, against[-1]], first, bits)
-        fetched = jax.device_get((joint, parts))
-    return Batch(count, *fetched)
+        joint, fetched = jax.device_get((joint, parts))
+    return Batch(count, joint, {name: fetched[name] for name in parts})  # JAX sorts the names
 
 
 class Simulated:
