@@ -185,7 +185,7 @@ def test_enrolling_prints_the_token_alone(played):
     assert again.stderr == "rmab enroll: alone is enrolled already; revoke it first\n"
     listed = json.loads(machine.rmab("agents", "spectrum.toml", "--json").stdout)["agents"]
     assert "alone" in {agent["name"] for agent in listed}
-    assert done.stdout.strip().rpartition("_")[2] not in json.dumps(listed)
+    assert done.stdout.strip().split("_", 2)[2] not in json.dumps(listed)
 
 
 def test_a_revoked_agent_is_refused_at_once_and_plays_on(played, tmp_path):
