@@ -109,7 +109,7 @@ def test_moments_are_those_of_all_the_data(n_trials):
 def test_nothing_depends_on_batches():
     outcomes = some(203)
     whole = added(outcomes, 203)
-    for batches in ([1], [32], [64, 7, 100]):
+    for batches in ([32], [96, 32]):
         parts = added(outcomes, *batches)
         np.testing.assert_array_equal(parts.means.mean, whole.means.mean)
         np.testing.assert_array_equal(parts.means.covariance, whole.means.covariance)

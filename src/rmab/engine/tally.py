@@ -240,33 +240,40 @@ def _sums_of(out: Outcome, against: Array, scale: Array, count: Array) -> tuple[
         paid = _paid(rewards, scale)
         now = before + paid
         behind = _shortened(other - now, bits)
-        return now, (now, sums(paid, there), sums(behind, there))
+        return now, (now, sums(jnp.stack([paid, behind]), there))
 
     start = jnp.zeros(n_trials, jnp.int64)
     bits = jnp.array([shift(slots) for slots in range(1, horizon + 1)], jnp.int64)
-    total, (totals, reward, regret) = lax.scan(earn, start, (out.rewards, against, bits))
+    total, (totals, by_slot) = lax.scan(earn, start, (out.rewards, against, bits))
     last = final_slots(horizon)
     final = total - (totals[-last - 1] if last < horizon else 0)
     lengths = out.lengths.astype(jnp.int64)  # 0 past the last episode
-    ends = jnp.maximum(jnp.cumsum(lengths, axis=0) - 1, 0)
+    ends = lax.fori_loop(1, len(lengths), lambda k, x: x.at[k].add(x[k - 1]), lengths)  # so far
+    ends = jnp.maximum(ends - 1, 0)
     ran = there & (lengths > 0)
     each = jnp.maximum(lengths, 1)
     earned = [
         jnp.diff(jnp.take_along_axis(x, ends, 0), axis=0, prepend=start[None])
         for x in (totals, against)
     ]
-    found = {
-        "reward": reward,
-        "regret": regret,
-        "final": sums(_shortened(final, shift(last)), there),
-        "episodes": sums(out.episodes.astype(jnp.int64), there),
-        "length": sums(lengths, ran),
-        "episode_reward": sums(_divided(earned[0], each), ran),
-        "episode_regret": sums(_divided(earned[1] - earned[0], each), ran),
-    }
+    # Stacked, so that the sums are compiled once.
+    by_trial = sums(jnp.stack([_shortened(final, shift(last)), out.episodes]), there)
+    series = [lengths, _divided(earned[0], each), _divided(earned[1] - earned[0], each)]
     if out.error.shape[0]:
         scaled = jnp.clip(out.error, 0, _MAX_ERROR).astype(jnp.float64) * (1 << _ERROR_BITS)
-        found["error"] = sums(jnp.round(scaled).astype(jnp.int64), ran[:, None])
+        series += list(jnp.moveaxis(jnp.round(scaled).astype(jnp.int64), 1, 0))
+    by_episode = sums(jnp.stack(series), ran)
+    found = {
+        "reward": Sums(*(x[:, 0] for x in by_slot)),
+        "regret": Sums(*(x[:, 1] for x in by_slot)),
+        "final": Sums(*(x[0] for x in by_trial)),
+        "episodes": Sums(*(x[1] for x in by_trial)),
+        "length": Sums(*(x[0] for x in by_episode)),
+        "episode_reward": Sums(*(x[1] for x in by_episode)),
+        "episode_regret": Sums(*(x[2] for x in by_episode)),
+    }
+    if out.error.shape[0]:
+        found["error"] = Sums(*(x[3:].T for x in by_episode))
     return total, found
 
 
