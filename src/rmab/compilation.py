@@ -51,8 +51,10 @@ def cache_folder() -> Path | None:
         return None
 
 
-def keep_compiled() -> Path | None:
+def keep_compiled(least_seconds: float = _LEAST_SECONDS) -> Path | None:
     """Have JAX keep what it compiles from now on; where, or None where it is not kept.
+
+    least_seconds: of compiling, for a program to be kept.
 
     A folder that cannot be written is no error: programs are compiled then, as they would be.
     """
@@ -80,7 +82,7 @@ def keep_compiled() -> Path | None:
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation")
     for name, value in (
         ("jax_compilation_cache_dir", str(place)),
-        ("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS),
+        ("jax_persistent_cache_min_compile_time_secs", least_seconds),
         ("jax_persistent_cache_min_entry_size_bytes", -1),
     ):
         jax.config.update(name, value)  # type: ignore[no-untyped-call]  # JAX has no types there
