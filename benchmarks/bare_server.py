@@ -1,4 +1,4 @@
-"""A server that reads an upload and acknowledges it, and does nothing else: the limit of a server.
+"""A server that reads an upload and acknowledges it, and does nothing else: a ceiling.
 
 It is Starlette on uvicorn with uvloop and httptools, as `rmab server` is, and takes its arguments;
 see `service`.

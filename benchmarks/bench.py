@@ -1,7 +1,8 @@
 """Measures what things cost, and writes docs/benchmarks.md with its figures.
 
-    make bench                             every part but `year`
+    make bench                             the usual parts
     make bench ARGS="engine indices"       some parts; the others keep their records
+    make bench ARGS="reproduce year"       what takes long, and is left out else
     make bench ARGS=--quick                small and rough: printed, and not kept
     make bench ARGS=--page                 writes the page again, from the records
     make bench ARGS="--add gpu.json"       takes records that were measured elsewhere into the page
@@ -29,7 +30,7 @@ __all__ = ["main", "write_page"]
 
 DOCS = Path(__file__).parent.parent / "docs"
 USUAL = ("engine", "growth", "simulators", "indices", "draws", "service")
-ASKED_FOR = ("year", "cluster", "gpu")  # too long, or not possible everywhere
+ASKED_FOR = ("reproduce", "year", "cluster", "gpu")  # too long, or not possible everywhere
 
 
 def write_page(docs: Path) -> None:

@@ -4,7 +4,7 @@ Ours are the draws of the `-gap` learners: `draw_channels` for two states, `one_
 compiled, in a batch, on one core. Two things stand beside them, in NumPy on the same core:
 
     conjugate   Beta or Dirichlet draws from as many counts. It is what a draw costs where all
-                observations are consecutive, and so the limit
+                observations are consecutive, and so a floor
     Metropolis  a random walk on the log odds with the same likelihood, all arms of the batch at
                 once. Its steps have the shape of the posterior, taken from our draws, and it starts
                 from one of them: neither is counted. Steps depend on one another, so the price of a

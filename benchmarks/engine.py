@@ -33,6 +33,7 @@ __all__ = [
     "PAPER_CHANNELS",
     "Case",
     "arms_of",
+    "command_seconds",
     "measure",
     "program_once",
     "run_once",
@@ -272,12 +273,12 @@ def _start(rounds: int, say: Callable[[str], None]) -> list[Row]:
         run = ["run", str(study)]
         first = []
         for n in range(rounds):
-            first.append(_command_seconds(run, Path(folder) / f"cache{n}"))
+            first.append(command_seconds(run, Path(folder) / f"cache{n}"))
         kept = Path(folder) / "cache0"
-        second = [_command_seconds(run, kept) for _ in range(rounds)]
+        second = [command_seconds(run, kept) for _ in range(rounds)]
         run += ["--out", str(Path(folder) / "out")]
-        written = [_command_seconds(run, kept) for _ in range(rounds)]
-        helped = [_command_seconds(["--help"], kept) for _ in range(rounds)]
+        written = [command_seconds(run, kept) for _ in range(rounds)]
+        helped = [command_seconds(["--help"], kept) for _ in range(rounds)]
     rows += [
         Row.of("`rmab run` of a small study, nothing kept yet", first, unit="s"),
         Row.of("the same again", second, unit="s", limit=3.0),
@@ -289,7 +290,7 @@ def _start(rounds: int, say: Callable[[str], None]) -> list[Row]:
     return rows
 
 
-def _command_seconds(arguments: Sequence[str], cache: Path) -> float:
+def command_seconds(arguments: Sequence[str], cache: Path) -> float:
     """Of a command as a whole, by the clock."""
     program = "import sys; from rmab.cli import main; sys.exit(main())"
     begun = time.perf_counter()

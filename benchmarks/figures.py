@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from benchmarks.page import number
+from benchmarks.page import FIGURES, asked, number
 from benchmarks.records import Part, Row
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -29,11 +29,11 @@ def draw(parts: Mapping[str, Part], folder: Path) -> list[Path]:
     """Write benchmark-*.svg of the parts that there are."""
     written = []
     with rc_context(STYLE), tempfile.TemporaryDirectory() as scratch:
-        for name, (figure_of, about) in FIGURES.items():
+        for name, figure_of in DRAWN.items():
             if name not in parts:
                 continue
             stem = f"benchmark-{name}"
-            save(figure_of(parts[name]), Path(scratch), stem, about)
+            save(figure_of(parts[name]), Path(scratch), stem, FIGURES[name])
             shutil.copy(Path(scratch) / f"{stem}.svg", folder)
             written.append(folder / f"{stem}.svg")
     return written
@@ -48,11 +48,14 @@ def engine(part: Part) -> Figure:
     figure = Figure(figsize=(9.5, 0.9 + 0.42 * len(rows)), layout="constrained")
     axes = figure.subplots()
     for place, (_, row) in enumerate(reversed(rows)):
-        axes.plot([row.low, row.high], [place, place], color=OURS, linewidth=3, alpha=0.35)
+        axes.plot(
+            [row.low, row.high], [place, place], color=OURS, linewidth=4, alpha=0.35, label="range"
+        )
         axes.plot(row.value, place, "o", color=OURS, markersize=7, label="measured")
         if row.limit is not None:
             axes.plot(row.limit, place, "|", color=LIMIT, markersize=16, mew=2.5, label="at most")
-        axes.text(row.value * 1.06, place + 0.16, number(row.value), fontsize=9)
+        end = max(row.high, row.limit or 0)
+        axes.text(1.12 * end, place, number(row.value), fontsize=9, va="center")
     axes.set_yticks(range(len(rows)), [name for name, _ in reversed(rows)])
     axes.set_ylim(-0.6, len(rows) - 0.3)
     axes.set_xscale("log")
@@ -65,25 +68,30 @@ def engine(part: Part) -> Figure:
 
 def growth(part: Part) -> Figure:
     """Time for each trial against three sizes, and memory against the trials."""
-    figure, panels = panels_of(2, 2)
+    figure = Figure(figsize=(10, 7), layout="constrained")
+    panels = figure.subplots(2, 2)
     names = {"arms": "N arms (K = N / 10)", "agents": "M agents", "slots": "T slots"}
     slopes = dict(zip(names, part.tables["slopes"], strict=True))
     for axes, (name, label) in zip(panels.flat, names.items(), strict=False):
         rows = part.tables[name]
-        _log_log(axes, rows, OURS, "rmab.run")
         size, value = _points(rows)
+        value = value / 1000
+        axes.plot(size, value, "o", color=OURS, label="rmab.run")
+        _log_axes(axes)
+        _measured_ticks(axes, size)
         b = slopes[name].value
         a = np.exp(np.mean(np.log(value) - b * np.log(size)))
         axes.plot(size, a * size**b, color=FLOOR, linestyle="--", label="fitted")
-        axes.set_title(f"slope {number(b)}, at most {number(slopes[name].limit or 0)}")
+        axes.set_title(f"slope {number(b)}, {asked(slopes[name])}")
         axes.set_xlabel(label)
-        axes.set_ylabel("µs a trial")
+        axes.set_ylabel("ms a trial")
     axes = panels.flat[3]
     size, value = _points(part.tables["memory"])
     axes.plot(size, value, "o-", color=OURS)
     axes.set_xscale("log")
-    log_ticks(axes.xaxis)
-    axes.set_ylim(0, None)
+    _measured_ticks(axes, size)
+    axes.margins(x=0.1)
+    axes.set_ylim(0, 1.2 * value.max())
     axes.set_title("memory")
     axes.set_xlabel("trials")
     axes.set_ylabel("MB")
@@ -133,22 +141,16 @@ def draws(part: Part) -> Figure:
     return figure
 
 
-FIGURES = {
-    "engine": (engine, "Ratios to the yardstick, with their limits"),
-    "growth": (growth, "Time and memory against sizes"),
-    "indices": (indices, "Time for a dense arm against its states"),
-    "draws": (draws, "Time of a draw by the number of states"),
+DRAWN: Mapping[str, Callable[[Part], Figure]] = {
+    "engine": engine,
+    "growth": growth,
+    "indices": indices,
+    "draws": draws,
 }
 
 
 def _points(rows: Sequence[Row]) -> tuple[Floats, Floats]:
     return np.array([row.number("size") for row in rows]), np.array([row.value for row in rows])
-
-
-def _log_log(axes: Axes, rows: Sequence[Row], colour: str, label: str) -> None:
-    size, value = _points(rows)
-    axes.plot(size, value, "o", color=colour, label=label)
-    _log_axes(axes)
 
 
 def _log_axes(axes: Axes) -> None:
@@ -157,3 +159,9 @@ def _log_axes(axes: Axes) -> None:
     axes.margins(0.08)
     log_ticks(axes.xaxis)
     log_ticks(axes.yaxis)
+
+
+def _measured_ticks(axes: Axes, size: Floats) -> None:
+    """The sizes that were measured, and no others, along x."""
+    axes.set_xticks(size, [f"{each:,.0f}" for each in size])
+    axes.set_xticks([], minor=True)

@@ -8,7 +8,7 @@ resident set of a process that runs so many trials, after compilation, which tak
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,11 +66,17 @@ def trials_for(case: Case) -> int:
     return batch * max(1, round(NUMBERS / case.numbers(batch)))
 
 
-def microseconds_a_trial(case: Case, rounds: int) -> tuple[int, list[float]]:
-    """The trials of a run, and the processor time for each, after a run that compiles."""
+def microseconds_a_trial(case: Case, rounds: int) -> tuple[dict[str, float], list[float]]:
+    """The trials of a run and the episodes of one, and the processor time for each trial.
+
+    A run that compiles is not timed.
+    """
+    from rmab.studies.run import run
+
     trials = trials_for(case)
-    run_once(case, trials)
-    return trials, [1e6 * run_once(case, trials).processor / trials for _ in range(rounds)]
+    episodes = run(case.study(trials))[case.policy].episodes
+    took = [1e6 * run_once(case, trials).processor / trials for _ in range(rounds)]
+    return {"trials": trials, "episodes": episodes}, took
 
 
 def peak_megabytes(case: Case, trials: int) -> float:
@@ -96,22 +102,30 @@ def measure(quick: bool, say: Callable[[str], None]) -> Part:
         for size in sizes:
             case = way.case(size)
             with Apart(1) as process:
-                trials, took = process(microseconds_a_trial, case, rounds)
+                found, took = process(microseconds_a_trial, case, rounds)
             times.append(took)
-            more = {"size": size, "trials": trials}
+            more = {"size": size, **found}
             rows.append(Row.of(f"{way.name} {size}", took, unit="µs", more=more))
             say(f"{rows[-1].case}: {rows[-1].value:.0f} µs a trial")
-        tables["slopes"].append(slope_row(way.about, sizes, times))
+        episodes = {"fewest": rows[0].number("episodes"), "most": rows[-1].number("episodes")}
+        tables["slopes"].append(slope_row(way.about, sizes, times, episodes))
         say(f"slope of {way.name}: {tables['slopes'][-1].value:.2f}")
     tables["memory"] = _memory((1000, 4000) if quick else (2000, 16_000, 128_000), say)
     return Part.now(tables, PACKAGES, load)
 
 
-def slope_row(case: str, sizes: Sequence[int], times: Sequence[Sequence[float]]) -> Row:
+def slope_row(
+    case: str,
+    sizes: Sequence[int],
+    times: Sequence[Sequence[float]],
+    more: Mapping[str, float] | None = None,
+) -> Row:
     """The slope of the best times, and the range of those of each round; times by size, round."""
     value = slope(sizes, [min(each) for each in times])
     by_round = [slope(sizes, each) for each in zip(*times, strict=True)]
-    return Row(case, value, min(by_round), max(by_round), len(by_round), limit=STEEPEST)
+    return Row(
+        case, value, min(by_round), max(by_round), len(by_round), limit=STEEPEST, more=more or {}
+    )
 
 
 def _memory(numbers: Sequence[int], say: Callable[[str], None]) -> list[Row]:
@@ -120,7 +134,7 @@ def _memory(numbers: Sequence[int], say: Callable[[str], None]) -> list[Row]:
     for trials in numbers:
         with Apart(cores()) as process:
             peak = process(peak_megabytes, case, trials)
-        limit = MOST_GROWTH * rows[0].value if rows else None
+        limit = float(round(MOST_GROWTH * rows[0].value)) if rows else None
         more = {"size": trials}
         rows.append(Row.of(f"{trials:,} trials", [peak], unit="MB", limit=limit, more=more))
         say(f"{rows[-1].case}: {peak:.0f} MB")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,8 +10,14 @@ from string import Template
 
 from benchmarks.records import Part, Row
 
-__all__ = ["number", "page"]
+__all__ = ["FIGURES", "Look", "asked", "number", "page", "table"]
 
+FIGURES = {  # by part: what they show
+    "engine": "Ratios to the yardstick, with their limits",
+    "growth": "Time for each trial against arms, agents and slots, and memory against trials",
+    "indices": "Time for a dense arm against its states, ours and theirs",
+    "draws": "Time of a draw by the number of states",
+}
 TEMPLATE = Path(__file__).with_name("page.md")
 NOT_YET = "Not measured yet."
 Column = Callable[[Row], str]
@@ -35,13 +42,17 @@ def with_unit(text: str, unit: str) -> str:
     return f"{text} a second" if unit == "/s" else f"{text} {unit}".strip()
 
 
-def limit(row: Row) -> str:
-    """What was asked for, and whether it is missed."""
+def asked(row: Row) -> str:
+    """The limit in words; nothing where there is none."""
     if row.limit is None:
         return ""
-    asked = f"{row.limit:,.4g}" if row.limit < 1000 else f"{row.limit:,.0f}"
-    text = f"at {row.sense} {with_unit(asked.removeprefix('0') or '0', row.unit)}"
-    return f"{text}: **missed**" if row.missed else text
+    text = f"{row.limit:,.4g}" if row.limit < 1000 else f"{row.limit:,.0f}"
+    return f"at {row.sense} {with_unit(text.removeprefix('0') or '0', row.unit)}"
+
+
+def limit(row: Row) -> str:
+    """What was asked for, and whether it is missed."""
+    return f"{asked(row)}: **missed**" if row.missed else asked(row)
 
 
 def spread(row: Row) -> str:
@@ -99,10 +110,14 @@ TABLES: Mapping[str, Mapping[str, Look]] = {
         "run": Look("`rmab.run`", "times the yardstick", COST),
         "program": Look("program", "times the yardstick", COST),
         "cores": Look("`rmab.run`", "times as fast", TRIALS),
-        "start": Look("", "seconds"),
+        "start": Look("", "time"),
     },
-    "growth": {"slopes": Look("", "slope"), "memory": Look("", "at its most")},
-    "gpu": {"gpu": Look("`rmab.run`", "seconds", {"compilation": more("compilation", "s")})},
+    "reproduce": {"reproduce": Look("", "time")},
+    "growth": {
+        "slopes": Look("", "slope", {"episodes at first": more("fewest"), "at last": more("most")}),
+        "memory": Look("", "at its most"),
+    },
+    "gpu": {"gpu": Look("`rmab.run`", "time", {"compilation": more("compilation", "s")})},
     "simulators": {
         "simulators": Look(
             "", "a slot and arm", {**TRIALS, "mean reward": more("reward", form="{:.3f}".format)}
@@ -173,11 +188,14 @@ def page(parts: Mapping[str, Part]) -> str:
     for name, looks in TABLES.items():
         part = parts.get(name)
         places[f"{name}_how"] = _how(part)
+        if name in FIGURES:
+            places[f"{name}_figure"] = _figure(name) if part else ""
         for each, look in looks.items():
             places[each] = table(part.tables.get(each, []) if part else [], look)
     if "draws" in parts:
         places["pairs"] = str(parts["draws"].notes["pairs"])
-    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(places)
+    text = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(places)
+    return re.sub(r"\n{3,}", "\n\n", text)  # what was not measured leaves no gap
 
 
 def _summary(parts: Mapping[str, Part]) -> str:
@@ -188,7 +206,8 @@ def _summary(parts: Mapping[str, Part]) -> str:
     if not missed:
         return f"All {limits} limits are kept."
     verb = "is" if len(missed) == 1 else "are"
-    return f"Of {limits} limits {len(missed)} {verb} missed ({'; '.join(missed)})."
+    each = "".join(f"\n- {case}" for case in missed)
+    return f"Of {limits} limits {len(missed)} {verb} missed:\n{each}"
 
 
 def _how(part: Part | None) -> str:
@@ -203,6 +222,10 @@ def _how(part: Part | None) -> str:
         most = "" if len(several) == 1 else f" to {several[-1]}"
         often = f"best of {several[0]}{most}"
     return f"Measured on {part.measured}, {part.machine}; {often}."
+
+
+def _figure(name: str) -> str:
+    return f"![{FIGURES[name]}](pictures/benchmark-{name}.svg)"
 
 
 def _line(name: str, part: Part) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from benchmarks.bench import main
-from benchmarks.figures import FIGURES
-from benchmarks.page import number, page, table
+from benchmarks.figures import DRAWN
+from benchmarks.page import FIGURES, number, page, table
 from benchmarks.records import Part, Row, read, store
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -25,6 +25,7 @@ def test_every_part_that_is_kept_has_its_figure():
     parts = read(DOCS / "benchmarks.json")
     drawn = {path.stem.removeprefix("benchmark-") for path in DOCS.glob("pictures/benchmark-*")}
     assert drawn == set(FIGURES) & set(parts)
+    assert set(DRAWN) == set(FIGURES)
 
 
 def test_what_is_kept_tells_of_no_machine_or_folder():
@@ -66,7 +67,7 @@ def test_a_row_stands_beside_its_limit():
 def test_the_page_says_which_limits_are_missed():
     assert "All 2 limits are kept." in page({"engine": ENGINE})
     late = replace(ENGINE, tables={"run": [replace(RUN, value=5.3)], "program": [PROGRAM]})
-    assert "Of 2 limits 1 is missed (engine: FedTSWI)." in page({"engine": late})
+    assert "Of 2 limits 1 is missed:\n\n- engine: FedTSWI\n" in page({"engine": late})
 
 
 def test_a_part_that_was_not_measured_is_left_open():
