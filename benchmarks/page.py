@@ -221,6 +221,10 @@ def _how(part: Part | None) -> str:
         several = [n for n in rounds if n > 1]
         most = "" if len(several) == 1 else f" to {several[-1]}"
         often = f"best of {several[0]}{most}"
+    rows = [row for each in part.tables.values() for row in each if "clock" in row.more]
+    if rows:
+        clock = max(row.number("clock") for row in rows)
+        often += f"; by the clock at most {number(clock)} times the processor time"
     return f"Measured on {part.measured}, {part.machine}; {often}."
 
 
