@@ -218,7 +218,10 @@ def over_gaps(
 
         # XLA stores what goes into a branch; else it would look up every count where it is used.
         always, counts = number >= 0, observed.blocks[number]
-        return lax.cond(always, add_all, lambda _, *state: state, counts, *state)
+        added: tuple[Array, ...] = lax.cond(
+            always, add_all, lambda _, *state: state, counts, *state
+        )
+        return added
 
     found: tuple[Array, ...] = lax.fori_loop(0, observed.used, block, state)
     return found
