@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rmab.compilation import kept_compiled
 from rmab.engine.program import simulator
 from rmab.engine.setting import Guide, Joint, Lookup, Setting, Simulate
 from rmab.engine.tally import REFERENCE_KEY, Batch, Simulated, Units, reduce_batch
@@ -110,8 +111,9 @@ def simulate(
     result = Simulated(_units(trials), len(everyone))
     pool = ThreadPoolExecutor(trials.workers)
     try:
-        batch = _batch_of(trials, everyone, optimum, pool)
-        _run_batches(trials, batch, pool, result, progress)
+        with kept_compiled():
+            batch = _batch_of(trials, everyone, optimum, pool)
+            _run_batches(trials, batch, pool, result, progress)
     except KeyboardInterrupt:
         if result.n_trials == 0:
             raise
