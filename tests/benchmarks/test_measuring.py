@@ -1,6 +1,8 @@
 """What the benchmarks measure with: processes of their own, the yardstick, peers, in small."""
 
+import asyncio
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +12,14 @@ from benchmarks.draws import Metropolis, Scene, autocorrelation_time, powers
 from benchmarks.engine import Case, arms_of, program_once, run_once, yardstick
 from benchmarks.growth import trials_for
 from benchmarks.indices import dense_row
+from benchmarks.load import Load
 from benchmarks.service import commits_a_second
+from benchmarks.traffic import ServerProcess, server_command, write_federation
 
-from benchmarks import engine, gpu
+from benchmarks import bare_server, engine, gpu
 from rmab.engine.montecarlo import batch_size
 from rmab.engine.setting import Setting
+from rmab.federation.config import load_federation
 
 SMALL = Case("small", "whittle", horizon=50)
 
@@ -108,6 +113,27 @@ def test_the_autocorrelation_time_of_a_known_process():
         series[n] = 0.8 * series[n - 1] + rng.standard_normal(64)
     assert autocorrelation_time(series) == pytest.approx(9, rel=0.12)
     assert autocorrelation_time(rng.standard_normal((4000, 64))) == pytest.approx(1, abs=0.1)
+
+
+def test_a_bare_server_acknowledges_what_the_generator_sends(tmp_path):
+    """With no database and no credential: it is what a server cannot be faster than."""
+
+    async def served():
+        write_federation(tmp_path / "federation.toml", "fedtswi")
+        federation = load_federation(tmp_path / "federation.toml")
+        command = server_command(Path(bare_server.__file__))
+        server = ServerProcess(command, tmp_path / "federation.toml", "none", tmp_path)
+        await server.start()
+        assert await server.ready()
+        try:
+            load = Load(server, federation, ["token"] * 4)
+            return await load.closed(load.senders(0, 4), 0.1)
+        finally:
+            await server.stop()
+
+    found = asyncio.run(served())
+    assert found.uploads >= 4
+    assert found.p99_ms > 0
 
 
 def test_commits_are_counted(tmp_path, monkeypatch):
