@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except NotHere as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 2
-        missed += [f"{name}: {case}" for case in part.missed]
+        missed += [f"{name}, {case}" for case in part.missed]
         if options.quick:
             for title, rows in part.tables.items():
                 print(f"\n{name}, {title}\n{table(rows)}")

@@ -93,6 +93,12 @@ def table(rows: Sequence[Row], look: Look | None = None) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def duration(microseconds: float) -> str:
+    """In µs, or in ms where they are many."""
+    short = microseconds < 1000
+    return f"{number(microseconds)} µs" if short else f"{number(microseconds / 1000)} ms"
+
+
 def more(key: str, unit: str = "", form: Callable[[float], str] = number) -> Column:
     """A column of what a row has besides."""
 
@@ -103,7 +109,7 @@ def more(key: str, unit: str = "", form: Callable[[float], str] = number) -> Col
 
 
 TRIALS = {"trials": more("trials")}
-COST = {**TRIALS, "for each trial": more("microseconds", "µs")}
+COST = {**TRIALS, "for each trial": more("microseconds", form=duration)}
 # The tables of the parts and how they are shown; in the template they go by their own names.
 TABLES: Mapping[str, Mapping[str, Look]] = {
     "engine": {
@@ -202,7 +208,7 @@ def _summary(parts: Mapping[str, Part]) -> str:
     """How many limits there are, and which are missed."""
     rows = [row for part in parts.values() for each in part.tables.values() for row in each]
     limits = sum(row.limit is not None for row in rows)
-    missed = [f"{name}: {case}" for name, part in sorted(parts.items()) for case in part.missed]
+    missed = [f"{name}, {case}" for name, part in sorted(parts.items()) for case in part.missed]
     if not missed:
         return f"All {limits} limits are kept."
     verb = "is" if len(missed) == 1 else "are"

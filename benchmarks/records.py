@@ -113,8 +113,13 @@ class Part:
 
     @property
     def missed(self) -> list[str]:
-        """The cases that do not keep their limit."""
-        return [row.case for rows in self.tables.values() for row in rows if row.missed]
+        """The cases that do not keep their limit, each after the name of its table."""
+        return [
+            f"{table}: {row.case}"
+            for table, rows in self.tables.items()
+            for row in rows
+            if row.missed
+        ]
 
 
 def ratios(case: str, times: Sequence[float], beside: Sequence[float], **others: Any) -> Row:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from benchmarks.bench import main
 from benchmarks.figures import DRAWN
-from benchmarks.page import FIGURES, number, page, table
+from benchmarks.page import FIGURES, duration, number, page, table
 from benchmarks.records import Part, Row, read, store
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -54,6 +54,10 @@ def test_numbers_are_short(value, text):
     assert number(value) == text
 
 
+def test_times_have_the_unit_that_suits_them():
+    assert [duration(x) for x in (92.96, 999.0, 11634.0)] == ["93.0 µs", "999 µs", "11.6 ms"]
+
+
 def test_a_row_stands_beside_its_limit():
     assert "| FedTSWI | 4.80 | 4.70 to 5.20 | at most 5 |" in table([RUN])
     missed = table([replace(RUN, value=5.3)])
@@ -67,7 +71,7 @@ def test_a_row_stands_beside_its_limit():
 def test_the_page_says_which_limits_are_missed():
     assert "All 2 limits are kept." in page({"engine": ENGINE})
     late = replace(ENGINE, tables={"run": [replace(RUN, value=5.3)], "program": [PROGRAM]})
-    assert "Of 2 limits 1 is missed:\n\n- engine: FedTSWI\n" in page({"engine": late})
+    assert "Of 2 limits 1 is missed:\n\n- engine, run: FedTSWI\n" in page({"engine": late})
 
 
 def test_a_part_that_was_not_measured_is_left_open():
