@@ -56,8 +56,8 @@ def limit(row: Row) -> str:
 
 
 def spread(row: Row) -> str:
-    """From the lowest to the highest; nothing where there was one repetition."""
-    return "" if row.repetitions == 1 else f"{number(row.low)} to {number(row.high)}"
+    """From the lowest to the highest; nothing where only one is known."""
+    return "" if row.low == row.high else f"{number(row.low)} to {number(row.high)}"
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,7 @@ TABLES: Mapping[str, Mapping[str, Look]] = {
         "slopes": Look("", "slope", {"episodes at first": more("fewest"), "at last": more("most")}),
         "memory": Look("", "at its most"),
     },
+    "cluster": {"cluster": Look("", "trials a second", TRIALS)},
     "gpu": {"gpu": Look("`rmab.run`", "time", {"compilation": more("compilation", "s")})},
     "simulators": {
         "simulators": Look(
@@ -186,7 +187,7 @@ def page(parts: Mapping[str, Part]) -> str:
     """The page in Markdown."""
     places = {
         "summary": _summary(parts),
-        "cluster": _cluster(parts.get("cluster")),
+        "many_workers": _cluster(parts.get("cluster")),
         "parts": "\n".join(_line(name, part) for name, part in sorted(parts.items())),
         "played_right": _played_right(parts),
         "pairs": "many",
@@ -255,18 +256,17 @@ def _played_right(parts: Mapping[str, Part]) -> str:
 
 
 def _cluster(part: Part | None) -> str:
-    """The tables of a cluster, and what 1,000 cores would do by the cost of a block."""
+    """What many workers would do, by the formula, from the cost of a block."""
     if part is None:
-        return f"{NOT_YET} `rmab run --ray` spreads blocks of trials over a cluster."
-    text = [table(rows) for rows in part.tables.values()]
-    block, merge = (part.notes.get(key) for key in ("block_seconds", "merge_seconds"))
-    if isinstance(block, float) and isinstance(merge, float):
-        busy = block / merge
-        efficiency = min(1.0, busy / 1000)
-        text.append(
-            f"A block takes {number(block)} s of a core, and {number(merge)} s of the process that "
-            f"merges blocks, one at a time. So C cores take the larger of {number(block)} / C and "
-            f"{number(merge)} s for each block: up to {number(busy)} cores are kept busy, and "
-            f"1,000 cores would do the work of {number(1000 * efficiency)}."
-        )
-    return "\n\n".join([*text, _how(part)])
+        return ""
+    notes = {key: float(value or 0) for key, value in part.notes.items()}
+    many, block, merge = (notes[key] for key in ("workers", "block_seconds", "merge_seconds"))
+    efficiency = min(1.0, block / (many * merge))
+    return (
+        f"One process merges the blocks. It spends c = {number(1000 * merge)} ms on each "
+        f"({number(notes['block_bytes'] / 1000)} kB), and the more workers there are, the longer "
+        f"blocks are made: t = {number(block)} s with W = {number(many)}. W workers finish W / t "
+        f"blocks a second and 1 / c can be merged, so the efficiency is min(1, t / (W c)): "
+        f"{number(efficiency)} with {number(many)} cores, at which the process that merges is "
+        f"busy {number(100 * min(1.0, many * merge / block))} % of the time."
+    )

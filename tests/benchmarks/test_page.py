@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.bench import main
+from benchmarks.cluster_records import part_of
 from benchmarks.figures import DRAWN
 from benchmarks.page import FIGURES, duration, number, page, table
 from benchmarks.records import Part, Row, read, store
@@ -31,7 +32,9 @@ def test_every_part_that_is_kept_has_its_figure():
 def test_what_is_kept_tells_of_no_machine_or_folder():
     for name in ("benchmarks.md", "benchmarks.json"):
         text = (DOCS / name).read_text(encoding="utf-8")
-        assert not re.search(r"/(tmp|home|work|var|opt|usr|root)/|://(?!pypi\.org/project/)", text)
+        assert not re.search(
+            r"/(tmp|home|work|var|opt|usr|root)/|://(?!pypi\.org/project/|www\.ray\.io)", text
+        )
 
 
 @pytest.mark.parametrize(
@@ -82,12 +85,26 @@ def test_a_part_that_was_not_measured_is_left_open():
 
 
 def test_a_cluster_is_told_by_the_cost_of_a_block():
-    rows = [Row("two cores", 0.95, 0.94, 0.96, 3, limit=0.9, sense="least")]
-    notes = {"block_seconds": 2.0, "merge_seconds": 0.004}
-    cluster = Part("2026-01-31", "2 cores", {"ray": "2.0"}, {"efficiency": rows}, 0.1, notes)
-    text = page({"cluster": cluster}).partition("## On a cluster")[2].partition("\n## ")[0]
-    assert "| two cores | .95 |" in text
-    assert "up to 500 cores are kept busy, and 1,000 cores would do the work of 500" in text
+    """What `benchmarks.cluster` measures, and the formula for many workers."""
+    found = {
+        "rounds": 5,
+        "trials": 49152,
+        "against_threads": {1: 0.97, 2: 0.96},
+        "efficiency_threads": 0.94,
+        "efficiency_workers": 0.93,
+        "merge_seconds_per_block": 0.006,
+        "watch_seconds_per_block": 0.002,
+        "bytes_per_block": 90_000.0,
+        "many": {"workers": 1000, "seconds_per_block": 20.0},
+    }
+    text = page({"cluster": part_of(found, 0.1)})
+    section = text.partition("## On a cluster")[2].partition("\n## ")[0]
+    assert "| 2 workers over 2 times one | .93 | 49,152 |" in section
+    assert "| workers over threads, 1 of each | .97 | 49,152 |" in section
+    assert "c = 8 ms on each (90 kB)" in section
+    assert ": 1 with 1,000 cores, at which the process that merges is busy 40 % of" in section
+    slow = part_of({**found, "merge_seconds_per_block": 0.038}, 0.1)
+    assert ": .5 with 1,000 cores" in page({"cluster": slow})
 
 
 def test_records_of_another_machine_come_into_the_page(tmp_path):
