@@ -44,6 +44,7 @@ def measure(quick: bool, say: Callable[[str], None]) -> Part:
     """Seconds of each case; quick: a hundredth of the trials."""
     if jax.default_backend() != "gpu":
         raise NotHere(f"there is no GPU: JAX would compute on {jax.default_backend()}")
+    os.environ["RMAB_CACHE"] = "off"  # so that what is called compilation is
     rows = []
     begun = os.getloadavg()[0]
     rounds = 2 if quick else 5
