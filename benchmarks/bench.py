@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import draw
-from benchmarks.page import page, table
+from benchmarks.page import TABLES, page, table
 from benchmarks.records import NotHere, Part, read, store
 
 __all__ = ["main", "write_page"]
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         missed += [f"{name}, {case}" for case in part.missed]
         if options.quick:
             for title, rows in part.tables.items():
-                print(f"\n{name}, {title}\n{table(rows)}")
+                print(f"\n{name}, {title}\n{table(rows, TABLES[name].get(title))}")
         else:
             store(records, {**read(records), name: part})
     if not options.quick:

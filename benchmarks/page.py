@@ -10,7 +10,7 @@ from string import Template
 
 from benchmarks.records import Part, Row
 
-__all__ = ["FIGURES", "Look", "asked", "number", "page", "table"]
+__all__ = ["FIGURES", "TABLES", "Look", "asked", "number", "page", "table"]
 
 FIGURES = {  # by part: what they show
     "engine": "Ratios to the yardstick, with their limits",
