@@ -466,7 +466,7 @@ def any_arm(draw: st.DrawFn) -> Arm:
     )
 
 
-OPTIONS_OF = {
+OPTIONS_OF: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "fedtswi": {"prior": st.floats(1e-6, 1e6), "aggregation": st.sampled_from(["sum", "none"])},
     "fedtswi-gap": {"gaps": st.integers(8, 128)},
     "feducb-wi": {"clip": st.just(True)},

@@ -5,15 +5,26 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rmab.cli.console import DONE, INTERRUPTED, Commands, columns, folder, progress, say, whole
-from rmab.errors import RmabError, StudyError
+from rmab.errors import (
+    RmabError,
+    StorageError,
+    StudyError,
+    UnavailableError,
+    is_lasting,
+    system_reason,
+)
 
 if TYPE_CHECKING:
     from rmab.model.arms import Arm
+    from rmab.studies.checkpoint import Checkpoint, Job
     from rmab.studies.figures import FigureResult
     from rmab.studies.results import Results
     from rmab.studies.study import Study
@@ -64,14 +75,24 @@ def add_commands(command: Commands) -> None:
         "run",
         _run,
         "simulate the policies of a study",
-        "  rmab run study.toml --trials 1000 --out results\n  rmab run study.toml --json\n\n"
-        + EXAMPLE_STUDY,
+        "  rmab run study.toml --trials 1000 --out results\n"
+        "  rmab run --resume results      after Ctrl-C, kill or a full disk: the same numbers\n"
+        "  rmab run study.toml --json\n\n" + EXAMPLE_STUDY,
         _study_help,
     )
     run.add_argument("--trials", metavar="N", help="trials, instead of the study's")
     run.add_argument("--seed", metavar="S", help="seed, instead of the study's")
     run.add_argument(
-        "--out", metavar="DIR", help="write results.json, slots.csv, episodes.csv, figure, report"
+        "--out",
+        metavar="DIR",
+        help="write results.json, slots.csv, episodes.csv, figure, report, and meanwhile keep the "
+        "trials done in DIR/checkpoint",
+    )
+    run.add_argument(
+        "--resume",
+        metavar="DIR",
+        help="go on with the run whose --out was DIR, if it has changed "
+        "in nothing; STUDY.toml may be left out",
     )
 
     value = command(
@@ -115,7 +136,10 @@ def add_commands(command: Commands) -> None:
     )
     for each in (run, value, index):
         each.add_argument(
-            "study", metavar="STUDY.toml", help="a study file, or catalogue:NAME, a bundled study"
+            "study",
+            metavar="STUDY.toml",
+            nargs="?" if each is run else None,
+            help="a study file, or catalogue:NAME, a bundled study",
         )
     for each in (run, value, index, reproduce):
         each.add_argument("--json", action="store_true", help="one JSON object on standard output")
@@ -157,42 +181,133 @@ def _item(name: str, about: str) -> list[str]:
     return textwrap.wrap(text, _HELP_WIDTH, subsequent_indent=" " * 24, break_on_hyphens=False)
 
 
-def _load(options: argparse.Namespace) -> Study:
-    from rmab.studies.study import load
-
-    study = load(options.study)
-    changes: dict[str, Any] = {
+def _changes(options: argparse.Namespace) -> dict[str, Any]:
+    """What options say instead of the study file."""
+    changes = {
         "trials": whole("--trials", getattr(options, "trials", None), 1),
         "seed": whole("--seed", getattr(options, "seed", None), 0),
     }
-    return replace(study, **{k: v for k, v in changes.items() if v is not None})
+    return {key: value for key, value in changes.items() if value is not None}
+
+
+def _load(file: str, changes: Mapping[str, Any] = MappingProxyType({})) -> Study:
+    from rmab.studies.study import load
+
+    return replace(load(file), **changes)
+
+
+def _points(file: str, changes: Mapping[str, Any]) -> dict[str, Study]:
+    """What a study file asks for, by label: one study, without a label."""
+    return {"": _load(file, changes)}
 
 
 def _run(options: argparse.Namespace) -> int:
-    study = _load(options)
+    if options.resume is not None:
+        return _resume(options)
+    if options.study is None:
+        raise StudyError("STUDY.toml is missing, unless --resume DIR is given")
+    changes = _changes(options)
+    points = _points(options.study, changes)
     out = None if options.out is None else folder(options.out)
-    from rmab.studies.run import run
+    from rmab.studies.checkpoint import Checkpoint, Job
+    from rmab.studies.provenance import Provenance
 
-    with progress(study.trials, Path(options.study).stem) as advance:
+    made = Provenance(shlex.join(["rmab", *options.words]))
+    job = Job(points, made, _absolute(options.study), changes)
+    if out is None:
+        return _run_job(options, job, None)
+    with Checkpoint(out) as checkpoint:
+        checkpoint.begin(job)
+        return _run_job(options, job, checkpoint)
+
+
+def _resume(options: argparse.Namespace) -> int:
+    """Go on with a job, if it is still what the file and the options say."""
+    if options.out is not None:
+        raise StudyError("--resume and --out exclude each other: results go where they were to go")
+    changes = _changes(options)
+    out = Path(options.resume)
+    if not (out / "checkpoint").is_dir():
+        raise StudyError(f"--resume {options.resume}: there is no checkpoint to go on from")
+    from rmab.studies.checkpoint import Checkpoint
+
+    with Checkpoint(out) as checkpoint:
+        job = checkpoint.resume()
+        file = options.study or job.file
+        if options.study is not None or _is_there(file):
+            points = _points(file, {**job.changes, **changes})
+        else:
+            points = {label: replace(each, **changes) for label, each in job.points.items()}
+
+        def where(key: str) -> str:
+            return f"by --{key}" if key in changes else f"in {file}"
+
+        checkpoint.refuse_changes(job, points, where)
+        return _run_job(options, job, checkpoint)
+
+
+def _absolute(file: str) -> str:
+    """A study file's name that holds in every folder."""
+    return file if file.startswith("catalogue:") else str(Path(file).absolute())
+
+
+def _is_there(file: str) -> bool:
+    return file.startswith("catalogue:") or (bool(file) and Path(file).exists())
+
+
+def _run_job(options: argparse.Namespace, job: Job, checkpoint: Checkpoint | None) -> int:
+    """Simulate it, print it, and write it where there is a checkpoint."""
+    (study,) = job.points.values()
+    name = Path(job.file).stem or "of Python"
+    from rmab.studies.run import run_point
+
+    kept = None if checkpoint is None else checkpoint.point(job, "")
+    was_done = kept is not None and kept.n_trials == study.trials
+    with progress(study.trials, name) as advance:
         try:
-            results = run(study, advance)
+            results = run_point(study, advance, kept=kept, provenance=job.provenance)
+        except UnavailableError:
+            raise
         except RmabError as error:
-            raise StudyError(f"{options.study}: {error}") from None
-    if out is not None:
-        from rmab.report.page import write_study
-
-        results.write(out)
-        write_study(out, Path(options.study).stem, results)
+            raise StudyError(f"{options.study or job.file}: {error}") from None
+    if checkpoint is not None:
+        _write(checkpoint.folder, name, results)
     if options.json:
         print(json.dumps(results.to_json(), allow_nan=False))
     else:
         print(_results_table(results))
-    if out is not None:
-        say(f"written to {out}/: report.html, results.json, slots.csv, episodes.csv, figure")
+    if checkpoint is not None:
+        again = "all trials were done before; " if was_done else ""
+        say(
+            f"{again}written to {checkpoint.folder}/: report.html, results.json, slots.csv, "
+            "episodes.csv, figure"
+        )
     if results.interrupted:
-        say(f"interrupted: {results.trials} of {study.trials} trials done, results are of those")
+        more = "" if checkpoint is None else f"; {_how_to_go_on(checkpoint.folder)} goes on"
+        say(
+            f"interrupted: {results.trials} of {study.trials} trials done, results are of those"
+            + more
+        )
         return INTERRUPTED
     return DONE
+
+
+def _how_to_go_on(out: Path) -> str:
+    return shlex.join(["rmab", "run", "--resume", str(out)])
+
+
+def _write(out: Path, name: str, results: Results) -> None:
+    from rmab.report.page import write_study
+
+    try:
+        results.write(out)
+        write_study(out, name, results)
+    except OSError as error:
+        raise StorageError(
+            f"{error.filename or out}: results cannot be written: {system_reason(error)}; the "
+            f"trials are kept, and {_how_to_go_on(out)} writes them",
+            lasting=is_lasting(error),
+        ) from None
 
 
 def _results_table(results: Results) -> str:
@@ -206,7 +321,7 @@ def _results_table(results: Results) -> str:
 
 
 def _value(options: argparse.Namespace) -> int:
-    study = _load(options)
+    study = _load(options.study)
     from rmab.studies.run import value
 
     try:
@@ -231,7 +346,7 @@ def _value(options: argparse.Namespace) -> int:
 
 
 def _index(options: argparse.Namespace) -> int:
-    study = _load(options)
+    study = _load(options.study)
     max_age = whole("--max-age", options.max_age, 1, _MAX_AGE)
     assert max_age is not None
     discount = _discount(options.discount)

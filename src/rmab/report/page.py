@@ -201,9 +201,15 @@ def _section(
         parts.append(details("Means", tag("p", _MEANS), means_table(runs)))
     parts += [
         details("Settings", *_figure_settings(done)),
-        file_links(files, f"Took {done.seconds:.1f} s. "),
+        file_links(files, _took(done)),
     ]
     return Markup(f'<section id="{escaped(done.name)}">\n{join(*parts)}\n</section>')
+
+
+def _took(done: FigureResult) -> str:
+    """How long, and on which device where something was simulated."""
+    devices = {x.provenance.described for x in done.results if x.provenance is not None}
+    return " on ".join([f"Took {done.seconds:.1f} s", *sorted(devices)]) + ". "
 
 
 def _interrupted(done: FigureResult) -> Markup:

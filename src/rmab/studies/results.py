@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from rmab.errors import StudyError
+from rmab.files import replaced
+from rmab.studies.provenance import Provenance
 from rmab.studies.study import Study
 
 if TYPE_CHECKING:
@@ -71,6 +75,7 @@ class Results(Mapping[str, PolicyResult]):
     interrupted: bool
     policies: dict[str, PolicyResult]
     covariance: Floats  # (P, P) of the policies' mean rewards
+    provenance: Provenance | None = None  # None: they were not run
 
     def __getitem__(self, name: str) -> PolicyResult:
         return self.policies[name]
@@ -99,7 +104,19 @@ class Results(Mapping[str, PolicyResult]):
         return self[first].mean - self[second].mean, float(np.sqrt(max(spread, 0.0)))
 
     def to_json(self) -> dict[str, Any]:
-        """The summary as one JSON object; what is unknown (one trial's error) is null."""
+        """One JSON object: the summary, then the study and all else that it takes to run it again.
+
+        The study is null if it has policies of one's own.
+        """
+        try:
+            study = self.study.to_table()
+        except StudyError:
+            study = None
+        made = {} if self.provenance is None else self.provenance.to_json()
+        return {**self.summary(), "study": study, "seed": self.study.seed, **made}
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers of each policy; what is unknown (one trial's error) is null."""
         policies = {
             name: {k: None if np.isnan(v) else v for k, v in result.summary().items()}
             for name, result in self.policies.items()
@@ -162,9 +179,12 @@ class Results(Mapping[str, PolicyResult]):
         """results.json, slots.csv and episodes.csv."""
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.to_json(), indent=2, allow_nan=False)
-        (folder / "results.json").write_text(text + "\n", encoding="utf-8")
+        with replaced(folder / "results.json") as file:
+            file.write(f"{text}\n".encode())
         for name, rows in (("slots", self.slot_rows()), ("episodes", self.episode_rows())):
-            with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+            with replaced(folder / f"{name}.csv") as file:
+                lines = io.TextIOWrapper(file, encoding="utf-8", newline="")
+                writer = csv.DictWriter(lines, fieldnames=list(rows[0]))
                 writer.writeheader()
                 writer.writerows({k: "" if v != v else v for k, v in row.items()} for row in rows)
+                lines.detach()  # which flushes

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
 
 import numpy as np
 
@@ -18,10 +22,12 @@ from rmab.policies.filling import table_ages
 from rmab.policies.lookahead import DEPTH
 from rmab.policies.policy import OptimumRule, Policy
 from rmab.policies.registry import named
+from rmab.studies.checkpoint import Checkpoint, Job, KeptPoint
+from rmab.studies.provenance import Provenance
 from rmab.studies.results import Curve, PolicyResult, Results
 from rmab.studies.study import Study
 
-__all__ = ["Values", "run", "value"]
+__all__ = ["Values", "run", "run_point", "value"]
 
 
 def run(
@@ -30,12 +36,37 @@ def run(
     *,
     batch: int | None = None,
     threads: int | None = None,
+    checkpoint: str | PathLike[str] | None = None,
 ) -> Results:
     """Simulate all policies of a study.
 
     progress is called with the number of trials just done. batch and threads change speed and
     memory, never results. Ctrl-C returns what is done, with `interrupted` set.
+
+    checkpoint: a folder where the trials done are kept as they come. If it has some of the same
+    study, those are not run again, and the numbers are the same to the last bit; another study is
+    refused.
     """
+    if checkpoint is None:
+        return run_point(study, progress, batch=batch, threads=threads)
+    job = Job({"": study})
+    with Checkpoint(Path(checkpoint)) as folder:
+        kept = folder.point(folder.resume_or_begin(job), "")
+        return run_point(study, progress, batch=batch, threads=threads, kept=kept)
+
+
+def run_point(
+    study: Study,
+    progress: Callable[[int], None] | None = None,
+    *,
+    batch: int | None = None,
+    threads: int | None = None,
+    kept: KeptPoint | None = None,
+    provenance: Provenance | None = None,
+) -> Results:
+    """`run` for one point of a job; kept: what its checkpoint keeps of it."""
+    begun = time.monotonic()
+    made = kept.provenance if kept is not None else provenance or Provenance()
     policies = {
         name: policy
         if isinstance(policy, Policy)
@@ -57,7 +88,10 @@ def run(
     if any(isinstance(policy.rule, OptimumRule) for policy in policies.values()):
         optimum = _optimum(study)
     trials = Trials(study.arms, study.plays, setting, study.trials, study.seed, batch, threads)
-    return _results(study, simulate(trials, policies, optimum, progress))
+    done = simulate(trials, policies, optimum, progress, kept)
+    seconds = time.monotonic() - begun if kept is None else kept.seconds
+    workers = None if made.threads is None else trials.workers
+    return _results(study, done, replace(made, threads=workers, seconds=seconds))
 
 
 def _optimum(study: Study) -> Optimum:
@@ -74,7 +108,7 @@ def _curve(moments: Moments, rows: int | None = None) -> Curve:
     return Curve(moments.mean[:rows], moments.se[:rows])
 
 
-def _results(study: Study, done: Simulated) -> Results:
+def _results(study: Study, done: Simulated, made: Provenance) -> Results:
     covariance = done.means.covariance
     reference = len(done.tallies)
     policies = {}
@@ -92,7 +126,7 @@ def _results(study: Study, done: Simulated) -> Results:
             shortfall_se=float(np.sqrt(np.maximum(spread, 0))),
         )
     size = len(policies)
-    return Results(study, done.n_trials, done.interrupted, policies, covariance[:size, :size])
+    return Results(study, done.n_trials, done.interrupted, policies, covariance[:size, :size], made)
 
 
 def _policy_result(
