@@ -205,7 +205,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.resume is not None:
         return _resume(options)
     if options.study is None:
-        raise StudyError("STUDY.toml is missing, unless --resume DIR is given")
+        raise StudyError("the following arguments are required: STUDY.toml; see rmab run --help")
     changes = _changes(options)
     points = _points(options.study, changes)
     out = None if options.out is None else folder(options.out)
