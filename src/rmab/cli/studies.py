@@ -18,7 +18,6 @@ from rmab.errors import (
     StorageError,
     StudyError,
     UnavailableError,
-    is_lasting,
     system_reason,
 )
 
@@ -305,8 +304,7 @@ def _write(out: Path, name: str, results: Results) -> None:
     except OSError as error:
         raise StorageError(
             f"{error.filename or out}: results cannot be written: {system_reason(error)}; the "
-            f"trials are kept, and {_how_to_go_on(out)} writes them",
-            lasting=is_lasting(error),
+            f"trials are kept, and {_how_to_go_on(out)} writes them"
         ) from None
 
 

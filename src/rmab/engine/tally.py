@@ -266,7 +266,12 @@ def _sums_of(out: Outcome, against: Array, scale: Array, count: Array) -> tuple[
             off = jnp.clip(out.error[k], 0, _MAX_ERROR).astype(jnp.float64) * (1 << _ERROR_BITS)
             series += list(jnp.round(off).astype(jnp.int64))
         new = sums(jnp.stack(series), there & (length > 0))
-        return k + 1, ended, earned, Sums(*(x.at[k].set(y) for x, y in zip(known, new, strict=True)))
+        return (
+            k + 1,
+            ended,
+            earned,
+            Sums(*(x.at[k].set(y) for x, y in zip(known, new, strict=True))),
+        )
 
     size = 3 + (out.error.shape[1] if out.error.shape[0] else 0)
     none = Sums(*(jnp.zeros((len(out.lengths), size), jnp.int64) for _ in Sums._fields))
