@@ -15,8 +15,8 @@ from rmab.errors import RmabError, StudyError
 if TYPE_CHECKING:
     from rmab.model.arms import Arm
     from rmab.studies.figures import FigureResult
-    from rmab.studies.results import Results
-    from rmab.studies.study import Study
+    from rmab.studies.results import SweepResults
+    from rmab.studies.sweep import Sweep
 
 __all__ = ["EXAMPLE_STUDY", "add_commands"]
 
@@ -157,56 +157,72 @@ def _item(name: str, about: str) -> list[str]:
     return textwrap.wrap(text, _HELP_WIDTH, subsequent_indent=" " * 24, break_on_hyphens=False)
 
 
-def _load(options: argparse.Namespace) -> Study:
-    from rmab.studies.study import load
+def _load(options: argparse.Namespace) -> Sweep:
+    """The study of a command with its sweep, which without one is a single point."""
+    from rmab.studies.sweep import load_sweep
 
-    study = load(options.study)
+    sweep = load_sweep(options.study)
     changes: dict[str, Any] = {
         "trials": whole("--trials", getattr(options, "trials", None), 1),
         "seed": whole("--seed", getattr(options, "seed", None), 0),
     }
-    return replace(study, **{k: v for k, v in changes.items() if v is not None})
+    for key in [key for key, value in changes.items() if value is None]:
+        del changes[key]
+    for key in changes:
+        if key in sweep.values:
+            raise StudyError(f"--{key}: {options.study} has {key} in its sweep")
+    return replace(sweep, study=replace(sweep.study, **changes)) if changes else sweep
 
 
 def _run(options: argparse.Namespace) -> int:
-    study = _load(options)
+    sweep = _load(options)
     out = None if options.out is None else folder(options.out)
-    from rmab.studies.run import run
+    from rmab.studies.run import run_sweep
 
-    with progress(study.trials, Path(options.study).stem) as advance:
+    name = Path(options.study).stem
+    with progress(sweep.n_trials, name) as advance:
         try:
-            results = run(study, advance)
+            done = run_sweep(sweep, advance)
         except RmabError as error:
             raise StudyError(f"{options.study}: {error}") from None
+    results = done if sweep.values else next(iter(done.values()))
     if out is not None:
-        from rmab.report.page import write_study
+        from rmab.report.page import write_report
 
         results.write(out)
-        write_study(out, Path(options.study).stem, results)
+        write_report(out, name, results)
     if options.json:
         print(json.dumps(results.to_json(), allow_nan=False))
     else:
-        print(_results_table(results))
+        print(_results_table(done))
     if out is not None:
-        say(f"written to {out}/: report.html, results.json, slots.csv, episodes.csv, figure")
-    if results.interrupted:
-        say(f"interrupted: {results.trials} of {study.trials} trials done, results are of those")
+        data = "sweep.csv, sweep.json, points" if sweep.values else "slots.csv, episodes.csv"
+        say(f"written to {out}/: report.html, results.json, {data}, figure")
+    if done.interrupted:
+        say(f"interrupted: {done.trials} of {sweep.n_trials} trials done, results are of those")
         return INTERRUPTED
     return DONE
 
 
-def _results_table(results: Results) -> str:
-    rows = [["policy", "mean", "se", "final", "episodes", "behind whittle", "se"]]
-    for name, r in results.items():
-        numbers = [r.mean, r.se, r.final, r.episodes, r.behind, r.behind_se]
-        digits = [5, 5, 5, 1, 5, 5]
-        rows.append([name, *(f"{x:.{d}f}" for x, d in zip(numbers, digits, strict=True))])
-    head = f"{results.trials} trials; average reward per agent and slot, final: last tenth"
-    return head + "\n" + columns(rows)
+def _results_table(done: SweepResults) -> str:
+    """A row for each policy, of each point."""
+    from rmab.studies.sweep import value_text
+
+    keys = list(done.sweep.values)
+    rows = [[*keys, "policy", "mean", "se", "final", "episodes", "behind whittle", "se"]]
+    for point, results in done.each():
+        for name, r in results.items():
+            settings = [value_text(point.settings[key]) for key in keys]
+            numbers = [r.mean, r.se, r.final, r.episodes, r.behind, r.behind_se]
+            digits = [5, 5, 5, 1, 5, 5]
+            shown = [f"{x:.{d}f}" for x, d in zip(numbers, digits, strict=True)]
+            rows.append([*settings, name, *shown])
+    head = f"{done.trials} trials; average reward per agent and slot, final: last tenth"
+    return head + "\n" + columns(rows, len(keys) + 1)
 
 
 def _value(options: argparse.Namespace) -> int:
-    study = _load(options)
+    study = _load(options).study
     from rmab.studies.run import value
 
     try:
@@ -231,7 +247,7 @@ def _value(options: argparse.Namespace) -> int:
 
 
 def _index(options: argparse.Namespace) -> int:
-    study = _load(options)
+    study = _load(options).study
     max_age = whole("--max-age", options.max_age, 1, _MAX_AGE)
     assert max_age is not None
     discount = _discount(options.discount)

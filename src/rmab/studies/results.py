@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.studies.study import Study
+from rmab.studies.sweep import Point, Sweep
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Curve", "PolicyResult", "Results"]
+__all__ = ["Curve", "PolicyResult", "Results", "SweepResults"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -100,10 +101,7 @@ class Results(Mapping[str, PolicyResult]):
 
     def to_json(self) -> dict[str, Any]:
         """The summary as one JSON object; what is unknown (one trial's error) is null."""
-        policies = {
-            name: {k: None if np.isnan(v) else v for k, v in result.summary().items()}
-            for name, result in self.policies.items()
-        }
+        policies = {name: _known(result.summary()) for name, result in self.policies.items()}
         return {"trials": self.trials, "interrupted": self.interrupted, "policies": policies}
 
     def to_pandas(self, by: str = "policy") -> pd.DataFrame:
@@ -161,10 +159,93 @@ class Results(Mapping[str, PolicyResult]):
     def write(self, folder: Path) -> None:
         """results.json, slots.csv and episodes.csv."""
         folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self.to_json(), indent=2, allow_nan=False)
-        (folder / "results.json").write_text(text + "\n", encoding="utf-8")
-        for name, rows in (("slots", self.slot_rows()), ("episodes", self.episode_rows())):
-            with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-                writer.writeheader()
-                writer.writerows({k: "" if v != v else v for k, v in row.items()} for row in rows)
+        _write_json(folder / "results.json", self.to_json())
+        _write_csv(folder / "slots.csv", self.slot_rows())
+        _write_csv(folder / "episodes.csv", self.episode_rows())
+
+
+@dataclass(frozen=True, eq=False)
+class SweepResults(Mapping[str, Results]):
+    """Results by the label of a point: `results["M = 4, K = 2"]["fedtswi"].mean`."""
+
+    sweep: Sweep
+    points: dict[str, Results]  # fewer than the sweep's when interrupted
+
+    def __getitem__(self, label: str) -> Results:
+        return self.points[label]
+
+    def __iter__(self) -> Any:
+        return iter(self.points)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @property
+    def trials(self) -> int:
+        """Trials done, of all points."""
+        return sum(results.trials for results in self.points.values())
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether some trials were not done."""
+        return self.trials < self.sweep.n_trials
+
+    def each(self) -> Iterator[tuple[Point, Results]]:
+        """The points that were run, in order, with their results."""
+        return zip(self.sweep.points, self.points.values(), strict=False)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per point and policy: the point's number, its settings, the policy's numbers."""
+        return [
+            {"point": number, **point.settings, "policy": name, **result.summary()}
+            for number, (point, results) in enumerate(self.each(), start=1)
+            for name, result in results.items()
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The summaries of all points as one JSON object."""
+        points = [
+            {"label": point.label, "settings": dict(point.settings), **results.to_json()}
+            for point, results in self.each()
+        ]
+        return {
+            "sweep": self.sweep.to_json(),
+            "trials": self.trials,
+            "interrupted": self.interrupted,
+            "points": points,
+        }
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A data frame with a row for each point and policy."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
+
+    def write(self, folder: Path) -> None:
+        """results.json; sweep.csv and sweep.json, the rows; a folder for each point, by number."""
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = self.rows()
+        _write_json(folder / "results.json", self.to_json())
+        _write_json(folder / "sweep.json", [_known(row) for row in rows])
+        _write_csv(folder / "sweep.csv", rows)
+        for number, results in enumerate(self.points.values(), start=1):
+            results.write(folder / "points" / str(number))
+
+
+def _known(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """With None for what is not known, which is the one value that differs from itself."""
+    return {key: None if value != value else value for key, value in numbers.items()}
+
+
+def _write_json(path: Path, value: Any) -> None:
+    text = json.dumps(value, indent=2, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(
+            {key: "" if value != value else value for key, value in row.items()} for row in rows
+        )

@@ -9,7 +9,7 @@ import numpy as np
 from rmab.engine.montecarlo import Trials, simulate
 from rmab.engine.setting import Setting
 from rmab.engine.tally import Moments, Simulated, Tally
-from rmab.errors import ConvergenceError, TooLargeError
+from rmab.errors import ConvergenceError, RmabError, StudyError, TooLargeError
 from rmab.federation.aggregation import AGGREGATIONS
 from rmab.planning.exact.bound import upper_bound
 from rmab.planning.exact.optimum import Optimum, optimal
@@ -18,10 +18,11 @@ from rmab.policies.filling import table_ages
 from rmab.policies.lookahead import DEPTH
 from rmab.policies.policy import OptimumRule, Policy
 from rmab.policies.registry import named
-from rmab.studies.results import Curve, PolicyResult, Results
+from rmab.studies.results import Curve, PolicyResult, Results, SweepResults
 from rmab.studies.study import Study
+from rmab.studies.sweep import Sweep
 
-__all__ = ["Values", "run", "value"]
+__all__ = ["Values", "run", "run_sweep", "value"]
 
 
 def run(
@@ -58,6 +59,33 @@ def run(
         optimum = _optimum(study)
     trials = Trials(study.arms, study.plays, setting, study.trials, study.seed, batch, threads)
     return _results(study, simulate(trials, policies, optimum, progress))
+
+
+def run_sweep(
+    sweep: Sweep,
+    progress: Callable[[int], None] | None = None,
+    *,
+    batch: int | None = None,
+    threads: int | None = None,
+) -> SweepResults:
+    """Simulate all points of a sweep, one after the other, as `run` does each.
+
+    Ctrl-C returns the points that are done, the last one perhaps in part.
+    """
+    done: dict[str, Results] = {}
+    for point in sweep.points:
+        try:
+            results = run(point.study, progress, batch=batch, threads=threads)
+        except KeyboardInterrupt:
+            if not done:
+                raise
+            break
+        except RmabError as error:
+            raise StudyError(f"point {point.label}: {error}") from error
+        done[point.label] = results
+        if results.interrupted:
+            break
+    return SweepResults(sweep, done)
 
 
 def _optimum(study: Study) -> Optimum:
