@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from rmab.model.arms import Arm
     from rmab.studies.figures import FigureResult
     from rmab.studies.results import SweepResults
-    from rmab.studies.sweep import Sweep
+    from rmab.studies.run import Values
+    from rmab.studies.sweep import Point, Sweep
 
 __all__ = ["EXAMPLE_STUDY", "add_commands"]
 
@@ -206,44 +208,63 @@ def _run(options: argparse.Namespace) -> int:
 
 def _results_table(done: SweepResults) -> str:
     """A row for each policy, of each point."""
-    from rmab.studies.sweep import value_text
-
     keys = list(done.sweep.values)
     rows = [[*keys, "policy", "mean", "se", "final", "episodes", "behind whittle", "se"]]
     for point, results in done.each():
         for name, r in results.items():
-            settings = [value_text(point.settings[key]) for key in keys]
             numbers = [r.mean, r.se, r.final, r.episodes, r.behind, r.behind_se]
             digits = [5, 5, 5, 1, 5, 5]
             shown = [f"{x:.{d}f}" for x, d in zip(numbers, digits, strict=True)]
-            rows.append([*settings, name, *shown])
+            rows.append([*_settings(point), name, *shown])
     head = f"{done.trials} trials; average reward per agent and slot, final: last tenth"
     return head + "\n" + columns(rows, len(keys) + 1)
 
 
 def _value(options: argparse.Namespace) -> int:
-    study = _load(options).study
-    from rmab.studies.run import value
+    sweep = _load(options)
+    from rmab.studies.run import value_sweep
 
     try:
-        values = value(study)
+        found = value_sweep(sweep)
     except RmabError as error:
         raise StudyError(f"{options.study}: {error}") from None
-    for name, reason in values.reasons.items():
-        say(f"{name}: {reason}")
+    for label, values in found.items():
+        for name, reason in values.reasons.items():
+            say(f"{label}{': ' if label else ''}{name}: {reason}")
     if options.json:
-        print(json.dumps(values, allow_nan=False))
-        return DONE
-    best = values["optimum"]
-    gains = best is None or best > 0  # else a share would be of costs
-    rows = [["", "value", "of optimum" if gains else "below optimum"]]
-    for name, number in values.items():
-        apart = ""
-        if best is not None and number is not None:
-            apart = f"{100 * number / best:.3f} %" if gains else f"{best - number:z.6f}"
-        rows.append([name, "-" if number is None else f"{number:.6f}", apart])
-    print("long-run average reward per agent and slot, known dynamics\n" + columns(rows))
+        points = [
+            {"label": point.label, "settings": point.settings, "values": found[point.label]}
+            for point in sweep.points
+        ]
+        answer = {"points": points} if sweep.values else found[""]
+        print(json.dumps(answer, allow_nan=False))
+    else:
+        print(_values_table(sweep, found))
     return DONE
+
+
+def _values_table(sweep: Sweep, found: Mapping[str, Values]) -> str:
+    """A row for each value, of each point."""
+    every_best = [values["optimum"] for values in found.values()]
+    gains = all(best is None or best > 0 for best in every_best)  # else a share would be of costs
+    rows = [[*sweep.values, "", "value", "of optimum" if gains else "below optimum"]]
+    for point in sweep.points:
+        values = found[point.label]
+        best = values["optimum"]
+        for name, number in values.items():
+            apart = ""
+            if best is not None and number is not None:
+                apart = f"{100 * number / best:.3f} %" if gains else f"{best - number:z.6f}"
+            shown = "-" if number is None else f"{number:.6f}"
+            rows.append([*_settings(point), name, shown, apart])
+    head = "long-run average reward per agent and slot, known dynamics"
+    return head + "\n" + columns(rows, len(sweep.values) + 1)
+
+
+def _settings(point: Point) -> list[str]:
+    from rmab.studies.sweep import value_text
+
+    return [value_text(value) for value in point.settings.values()]
 
 
 def _index(options: argparse.Namespace) -> int:

@@ -9,8 +9,9 @@ import numpy as np
 from rmab.engine.montecarlo import Trials, simulate
 from rmab.engine.setting import Setting
 from rmab.engine.tally import Moments, Simulated, Tally
-from rmab.errors import ConvergenceError, RmabError, StudyError, TooLargeError
+from rmab.errors import ConvergenceError, ModelError, StudyError, TooLargeError
 from rmab.federation.aggregation import AGGREGATIONS
+from rmab.model.arms import Arms
 from rmab.planning.exact.bound import upper_bound
 from rmab.planning.exact.optimum import Optimum, optimal
 from rmab.planning.exact.policies import known_values
@@ -22,7 +23,7 @@ from rmab.studies.results import Curve, PolicyResult, Results, SweepResults
 from rmab.studies.study import Study
 from rmab.studies.sweep import Sweep
 
-__all__ = ["Values", "run", "run_sweep", "value"]
+__all__ = ["Values", "run", "run_sweep", "value", "value_sweep"]
 
 
 def run(
@@ -80,7 +81,9 @@ def run_sweep(
             if not done:
                 raise
             break
-        except RmabError as error:
+        except (ModelError, StudyError, TooLargeError, ConvergenceError) as error:
+            if not point.label:
+                raise
             raise StudyError(f"point {point.label}: {error}") from error
         done[point.label] = results
         if results.interrupted:
@@ -158,8 +161,7 @@ def value(study: Study) -> Values:
 
     "optimum", "upper_bound" (Lagrangian), then each policy; None where the problem is too large.
     """
-    depth = study.options.get("lookahead", {}).get("depth", DEPTH)
-    known = known_values(study.arms, study.plays, depth)
+    known = known_values(study.arms, study.plays, _lookahead_depth(study))
     values, reasons = dict(known.values), dict(known.reasons)
     optimum = values.pop("optimum")
     bound = None
@@ -168,3 +170,21 @@ def value(study: Study) -> Values:
     except (TooLargeError, ConvergenceError) as error:
         reasons["upper_bound"] = str(error)
     return Values({"optimum": optimum, "upper_bound": bound, **values}, reasons)
+
+
+def value_sweep(sweep: Sweep) -> dict[str, Values]:
+    """The exact values of each point, by label; points that have the same are computed once."""
+    found: dict[tuple[Arms, int, int], Values] = {}
+    by_label = {}
+    for point in sweep.points:
+        study = point.study
+        same = (study.arms, study.plays, _lookahead_depth(study))
+        if same not in found:
+            found[same] = value(study)
+        by_label[point.label] = found[same]
+    return by_label
+
+
+def _lookahead_depth(study: Study) -> int:
+    depth: int = study.options.get("lookahead", {}).get("depth", DEPTH)
+    return depth
