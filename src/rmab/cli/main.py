@@ -76,7 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str] | None) -> int:
     parser = _parser()
-    options = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    options = parser.parse_args(words)
+    options.words = words
     if options.version:
         from rmab import __version__
 

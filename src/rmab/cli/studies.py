@@ -5,18 +5,28 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rmab.cli.console import DONE, INTERRUPTED, Commands, columns, folder, progress, say, whole
-from rmab.errors import RmabError, StudyError
+from rmab.errors import (
+    RmabError,
+    StorageError,
+    StudyError,
+    UnavailableError,
+    is_lasting,
+    system_reason,
+)
 
 if TYPE_CHECKING:
     from rmab.model.arms import Arm
+    from rmab.studies.checkpoint import Checkpoint, Job
     from rmab.studies.figures import FigureResult
-    from rmab.studies.results import SweepResults
+    from rmab.studies.results import Results, SweepResults
     from rmab.studies.run import Values
     from rmab.studies.sweep import Point, Sweep
 
@@ -66,14 +76,24 @@ def add_commands(command: Commands) -> None:
         "run",
         _run,
         "simulate the policies of a study",
-        "  rmab run study.toml --trials 1000 --out results\n  rmab run study.toml --json\n\n"
-        + EXAMPLE_STUDY,
+        "  rmab run study.toml --trials 1000 --out results\n"
+        "  rmab run --resume results      after Ctrl-C, kill or a full disk: the same numbers\n"
+        "  rmab run study.toml --json\n\n" + EXAMPLE_STUDY,
         _study_help,
     )
     run.add_argument("--trials", metavar="N", help="trials, instead of the study's")
     run.add_argument("--seed", metavar="S", help="seed, instead of the study's")
     run.add_argument(
-        "--out", metavar="DIR", help="write results.json, slots.csv, episodes.csv, figure, report"
+        "--out",
+        metavar="DIR",
+        help="write results.json, slots.csv, episodes.csv, figure, report, and meanwhile keep the "
+        "trials done in DIR/checkpoint",
+    )
+    run.add_argument(
+        "--resume",
+        metavar="DIR",
+        help="go on with the run whose --out was DIR, if it has changed "
+        "in nothing; STUDY.toml may be left out",
     )
 
     value = command(
@@ -117,7 +137,10 @@ def add_commands(command: Commands) -> None:
     )
     for each in (run, value, index):
         each.add_argument(
-            "study", metavar="STUDY.toml", help="a study file, or catalogue:NAME, a bundled study"
+            "study",
+            metavar="STUDY.toml",
+            nargs="?" if each is run else None,
+            help="a study file, or catalogue:NAME, a bundled study",
         )
     for each in (run, value, index, reproduce):
         each.add_argument("--json", action="store_true", help="one JSON object on standard output")
@@ -159,51 +182,131 @@ def _item(name: str, about: str) -> list[str]:
     return textwrap.wrap(text, _HELP_WIDTH, subsequent_indent=" " * 24, break_on_hyphens=False)
 
 
-def _load(options: argparse.Namespace) -> Sweep:
-    """The study of a command with its sweep, which without one is a single point."""
-    from rmab.studies.sweep import load_sweep
-
-    sweep = load_sweep(options.study)
-    changes: dict[str, Any] = {
+def _changes(options: argparse.Namespace) -> dict[str, Any]:
+    """What options say instead of the study file."""
+    changes = {
         "trials": whole("--trials", getattr(options, "trials", None), 1),
         "seed": whole("--seed", getattr(options, "seed", None), 0),
     }
-    for key in [key for key, value in changes.items() if value is None]:
-        del changes[key]
+    return {key: value for key, value in changes.items() if value is not None}
+
+
+def _load(file: str, changes: Mapping[str, Any] = MappingProxyType({})) -> Sweep:
+    """The study of a file with its sweep; without one it is a sweep of one point."""
+    from rmab.studies.sweep import load_sweep
+
+    return _changed(load_sweep(file), changes)
+
+
+def _changed(sweep: Sweep, changes: Mapping[str, Any]) -> Sweep:
     for key in changes:
         if key in sweep.values:
-            raise StudyError(f"--{key}: {options.study} has {key} in its sweep")
-    return replace(sweep, study=replace(sweep.study, **changes)) if changes else sweep
+            raise StudyError(f"--{key} cannot be given where the sweep has values of {key}")
+    return replace(sweep, study=replace(sweep.study, **changes))
 
 
 def _run(options: argparse.Namespace) -> int:
-    sweep = _load(options)
+    if options.resume is not None:
+        return _resume(options)
+    if options.study is None:
+        raise StudyError("STUDY.toml is missing, unless --resume DIR is given")
+    changes = _changes(options)
+    sweep = _load(options.study, changes)
     out = None if options.out is None else folder(options.out)
-    from rmab.studies.run import run_sweep
+    from rmab.studies.checkpoint import Checkpoint, Job
+    from rmab.studies.provenance import Provenance
 
-    name = Path(options.study).stem
-    with progress(sweep.n_trials, name) as advance:
+    made = Provenance(shlex.join(["rmab", *options.words]))
+    job = Job(sweep, made, _absolute(options.study), changes)
+    if out is None:
+        return _run_job(options, job, None)
+    with Checkpoint(out) as checkpoint:
+        checkpoint.begin(job)
+        return _run_job(options, job, checkpoint)
+
+
+def _resume(options: argparse.Namespace) -> int:
+    """Go on with a job, if it is still what the file and the options say."""
+    if options.out is not None:
+        raise StudyError("--resume and --out exclude each other: results go where they were to go")
+    changes = _changes(options)
+    out = Path(options.resume)
+    if not (out / "checkpoint").is_dir():
+        raise StudyError(f"--resume {options.resume}: there is no checkpoint to go on from")
+    from rmab.studies.checkpoint import Checkpoint
+
+    with Checkpoint(out) as checkpoint:
+        job = checkpoint.resume()
+        file = options.study or job.file
+        if options.study is not None or _is_there(file):
+            sweep = _load(file, {**job.changes, **changes})
+        else:
+            sweep = _changed(job.sweep, changes)
+
+        def where(key: str) -> str:
+            return f"by --{key}" if key in changes else f"in {file}"
+
+        checkpoint.refuse_changes(job, sweep, where)
+        return _run_job(options, job, checkpoint)
+
+
+def _absolute(file: str) -> str:
+    """A study file's name that holds in every folder."""
+    return file if file.startswith("catalogue:") else str(Path(file).absolute())
+
+
+def _is_there(file: str) -> bool:
+    return file.startswith("catalogue:") or (bool(file) and Path(file).exists())
+
+
+def _run_job(options: argparse.Namespace, job: Job, checkpoint: Checkpoint | None) -> int:
+    """Simulate it, print it, and write it where there is a checkpoint."""
+    name = Path(job.file).stem or "of Python"
+    total = job.sweep.n_trials
+    from rmab.studies.run import run_job
+
+    was_done = checkpoint is not None and checkpoint.n_trials(job) == total
+    with progress(total, name) as advance:
         try:
-            done = run_sweep(sweep, advance)
+            done = run_job(job, advance, folder=checkpoint)
+        except UnavailableError:
+            raise
         except RmabError as error:
-            raise StudyError(f"{options.study}: {error}") from None
-    results = done if sweep.values else next(iter(done.values()))
-    if out is not None:
-        from rmab.report.page import write_report
-
-        results.write(out)
-        write_report(out, name, results)
+            raise StudyError(f"{options.study or job.file}: {error}") from None
+    results = done if job.sweep.values else done[""]
+    if checkpoint is not None:
+        _write(checkpoint.folder, name, results)
     if options.json:
         print(json.dumps(results.to_json(), allow_nan=False))
     else:
         print(_results_table(done))
-    if out is not None:
-        data = "sweep.csv, sweep.json, points" if sweep.values else "slots.csv, episodes.csv"
-        say(f"written to {out}/: report.html, results.json, {data}, figure")
+    if checkpoint is not None:
+        again = "all trials were done before; " if was_done else ""
+        data = "sweep.csv, sweep.json, points" if job.sweep.values else "slots.csv, episodes.csv"
+        say(f"{again}written to {checkpoint.folder}/: report.html, results.json, {data}, figure")
     if done.interrupted:
-        say(f"interrupted: {done.trials} of {sweep.n_trials} trials done, results are of those")
+        more = "" if checkpoint is None else f"; {_how_to_go_on(checkpoint.folder)} goes on"
+        say(f"interrupted: {done.trials} of {total} trials done, results are of those{more}")
         return INTERRUPTED
     return DONE
+
+
+def _how_to_go_on(out: Path) -> str:
+    return shlex.join(["rmab", "run", "--resume", str(out)])
+
+
+def _write(out: Path, name: str, results: Results | SweepResults) -> None:
+    from rmab.report.page import write_report
+
+    try:
+        results.write(out)
+        write_report(out, name, results)
+    except OSError as error:
+        raise StorageError(
+            f"{error.filename or out}: results cannot be written: {system_reason(error)}; the "
+            f"trials are kept, and {_how_to_go_on(out)} writes them",
+            lasting=is_lasting(error),
+        ) from None
 
 
 def _results_table(done: SweepResults) -> str:
@@ -221,7 +324,7 @@ def _results_table(done: SweepResults) -> str:
 
 
 def _value(options: argparse.Namespace) -> int:
-    sweep = _load(options)
+    sweep = _load(options.study)
     from rmab.studies.run import value_sweep
 
     try:
@@ -268,7 +371,7 @@ def _settings(point: Point) -> list[str]:
 
 
 def _index(options: argparse.Namespace) -> int:
-    study = _load(options).study
+    study = _load(options.study).study
     max_age = whole("--max-age", options.max_age, 1, _MAX_AGE)
     assert max_age is not None
     discount = _discount(options.discount)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +34,7 @@ from rmab.policies.policy import IndexRule, LookaheadRule, OptimumRule, Policy
 from rmab.policies.registry import named
 from rmab.random import seed_words
 
-__all__ = ["BLOCK", "REFERENCE", "Trials", "batch_size", "default_threads", "simulate"]
+__all__ = ["BLOCK", "REFERENCE", "Kept", "Trials", "batch_size", "default_threads", "simulate"]
 
 REFERENCE = "whittle"
 BLOCK = 32  # widths of batches are multiples of this
@@ -99,23 +100,42 @@ def default_threads() -> int:
     return cores if jax.default_backend() == "cpu" else min(cores, 4)
 
 
+class Kept(Protocol):
+    """Where the sums over the first trials outlive the process."""
+
+    @property
+    def before(self) -> Batch | None:
+        """Those of an earlier process, which are not run again."""
+
+    def keep(self, done: Simulated, *, last: bool) -> None:
+        """Called after each batch, in one thread at a time; last: no more will come."""
+
+
 def simulate(
     trials: Trials,
     policies: Mapping[str, Policy],
     optimum: Optimum | None = None,
     progress: Progress | None = None,
+    kept: Kept | None = None,
 ) -> Simulated:
     """Run all trials of all policies; Ctrl-C ends early with the trials done so far."""
     everyone = {**policies, REFERENCE_KEY: named(REFERENCE, trials.setting.horizon)}
     result = Simulated(_units(trials), len(everyone))
     pool = ThreadPoolExecutor(trials.workers)
     try:
-        batch = _batch_of(trials, everyone, optimum, pool)
-        _run_batches(trials, batch, pool, result, progress)
+        if kept is not None and kept.before is not None:
+            result.add(kept.before)
+            if progress is not None:
+                progress(result.n_trials)
+        if result.n_trials < trials.n_trials:
+            batch = _batch_of(trials, everyone, optimum, pool)
+            _run_batches(trials, batch, pool, result, progress, kept)
     except KeyboardInterrupt:
         if result.n_trials == 0:
             raise
         result.interrupted = True
+        if kept is not None:
+            kept.keep(result, last=True)
     finally:
         # A batch under way cannot be stopped; whoever was interrupted should not wait for it.
         pool.shutdown(wait=False, cancel_futures=True)
@@ -169,19 +189,25 @@ def _run_batches(
     pool: ThreadPoolExecutor,
     result: Simulated,
     progress: Progress | None,
+    kept: Kept | None,
 ) -> None:
-    """All batches, merged in order."""
+    """The batches of all trials that are not in the result yet, merged in order."""
     waiting: deque[Future[Batch]] = deque()
     # Ctrl-C reaches the main thread alone, so a merge in another is done whole or not at all.
     with ThreadPoolExecutor(1) as merger:
 
+        def merge(reduced: Batch) -> None:
+            result.add(reduced)
+            if kept is not None:
+                kept.keep(result, last=result.n_trials == trials.n_trials)
+
         def merge_next() -> None:
             reduced = waiting.popleft().result()
-            merger.submit(result.add, reduced).result()
+            merger.submit(merge, reduced).result()
             if progress is not None:
                 progress(reduced.n_trials)
 
-        for start in range(0, trials.n_trials, trials.width):
+        for start in range(result.n_trials, trials.n_trials, trials.width):
             waiting.append(pool.submit(batch, start))
             if len(waiting) > trials.workers:
                 merge_next()

@@ -339,7 +339,8 @@ class _Simulator:
                 length = episode.length + 1
                 over = length >= episode.limit
                 if counts.visits is not None and episode.visit_cap is not None:
-                    over = over | (counts.visits > episode.visit_cap).any((0, 1, 2))
+                    past = (counts.visits > episode.visit_cap).astype(jnp.int8)
+                    over = over | (past.max((0, 1, 2)) > 0)
                 episode = episode._replace(length=length, over=over)
             rewards = lax.dynamic_update_index_in_dim(
                 run.out.rewards, paid.sum((0, 1)), run.slot, 0

@@ -29,6 +29,7 @@ from rmab.report.tables import (
     means_table,
     settings_table,
     what_was_run,
+    where_it_was_run,
 )
 from rmab.studies.figures import Claim, FigureResult
 from rmab.studies.results import Results, SweepResults
@@ -76,10 +77,9 @@ def write_sweep(folder: Path, name: str, results: SweepResults) -> Path:
     )
     svg = save(multiples.sweep(results), folder, "figure", about)
     runs = list(results.each())
-    swept = ", ".join(key_label(key) for key in results.sweep.values)
     body = [
         tag("h1", f"Study {name}"),
-        tag("p", f"{len(results.sweep.points)} points; they differ in: {swept}."),
+        tag("p", _what_was_swept(results)),
         _sweep_interrupted(results),
         drawing(svg, _sweep_caption(results)),
         tag("h2", "Means"),
@@ -91,6 +91,13 @@ def write_sweep(folder: Path, name: str, results: SweepResults) -> Path:
         file_links(["results.json", "sweep.csv", "sweep.json", "figure.png", "figure.svg"]),
     ]
     return write_page(folder, f"Study {name}", body)
+
+
+def _what_was_swept(results: SweepResults) -> str:
+    points, made = results.sweep.points, results.provenance
+    keys = ", ".join(key_label(key) for key in results.sweep.values)
+    text = f"{len(points)} point{'s' if len(points) > 1 else ''}; swept: {keys}."
+    return text if made is None else f"{text} {where_it_was_run(made)}"
 
 
 def _sweep_interrupted(results: SweepResults) -> Markup:
@@ -256,9 +263,15 @@ def _section(
         parts.append(details("Means", tag("p", _MEANS), means_table(runs)))
     parts += [
         details("Settings", *_figure_settings(done)),
-        file_links(files, f"Took {done.seconds:.1f} s. "),
+        file_links(files, _took(done)),
     ]
     return Markup(f'<section id="{escaped(done.name)}">\n{join(*parts)}\n</section>')
+
+
+def _took(done: FigureResult) -> str:
+    """How long, and on which device where something was simulated."""
+    devices = {x.provenance.described for x in done.results if x.provenance is not None}
+    return " on ".join([f"Took {done.seconds:.1f} s", *sorted(devices)]) + ". "
 
 
 def _interrupted(done: FigureResult) -> Markup:

@@ -119,7 +119,7 @@ class FigureResult:
             ],
             "exact": {v: dict(x) for v, x in zip(variants, self.values, strict=False)},
             "fits": {curve: fit.to_json() for curve, fit in self.fits.items()},
-            "variants": {v: r.to_json() for v, r in zip(variants, self.results, strict=False)},
+            "variants": {v: r.summary() for v, r in zip(variants, self.results, strict=False)},
         }
 
 

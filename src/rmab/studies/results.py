@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rmab.errors import StudyError
+from rmab.files import replaced
+from rmab.studies.provenance import Provenance
 from rmab.studies.study import Study
 from rmab.studies.sweep import Point, Sweep
 
@@ -72,6 +76,7 @@ class Results(Mapping[str, PolicyResult]):
     interrupted: bool
     policies: dict[str, PolicyResult]
     covariance: Floats  # (P, P) of the policies' mean rewards
+    provenance: Provenance | None = None  # None: they were not run
 
     def __getitem__(self, name: str) -> PolicyResult:
         return self.policies[name]
@@ -100,7 +105,16 @@ class Results(Mapping[str, PolicyResult]):
         return self[first].mean - self[second].mean, float(np.sqrt(max(spread, 0.0)))
 
     def to_json(self) -> dict[str, Any]:
-        """The summary as one JSON object; what is unknown (one trial's error) is null."""
+        """One JSON object: the summary, then the study and all else that it takes to run it again.
+
+        The study is null if it has policies of one's own.
+        """
+        made = {} if self.provenance is None else self.provenance.to_json()
+        study = _table_or_none(self.study)
+        return {**self.summary(), "study": study, "seed": self.study.seed, **made}
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers of each policy; what is unknown (one trial's error) is null."""
         policies = {name: _known(result.summary()) for name, result in self.policies.items()}
         return {"trials": self.trials, "interrupted": self.interrupted, "policies": policies}
 
@@ -202,17 +216,31 @@ class SweepResults(Mapping[str, Results]):
             for name, result in results.items()
         ]
 
+    @property
+    def provenance(self) -> Provenance | None:
+        """Of the whole sweep, in the seconds of all its points."""
+        each = [results.provenance for results in self.points.values()]
+        made = [one for one in each if one is not None]
+        return replace(made[-1], seconds=sum(one.seconds for one in made)) if made else None
+
     def to_json(self) -> dict[str, Any]:
-        """The summaries of all points as one JSON object."""
+        """One JSON object: the summaries of all points, then all that it takes to run them again.
+
+        study: without its sweep; null if it has policies of one's own.
+        """
         points = [
-            {"label": point.label, "settings": dict(point.settings), **results.to_json()}
+            {"label": point.label, "settings": dict(point.settings), **results.summary()}
             for point, results in self.each()
         ]
+        made = {} if self.provenance is None else self.provenance.to_json()
         return {
-            "sweep": self.sweep.to_json(),
             "trials": self.trials,
             "interrupted": self.interrupted,
             "points": points,
+            "sweep": self.sweep.swept(),
+            "study": _table_or_none(self.sweep.study),
+            "seed": self.sweep.study.seed,
+            **made,
         }
 
     def to_pandas(self) -> pd.DataFrame:
@@ -232,6 +260,13 @@ class SweepResults(Mapping[str, Results]):
             results.write(folder / "points" / str(number))
 
 
+def _table_or_none(study: Study) -> dict[str, Any] | None:
+    try:
+        return study.to_table()
+    except StudyError:
+        return None
+
+
 def _known(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """With None for what is not known, which is the one value that differs from itself."""
     return {key: None if value != value else value for key, value in numbers.items()}
@@ -239,13 +274,14 @@ def _known(numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write_json(path: Path, value: Any) -> None:
     text = json.dumps(value, indent=2, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
+    with replaced(path) as file:
+        file.write(f"{text}\n".encode())
 
 
 def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+    with replaced(path) as file:
+        lines = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        writer = csv.DictWriter(lines, fieldnames=list(rows[0]))
         writer.writeheader()
-        writer.writerows(
-            {key: "" if value != value else value for key, value in row.items()} for row in rows
-        )
+        writer.writerows({k: "" if v != v else v for k, v in row.items()} for row in rows)
+        lines.detach()  # which flushes

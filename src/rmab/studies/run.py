@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
 
 import numpy as np
 
@@ -19,11 +23,13 @@ from rmab.policies.filling import table_ages
 from rmab.policies.lookahead import DEPTH
 from rmab.policies.policy import OptimumRule, Policy
 from rmab.policies.registry import named
+from rmab.studies.checkpoint import Checkpoint, Job, KeptPoint
+from rmab.studies.provenance import Provenance
 from rmab.studies.results import Curve, PolicyResult, Results, SweepResults
 from rmab.studies.study import Study
 from rmab.studies.sweep import Sweep
 
-__all__ = ["Values", "run", "run_sweep", "value", "value_sweep"]
+__all__ = ["Values", "run", "run_job", "run_sweep", "value", "value_sweep"]
 
 
 def run(
@@ -32,12 +38,80 @@ def run(
     *,
     batch: int | None = None,
     threads: int | None = None,
+    checkpoint: str | PathLike[str] | None = None,
 ) -> Results:
     """Simulate all policies of a study.
 
     progress is called with the number of trials just done. batch and threads change speed and
     memory, never results. Ctrl-C returns what is done, with `interrupted` set.
+
+    checkpoint: a folder where the trials done are kept as they come. If it has some of the same
+    study, those are not run again, and the numbers are the same to the last bit; another study is
+    refused.
     """
+    sweep = Sweep(study, {})
+    done = run_sweep(sweep, progress, batch=batch, threads=threads, checkpoint=checkpoint)
+    return done[""]
+
+
+def run_sweep(
+    sweep: Sweep,
+    progress: Callable[[int], None] | None = None,
+    *,
+    batch: int | None = None,
+    threads: int | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+) -> SweepResults:
+    """Simulate the points of a sweep one after the other, as `run` does each.
+
+    Ctrl-C returns the points that are done, the last one perhaps in part.
+    """
+    job = Job(sweep)
+    if checkpoint is None:
+        return run_job(job, progress, batch=batch, threads=threads)
+    with Checkpoint(Path(checkpoint)) as folder:
+        job = replace(folder.resume_or_begin(job), sweep=sweep)
+        return run_job(job, progress, batch=batch, threads=threads, folder=folder)
+
+
+def run_job(
+    job: Job,
+    progress: Callable[[int], None] | None = None,
+    *,
+    batch: int | None = None,
+    threads: int | None = None,
+    folder: Checkpoint | None = None,
+) -> SweepResults:
+    """`run_sweep` for a job; folder: the checkpoint where it was begun."""
+    done: dict[str, Results] = {}
+    for point in job.sweep.points:
+        kept = None if folder is None else folder.point(job, point.label)
+        try:
+            results = _run(point.study, progress, batch, threads, kept, job.provenance)
+        except KeyboardInterrupt:
+            if not done:
+                raise
+            break
+        except (ModelError, StudyError, TooLargeError, ConvergenceError) as error:
+            if not point.label:
+                raise
+            raise StudyError(f"point {point.label}: {error}") from error
+        done[point.label] = results
+        if results.interrupted:
+            break
+    return SweepResults(job.sweep, done)
+
+
+def _run(
+    study: Study,
+    progress: Callable[[int], None] | None,
+    batch: int | None,
+    threads: int | None,
+    kept: KeptPoint | None,
+    made: Provenance,
+) -> Results:
+    """One point; kept: what its checkpoint keeps of it."""
+    begun = time.monotonic()
     policies = {
         name: policy
         if isinstance(policy, Policy)
@@ -59,36 +133,10 @@ def run(
     if any(isinstance(policy.rule, OptimumRule) for policy in policies.values()):
         optimum = _optimum(study)
     trials = Trials(study.arms, study.plays, setting, study.trials, study.seed, batch, threads)
-    return _results(study, simulate(trials, policies, optimum, progress))
-
-
-def run_sweep(
-    sweep: Sweep,
-    progress: Callable[[int], None] | None = None,
-    *,
-    batch: int | None = None,
-    threads: int | None = None,
-) -> SweepResults:
-    """Simulate all points of a sweep, one after the other, as `run` does each.
-
-    Ctrl-C returns the points that are done, the last one perhaps in part.
-    """
-    done: dict[str, Results] = {}
-    for point in sweep.points:
-        try:
-            results = run(point.study, progress, batch=batch, threads=threads)
-        except KeyboardInterrupt:
-            if not done:
-                raise
-            break
-        except (ModelError, StudyError, TooLargeError, ConvergenceError) as error:
-            if not point.label:
-                raise
-            raise StudyError(f"point {point.label}: {error}") from error
-        done[point.label] = results
-        if results.interrupted:
-            break
-    return SweepResults(sweep, done)
+    done = simulate(trials, policies, optimum, progress, kept)
+    seconds = time.monotonic() - begun if kept is None else kept.seconds
+    workers = None if made.threads is None else trials.workers
+    return _results(study, done, replace(made, threads=workers, seconds=seconds))
 
 
 def _optimum(study: Study) -> Optimum:
@@ -105,7 +153,7 @@ def _curve(moments: Moments, rows: int | None = None) -> Curve:
     return Curve(moments.mean[:rows], moments.se[:rows])
 
 
-def _results(study: Study, done: Simulated) -> Results:
+def _results(study: Study, done: Simulated, made: Provenance) -> Results:
     covariance = done.means.covariance
     reference = len(done.tallies)
     policies = {}
@@ -123,7 +171,7 @@ def _results(study: Study, done: Simulated) -> Results:
             shortfall_se=float(np.sqrt(np.maximum(spread, 0))),
         )
     size = len(policies)
-    return Results(study, done.n_trials, done.interrupted, policies, covariance[:size, :size])
+    return Results(study, done.n_trials, done.interrupted, policies, covariance[:size, :size], made)
 
 
 def _policy_result(

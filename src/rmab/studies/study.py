@@ -254,6 +254,22 @@ class Study:
         """The policies' names in order."""
         return [p if isinstance(p, str) else p.name for p in self.policies]
 
+    def to_table(self) -> dict[str, Any]:
+        """The table of a file that says the same: `from_table` makes an equal study of it.
+
+        Its values are plain, as TOML and JSON have them. A study with policies of one's own has no
+        file: StudyError.
+        """
+        own = [policy.name for policy in self.policies if isinstance(policy, Policy)]
+        if own:
+            raise StudyError(
+                f"policies: {own[0]!r} is an object of one's own; a file can only have names"
+            )
+        table = {key: _plain(getattr(self, key)) for key in KEYS}
+        if self.weights is None:
+            del table["weights"]
+        return {**table, "arm": [_arm_table(arm) for arm in self.arms]}
+
 
 # In the order of a file: plain values, then lists and tables.
 KEYS: Mapping[str, Key] = {
@@ -318,6 +334,30 @@ def read_arm(table: Mapping[str, Any]) -> Arm:
         _check_numbers(key, "state", table.get(key, []))
     one_of("observed", table.get("observed", OBSERVED[0]), OBSERVED)
     return Arm(**table)
+
+
+def _arm_table(arm: Arm) -> dict[str, Any]:
+    """The [[arm]] table of an arm: a channel's where that says all, to the last bit."""
+    if arm.is_channel:
+        p01, p11 = arm.passive[:, 1].tolist()
+        if np.array_equal(arm.passive[:, 0], [1 - p01, 1 - p11]):
+            return {"p01": p01, "p11": p11, "reward": float(arm.reward_active[1])}
+    table = {"passive": arm.passive.tolist()}
+    if arm.action_dependent:
+        table["active"] = arm.active.tolist()
+    table["reward_active"] = arm.reward_active.tolist()
+    if arm.reward_passive.any():
+        table["reward_passive"] = arm.reward_passive.tolist()
+    return {**table, "observed": arm.observed}
+
+
+def _plain(value: Any) -> Any:
+    """A value of a study as files have it."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return float(value) if isinstance(value, float) else value  # NumPy's numbers among them
 
 
 def _check_numbers(key: str, place: str, values: Any) -> None:

@@ -99,8 +99,12 @@ class Sweep:
         """Trials of all points, for a progress bar."""
         return sum(point.study.trials for point in self.points)
 
-    def to_json(self) -> dict[str, Any]:
-        """The keys of the file's table, those of tables in tables with dots."""
+    def to_table(self) -> dict[str, Any]:
+        """The table of a file that says the same: `sweep_of` makes an equal sweep of it."""
+        return {**self.study.to_table(), **({"sweep": self.swept()} if self.values else {})}
+
+    def swept(self) -> dict[str, Any]:
+        """The `[sweep]` of that file; keys of tables in tables have dots."""
         labels = {} if self.labels is None else {"labels": list(self.labels)}
         return {**self.values, "together": self.together, **labels}
 
