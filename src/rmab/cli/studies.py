@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from rmab.model.arms import Arm
     from rmab.studies.checkpoint import Checkpoint, Job
     from rmab.studies.figures import FigureResult
-    from rmab.studies.results import Results
-    from rmab.studies.study import Study
+    from rmab.studies.results import Results, SweepResults
+    from rmab.studies.run import Values
+    from rmab.studies.sweep import Point, Sweep
 
 __all__ = ["EXAMPLE_STUDY", "add_commands"]
 
@@ -189,15 +190,18 @@ def _changes(options: argparse.Namespace) -> dict[str, Any]:
     return {key: value for key, value in changes.items() if value is not None}
 
 
-def _load(file: str, changes: Mapping[str, Any] = MappingProxyType({})) -> Study:
-    from rmab.studies.study import load
+def _load(file: str, changes: Mapping[str, Any] = MappingProxyType({})) -> Sweep:
+    """The study of a file with its sweep; without one it is a sweep of one point."""
+    from rmab.studies.sweep import load_sweep
 
-    return replace(load(file), **changes)
+    return _changed(load_sweep(file), changes)
 
 
-def _points(file: str, changes: Mapping[str, Any]) -> dict[str, Study]:
-    """What a study file asks for, by label: one study, without a label."""
-    return {"": _load(file, changes)}
+def _changed(sweep: Sweep, changes: Mapping[str, Any]) -> Sweep:
+    for key in changes:
+        if key in sweep.values:
+            raise StudyError(f"--{key} cannot be given where the sweep has values of {key}")
+    return replace(sweep, study=replace(sweep.study, **changes))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -206,13 +210,13 @@ def _run(options: argparse.Namespace) -> int:
     if options.study is None:
         raise StudyError("the following arguments are required: STUDY.toml; see rmab run --help")
     changes = _changes(options)
-    points = _points(options.study, changes)
+    sweep = _load(options.study, changes)
     out = None if options.out is None else folder(options.out)
     from rmab.studies.checkpoint import Checkpoint, Job
     from rmab.studies.provenance import Provenance
 
     made = Provenance(shlex.join(["rmab", *options.words]))
-    job = Job(points, made, _absolute(options.study), changes)
+    job = Job(sweep, made, _absolute(options.study), changes)
     if out is None:
         return _run_job(options, job, None)
     with Checkpoint(out) as checkpoint:
@@ -234,14 +238,14 @@ def _resume(options: argparse.Namespace) -> int:
         job = checkpoint.resume()
         file = options.study or job.file
         if options.study is not None or _is_there(file):
-            points = _points(file, {**job.changes, **changes})
+            sweep = _load(file, {**job.changes, **changes})
         else:
-            points = {label: replace(each, **changes) for label, each in job.points.items()}
+            sweep = _changed(job.sweep, changes)
 
         def where(key: str) -> str:
             return f"by --{key}" if key in changes else f"in {file}"
 
-        checkpoint.refuse_changes(job, points, where)
+        checkpoint.refuse_changes(job, sweep, where)
         return _run_job(options, job, checkpoint)
 
 
@@ -256,37 +260,32 @@ def _is_there(file: str) -> bool:
 
 def _run_job(options: argparse.Namespace, job: Job, checkpoint: Checkpoint | None) -> int:
     """Simulate it, print it, and write it where there is a checkpoint."""
-    (study,) = job.points.values()
     name = Path(job.file).stem or "of Python"
-    from rmab.studies.run import run_point
+    total = job.sweep.n_trials
+    from rmab.studies.run import run_job
 
-    kept = None if checkpoint is None else checkpoint.point(job, "")
-    was_done = kept is not None and kept.n_trials == study.trials
-    with progress(study.trials, name) as advance:
+    was_done = checkpoint is not None and checkpoint.n_trials(job) == total
+    with progress(total, name) as advance:
         try:
-            results = run_point(study, advance, kept=kept, provenance=job.provenance)
+            done = run_job(job, advance, folder=checkpoint)
         except UnavailableError:
             raise
         except RmabError as error:
             raise StudyError(f"{options.study or job.file}: {error}") from None
+    results = done if job.sweep.values else done[""]
     if checkpoint is not None:
         _write(checkpoint.folder, name, results)
     if options.json:
         print(json.dumps(results.to_json(), allow_nan=False))
     else:
-        print(_results_table(results))
+        print(_results_table(done))
     if checkpoint is not None:
         again = "all trials were done before; " if was_done else ""
-        say(
-            f"{again}written to {checkpoint.folder}/: report.html, results.json, slots.csv, "
-            "episodes.csv, figure"
-        )
-    if results.interrupted:
+        data = "sweep.csv, sweep.json, points" if job.sweep.values else "slots.csv, episodes.csv"
+        say(f"{again}written to {checkpoint.folder}/: report.html, results.json, {data}, figure")
+    if done.interrupted:
         more = "" if checkpoint is None else f"; {_how_to_go_on(checkpoint.folder)} goes on"
-        say(
-            f"interrupted: {results.trials} of {study.trials} trials done, results are of those"
-            + more
-        )
+        say(f"interrupted: {done.trials} of {total} trials done, results are of those{more}")
         return INTERRUPTED
     return DONE
 
@@ -295,12 +294,12 @@ def _how_to_go_on(out: Path) -> str:
     return shlex.join(["rmab", "run", "--resume", str(out)])
 
 
-def _write(out: Path, name: str, results: Results) -> None:
-    from rmab.report.page import write_study
+def _write(out: Path, name: str, results: Results | SweepResults) -> None:
+    from rmab.report.page import write_report
 
     try:
         results.write(out)
-        write_study(out, name, results)
+        write_report(out, name, results)
     except OSError as error:
         raise StorageError(
             f"{error.filename or out}: results cannot be written: {system_reason(error)}; the "
@@ -308,43 +307,69 @@ def _write(out: Path, name: str, results: Results) -> None:
         ) from None
 
 
-def _results_table(results: Results) -> str:
-    rows = [["policy", "mean", "se", "final", "episodes", "behind whittle", "se"]]
-    for name, r in results.items():
-        numbers = [r.mean, r.se, r.final, r.episodes, r.behind, r.behind_se]
-        digits = [5, 5, 5, 1, 5, 5]
-        rows.append([name, *(f"{x:.{d}f}" for x, d in zip(numbers, digits, strict=True))])
-    head = f"{results.trials} trials; average reward per agent and slot, final: last tenth"
-    return head + "\n" + columns(rows)
+def _results_table(done: SweepResults) -> str:
+    """A row for each policy, of each point."""
+    keys = list(done.sweep.values)
+    rows = [[*keys, "policy", "mean", "se", "final", "episodes", "behind whittle", "se"]]
+    for point, results in done.each():
+        for name, r in results.items():
+            numbers = [r.mean, r.se, r.final, r.episodes, r.behind, r.behind_se]
+            digits = [5, 5, 5, 1, 5, 5]
+            shown = [f"{x:.{d}f}" for x, d in zip(numbers, digits, strict=True)]
+            rows.append([*_settings(point), name, *shown])
+    head = f"{done.trials} trials; average reward per agent and slot, final: last tenth"
+    return head + "\n" + columns(rows, len(keys) + 1)
 
 
 def _value(options: argparse.Namespace) -> int:
-    study = _load(options.study)
-    from rmab.studies.run import value
+    sweep = _load(options.study)
+    from rmab.studies.run import value_sweep
 
     try:
-        values = value(study)
+        found = value_sweep(sweep)
     except RmabError as error:
         raise StudyError(f"{options.study}: {error}") from None
-    for name, reason in values.reasons.items():
-        say(f"{name}: {reason}")
+    for label, values in found.items():
+        for name, reason in values.reasons.items():
+            say(f"{label}{': ' if label else ''}{name}: {reason}")
     if options.json:
-        print(json.dumps(values, allow_nan=False))
-        return DONE
-    best = values["optimum"]
-    gains = best is None or best > 0  # else a share would be of costs
-    rows = [["", "value", "of optimum" if gains else "below optimum"]]
-    for name, number in values.items():
-        apart = ""
-        if best is not None and number is not None:
-            apart = f"{100 * number / best:.3f} %" if gains else f"{best - number:z.6f}"
-        rows.append([name, "-" if number is None else f"{number:.6f}", apart])
-    print("long-run average reward per agent and slot, known dynamics\n" + columns(rows))
+        points = [
+            {"label": point.label, "settings": point.settings, "values": found[point.label]}
+            for point in sweep.points
+        ]
+        answer = {"points": points} if sweep.values else found[""]
+        print(json.dumps(answer, allow_nan=False))
+    else:
+        print(_values_table(sweep, found))
     return DONE
 
 
+def _values_table(sweep: Sweep, found: Mapping[str, Values]) -> str:
+    """A row for each value, of each point."""
+    every_best = [values["optimum"] for values in found.values()]
+    gains = all(best is None or best > 0 for best in every_best)  # else a share would be of costs
+    rows = [[*sweep.values, "", "value", "of optimum" if gains else "below optimum"]]
+    for point in sweep.points:
+        values = found[point.label]
+        best = values["optimum"]
+        for name, number in values.items():
+            apart = ""
+            if best is not None and number is not None:
+                apart = f"{100 * number / best:.3f} %" if gains else f"{best - number:z.6f}"
+            shown = "-" if number is None else f"{number:.6f}"
+            rows.append([*_settings(point), name, shown, apart])
+    head = "long-run average reward per agent and slot, known dynamics"
+    return head + "\n" + columns(rows, len(sweep.values) + 1)
+
+
+def _settings(point: Point) -> list[str]:
+    from rmab.studies.sweep import value_text
+
+    return [value_text(value) for value in point.settings.values()]
+
+
 def _index(options: argparse.Namespace) -> int:
-    study = _load(options.study)
+    study = _load(options.study).study
     max_age = whole("--max-age", options.max_age, 1, _MAX_AGE)
     assert max_age is not None
     discount = _discount(options.discount)

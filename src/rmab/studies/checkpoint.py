@@ -44,7 +44,8 @@ from rmab.errors import (
 from rmab.files import lock_file, replaced
 from rmab.reading import shown
 from rmab.studies.provenance import Provenance
-from rmab.studies.study import Study, from_table
+from rmab.studies.study import Study
+from rmab.studies.sweep import Sweep, sweep_of
 
 __all__ = ["Checkpoint", "Job", "KeptPoint", "differences"]
 
@@ -57,24 +58,27 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # a file system that
 
 @dataclass(frozen=True)
 class Job:
-    """What is run: the study of each point by label ("" where there is one alone).
+    """What is run: the points of a sweep, or one study, which is a sweep of one point.
 
     provenance: with what, and since when. file: the study file, "" if there was none. changes: what
     the command said instead of the file, by key.
     """
 
-    points: Mapping[str, Study]
+    sweep: Sweep
     provenance: Provenance = field(default_factory=Provenance)
     file: str = ""
     changes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def points(self) -> dict[str, Study]:
+        """The study of each point by label ("" where there is one alone)."""
+        return {point.label: point.study for point in self.sweep.points}
 
     def to_json(self) -> dict[str, Any]:
         """As job.json has it."""
         return {
             "format": FORMAT,
-            "points": [
-                {"label": label, "study": study.to_table()} for label, study in self.points.items()
-            ],
+            "study": self.sweep.to_table(),
             "file": self.file,
             "changes": dict(self.changes),
             **self.provenance.to_json(),
@@ -85,9 +89,7 @@ class Job:
         """What `to_json` gave; ValueError, KeyError or TypeError if it is anything else."""
         if table["format"] != FORMAT:
             raise ValueError(f"its format is {shown(table['format'])}, and {FORMAT} is known")
-        points = {str(each["label"]): from_table(each["study"]) for each in table["points"]}
-        if not points or len(points) != len(table["points"]):
-            raise ValueError("it has no points, or two of one label")
+        sweep = sweep_of(table["study"])
         if not all(isinstance(each, str) for each in (table["file"], *table["versions"].values())):
             raise TypeError("a name is no text")
         made = Provenance(
@@ -99,7 +101,7 @@ class Job:
             str(table["time"]["begun"]),
         )
         changes = {key: int(value) for key, value in table["changes"].items()}
-        return cls(points, made, table["file"], changes)
+        return cls(sweep, made, table["file"], changes)
 
 
 class Checkpoint:
@@ -157,8 +159,7 @@ class Checkpoint:
         """A new job, in place of one that is done; one that is not done is refused."""
         before = self.job()
         if before is not None:
-            done = sum(self.point(before, label).n_trials for label in before.points)
-            wanted = sum(study.trials for study in before.points.values())
+            done, wanted = self.n_trials(before), before.sweep.n_trials
             if 0 < done < wanted:
                 raise StudyError(
                     f"{self.folder}: has a run of which {done} of {wanted} trials are done; "
@@ -196,33 +197,29 @@ class Checkpoint:
             self.begin(job)
             return job
         begun = self.resume()
-        self.refuse_changes(begun, job.points, lambda _: "now")
+        self.refuse_changes(begun, job.sweep, lambda _: "now")
         return begun
 
-    def refuse_changes(
-        self, job: Job, points: Mapping[str, Study], where: Callable[[str], str]
-    ) -> None:
-        """Unless the points are the job's; where: says of a key where it is other."""
-        differ = []
-        if list(points) != list(job.points):
-            differ = [
-                f"points: {shown(list(job.points))} in the checkpoint, {shown(list(points))} "
-                f"{where('sweep')}"
-            ]
-        for label, study in {} if differ else points.items():
-            tables = job.points[label].to_table(), study.to_table()
-            more = differences(*tables, where)
-            differ += [f"{label}: {each}" if label else each for each in more]
+    def refuse_changes(self, job: Job, sweep: Sweep, where: Callable[[str], str]) -> None:
+        """Unless the sweep is the job's; where: says of a key where it is other."""
+        differ = differences(job.sweep.to_table(), sweep.to_table(), where)
+        if not differ and list(job.sweep.values) != list(sweep.values):
+            differ = [f"sweep: keys in another order {where('sweep')}"]
         if differ:
             raise StudyError(
                 f"{self.folder}: the study has changed: {_some(differ)}; put it back, or begin "
                 "anew in another folder"
             )
 
+    def n_trials(self, job: Job) -> int:
+        """Trials that are kept, of all points."""
+        return sum(self.point(job, label).n_trials for label in job.points)
+
     def point(self, job: Job, label: str) -> KeptPoint:
         """What is kept of a point."""
-        place = list(job.points).index(label) + 1
-        return KeptPoint(self, self._path / f"point-{place}.npz", job, job.points[label])
+        points = job.points
+        place = list(points).index(label) + 1
+        return KeptPoint(self, self._path / f"point-{place}.npz", points[label])
 
 
 class KeptPoint:
@@ -231,9 +228,8 @@ class KeptPoint:
     before: those that an earlier process left; seconds: spent on them so far, in all processes.
     """
 
-    def __init__(self, checkpoint: Checkpoint, path: Path, job: Job, study: Study) -> None:
+    def __init__(self, checkpoint: Checkpoint, path: Path, study: Study) -> None:
         self.before: Batch | None = None
-        self.provenance = job.provenance
         self.n_trials = 0  # that are kept
         self._checkpoint = checkpoint
         self._path = path

@@ -13,8 +13,9 @@ import numpy as np
 from rmab.engine.montecarlo import Trials, simulate
 from rmab.engine.setting import Setting
 from rmab.engine.tally import Moments, Simulated, Tally
-from rmab.errors import ConvergenceError, TooLargeError
+from rmab.errors import ConvergenceError, ModelError, StudyError, TooLargeError
 from rmab.federation.aggregation import AGGREGATIONS
+from rmab.model.arms import Arms
 from rmab.planning.exact.bound import upper_bound
 from rmab.planning.exact.optimum import Optimum, optimal
 from rmab.planning.exact.policies import known_values
@@ -24,10 +25,11 @@ from rmab.policies.policy import OptimumRule, Policy
 from rmab.policies.registry import named
 from rmab.studies.checkpoint import Checkpoint, Job, KeptPoint
 from rmab.studies.provenance import Provenance
-from rmab.studies.results import Curve, PolicyResult, Results
+from rmab.studies.results import Curve, PolicyResult, Results, SweepResults
 from rmab.studies.study import Study
+from rmab.studies.sweep import Sweep
 
-__all__ = ["Values", "run", "run_point", "value"]
+__all__ = ["Values", "run", "run_job", "run_sweep", "value", "value_sweep"]
 
 
 def run(
@@ -47,26 +49,69 @@ def run(
     study, those are not run again, and the numbers are the same to the last bit; another study is
     refused.
     """
-    if checkpoint is None:
-        return run_point(study, progress, batch=batch, threads=threads)
-    job = Job({"": study})
-    with Checkpoint(Path(checkpoint)) as folder:
-        kept = folder.point(folder.resume_or_begin(job), "")
-        return run_point(study, progress, batch=batch, threads=threads, kept=kept)
+    sweep = Sweep(study, {})
+    done = run_sweep(sweep, progress, batch=batch, threads=threads, checkpoint=checkpoint)
+    return done[""]
 
 
-def run_point(
-    study: Study,
+def run_sweep(
+    sweep: Sweep,
     progress: Callable[[int], None] | None = None,
     *,
     batch: int | None = None,
     threads: int | None = None,
-    kept: KeptPoint | None = None,
-    provenance: Provenance | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+) -> SweepResults:
+    """Simulate the points of a sweep one after the other, as `run` does each.
+
+    Ctrl-C returns the points that are done, the last one perhaps in part.
+    """
+    job = Job(sweep)
+    if checkpoint is None:
+        return run_job(job, progress, batch=batch, threads=threads)
+    with Checkpoint(Path(checkpoint)) as folder:
+        job = replace(folder.resume_or_begin(job), sweep=sweep)
+        return run_job(job, progress, batch=batch, threads=threads, folder=folder)
+
+
+def run_job(
+    job: Job,
+    progress: Callable[[int], None] | None = None,
+    *,
+    batch: int | None = None,
+    threads: int | None = None,
+    folder: Checkpoint | None = None,
+) -> SweepResults:
+    """`run_sweep` for a job; folder: the checkpoint where it was begun."""
+    done: dict[str, Results] = {}
+    for point in job.sweep.points:
+        kept = None if folder is None else folder.point(job, point.label)
+        try:
+            results = _run(point.study, progress, batch, threads, kept, job.provenance)
+        except KeyboardInterrupt:
+            if not done:
+                raise
+            break
+        except (ModelError, StudyError, TooLargeError, ConvergenceError) as error:
+            if not point.label:
+                raise
+            raise StudyError(f"point {point.label}: {error}") from error
+        done[point.label] = results
+        if results.interrupted:
+            break
+    return SweepResults(job.sweep, done)
+
+
+def _run(
+    study: Study,
+    progress: Callable[[int], None] | None,
+    batch: int | None,
+    threads: int | None,
+    kept: KeptPoint | None,
+    made: Provenance,
 ) -> Results:
-    """`run` for one point of a job; kept: what its checkpoint keeps of it."""
+    """One point; kept: what its checkpoint keeps of it."""
     begun = time.monotonic()
-    made = kept.provenance if kept is not None else provenance or Provenance()
     policies = {
         name: policy
         if isinstance(policy, Policy)
@@ -164,8 +209,7 @@ def value(study: Study) -> Values:
 
     "optimum", "upper_bound" (Lagrangian), then each policy; None where the problem is too large.
     """
-    depth = study.options.get("lookahead", {}).get("depth", DEPTH)
-    known = known_values(study.arms, study.plays, depth)
+    known = known_values(study.arms, study.plays, _lookahead_depth(study))
     values, reasons = dict(known.values), dict(known.reasons)
     optimum = values.pop("optimum")
     bound = None
@@ -174,3 +218,21 @@ def value(study: Study) -> Values:
     except (TooLargeError, ConvergenceError) as error:
         reasons["upper_bound"] = str(error)
     return Values({"optimum": optimum, "upper_bound": bound, **values}, reasons)
+
+
+def value_sweep(sweep: Sweep) -> dict[str, Values]:
+    """The exact values of each point, by label; points that have the same are computed once."""
+    found: dict[tuple[Arms, int, int], Values] = {}
+    by_label = {}
+    for point in sweep.points:
+        study = point.study
+        same = (study.arms, study.plays, _lookahead_depth(study))
+        if same not in found:
+            found[same] = value(study)
+        by_label[point.label] = found[same]
+    return by_label
+
+
+def _lookahead_depth(study: Study) -> int:
+    depth: int = study.options.get("lookahead", {}).get("depth", DEPTH)
+    return depth
