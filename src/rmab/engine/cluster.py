@@ -201,7 +201,6 @@ class Cluster:
 
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
         local: dict[str, Any] = {"include_dashboard": False} if self.address == "local" else {}
         # Ray prints errors of the cluster, some of them long, on standard output, which is ours.
         self._ray._private.worker.print_to_stdstream = lambda *_, **__: None
