@@ -361,7 +361,10 @@ class Cluster:
             return
         except (self._exceptions.RayError, OSError) as error:
             worker.calls[call] = task
-            self._lose(worker, error)
+            if isinstance(error, self._exceptions.GetTimeoutError):
+                self._calls[call] = worker  # it is on its way
+            else:
+                self._lose(worker, error)
             return
         if task is None:
             self._welcome(worker, answer)
