@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 import zlib
 from pathlib import Path
 
@@ -21,7 +22,7 @@ monitoring.register_event_listener(lambda name, **_: hits.append(name.endswith("
 
 from rmab.compilation import keep_compiled
 
-place = keep_compiled(least_seconds=0.0)  # however fast the machine is
+place = keep_compiled()
 
 
 @jax.jit
@@ -68,6 +69,69 @@ def test_what_one_process_has_compiled_another_finds(tmp_path):
     assert told(start(RMAB_CACHE=str(tmp_path / "kept")))[0] == str(place)
     assert zlib.decompress((place / torn).read_bytes())  # compiled, and kept, again
     assert int(told(start(RMAB_CACHE=str(tmp_path / "kept")))[1]) >= 1
+
+
+STUDY = """
+agents = 2
+plays = 1
+horizon = 3
+trials = 8
+policies = ["whittle"]
+[[arm]]
+p01 = 0.2
+p11 = 0.8
+reward = 1.0
+"""
+RUN = """
+import sys
+from collections import Counter
+
+import jax
+from jax import monitoring
+
+from rmab.cli import main
+
+events = Counter()
+monitoring.register_event_listener(lambda name, **_: events.update([name.rpartition("/")[2]]))
+assert main(["run", sys.argv[1], "--json"]) == 0
+assert jax.config.values["jax_compilation_cache_dir"] is None
+print(events["compile_requests_use_cache"], events["cache_hits"])
+"""
+
+
+def test_a_study_that_is_run_again_compiles_nothing(tmp_path):
+    (tmp_path / "study.toml").write_text(STUDY)
+    command = [sys.executable, "-c", RUN, str(tmp_path / "study.toml")]
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+    environment = inherited | {"HOME": str(tmp_path), "RMAB_CACHE": str(tmp_path / "kept")}
+    outputs = []
+    for _ in range(2):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        outputs.append(done.stdout.splitlines())
+    (first, counts), (second, counts_again) = outputs
+    assert first == second
+    asked, hits = map(int, counts.split())
+    asked_again, hits_again = map(int, counts_again.split())
+    assert 0 <= hits < asked == asked_again == hits_again
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "study.toml"]
+
+
+def test_entries_are_looked_at_once(tmp_path, monkeypatch):
+    looks = []
+
+    def is_whole(entry: bytes) -> bool:
+        looks.append(entry)
+        return True
+
+    monkeypatch.setattr(compilation, "_is_whole", is_whole)
+    old, new = tmp_path / "old-cache", tmp_path / "new-cache"
+    old.write_bytes(b"old")
+    hour_ago = time.time() - 3600
+    os.utime(old, (hour_ago, hour_ago))
+    compilation._mend(tmp_path)
+    new.write_bytes(b"new")
+    compilation._mend(tmp_path)
+    assert looks == [b"old", b"new"]
 
 
 def test_it_can_be_switched_off_and_jax_told_otherwise(tmp_path):

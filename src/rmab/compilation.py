@@ -7,8 +7,8 @@ in use.
 
 Processes may share the folder. An entry is named by all that its program depends on, and written
 once. JAX writes it in place, though: a process that is killed leaves a torn one, which no other
-would replace. So torn entries are removed before the cache is used. Who reads one that is just
-being written compiles for itself.
+would replace. So torn entries are removed before the cache is used, each looked at once. Who reads
+one that is just being written compiles for itself.
 
 A program is for the kind of processor it was compiled on. A folder may be shared by several
 machines, so each kind, and each version of JAX, has a folder of its own in it.
@@ -22,18 +22,29 @@ import contextlib
 import hashlib
 import os
 import platform
+import time
 import warnings
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-__all__ = ["cache_folder", "keep_compiled"]
+__all__ = ["cache_folder", "keep_compiled", "kept_compiled"]
 
 VARIABLE = "RMAB_CACHE"
 MOST_BYTES = 2**30  # of all entries; beyond it the oldest go
-_LEAST_SECONDS = 0.1  # of compiling, for a program to be kept
 _ENTRIES = "*-cache"
+_MENDED = "mended"  # a file that is as old as the last look at the entries
+_SLACK_SECONDS = 60.0  # by which clocks of a file system and of a process may differ
+# Everything is kept: many small programs together take as long to compile as some large ones.
+_OPTIONS = {
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
+_FOLDER = "jax_compilation_cache_dir"  # the option of JAX
 _PROCESSOR = ("vendor_id", "cpu family", "model", "flags", "Features")  # lines of /proc/cpuinfo
 
 
@@ -51,10 +62,23 @@ def cache_folder() -> Path | None:
         return None
 
 
-def keep_compiled(least_seconds: float = _LEAST_SECONDS) -> Path | None:
-    """Have JAX keep what it compiles from now on; where, or None where it is not kept.
+@contextmanager
+def kept_compiled() -> Iterator[None]:
+    """What JAX compiles meanwhile is kept; afterwards it keeps what it did before."""
+    import jax
 
-    least_seconds: of compiling, for a program to be kept.
+    before = {name: jax.config.values[name] for name in (_FOLDER, *_OPTIONS)}
+    keep_compiled()
+    changed = jax.config.values[_FOLDER] != before[_FOLDER]
+    try:
+        yield
+    finally:
+        if changed:
+            _configure(before)
+
+
+def keep_compiled() -> Path | None:
+    """Have JAX keep what it compiles from now on; where, or None where it is not kept.
 
     A folder that cannot be written is no error: programs are compiled then, as they would be.
     """
@@ -63,10 +87,12 @@ def keep_compiled(least_seconds: float = _LEAST_SECONDS) -> Path | None:
     folder = cache_folder()
     if folder is None:
         return None
-    of_jax = jax.config.values["jax_compilation_cache_dir"]
+    of_jax = jax.config.values[_FOLDER]
     if of_jax and VARIABLE not in os.environ:
         return Path(of_jax)
     place = folder / "compiled" / _kind()
+    if of_jax == str(place):
+        return place
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         # What is in it will be run: it must be one's own.
@@ -76,18 +102,19 @@ def keep_compiled(least_seconds: float = _LEAST_SECONDS) -> Path | None:
         _limit(folder / "compiled")
     except OSError:
         return None
-    from jax.experimental.compilation_cache import compilation_cache
-
     # A program that cannot be read or kept is compiled: that is no news.
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation")
-    for name, value in (
-        ("jax_compilation_cache_dir", str(place)),
-        ("jax_persistent_cache_min_compile_time_secs", least_seconds),
-        ("jax_persistent_cache_min_entry_size_bytes", -1),
-    ):
-        jax.config.update(name, value)  # type: ignore[no-untyped-call]  # JAX has no types there
-    compilation_cache.reset_cache()  # something may have been compiled without it before
+    _configure({_FOLDER: str(place), **_OPTIONS})
     return place
+
+
+def _configure(options: dict[str, Any]) -> None:
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    for name, value in options.items():
+        jax.config.update(name, value)  # type: ignore[no-untyped-call]  # JAX has no types there
+    compilation_cache.reset_cache()  # something may have been compiled with others before
 
 
 def _kind() -> str:
@@ -114,11 +141,16 @@ def _is_there(module: str) -> bool:
 
 
 def _mend(place: Path) -> None:
-    """Remove entries that are torn."""
+    """Remove entries that are torn, of those written since this was last done."""
+    mended, begun, since = place / _MENDED, time.time() - _SLACK_SECONDS, 0.0
+    with contextlib.suppress(FileNotFoundError):
+        since = mended.stat().st_mtime
     for entry in place.glob(_ENTRIES):
         with contextlib.suppress(FileNotFoundError):  # another process may do the same
-            if not _is_whole(entry.read_bytes()):
+            if entry.stat().st_mtime >= since and not _is_whole(entry.read_bytes()):
                 entry.unlink()
+    mended.touch()
+    os.utime(mended, (begun, begun))
 
 
 def _is_whole(entry: bytes) -> bool:

@@ -13,6 +13,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -421,8 +422,8 @@ def test_a_round_that_was_not_committed_is_not_the_open_one(database_url):
 def repeats_count_again(monkeypatch):
     good = uploads.receive
 
-    def receive(store, key_id, secret_hash, upload, *rest):
-        status = good(store, key_id, secret_hash, upload, *rest)
+    def receive(store, key_id, secret_hash, upload, *rest, **more):
+        status = good(store, key_id, secret_hash, upload, *rest, **more)
         if status == "repeat":
             store._ledger._running().add(
                 store.credential(key_id).name,
@@ -441,11 +442,11 @@ def repeats_count_again(monkeypatch):
 def repeats_are_not_compared(monkeypatch):
     good = uploads.receive
 
-    def receive(store, key_id, secret_hash, upload, *rest):
+    def receive(store, key_id, secret_hash, upload, *rest, **more):
         agent = uploads.authenticate(store, key_id, secret_hash, "agent").name
         if store.digest(agent, upload.incarnation, upload.sequence) is not None:
             return "repeat"
-        return good(store, key_id, secret_hash, upload, *rest)
+        return good(store, key_id, secret_hash, upload, *rest, **more)
 
     monkeypatch.setattr(uploads, "receive", receive)
 
@@ -453,8 +454,8 @@ def repeats_are_not_compared(monkeypatch):
 def closed_rounds_are_accepted(monkeypatch):
     good = uploads.receive
 
-    def receive(store, key_id, secret_hash, upload, current, *rest):
-        return good(store, key_id, secret_hash, upload, upload.round, *rest)
+    def receive(store, key_id, secret_hash, upload, current, *rest, **more):
+        return good(store, key_id, secret_hash, upload, upload.round, *rest, **more)
 
     monkeypatch.setattr(uploads, "receive", receive)
 
@@ -545,3 +546,5 @@ def test_faults_are_found(monkeypatch, fault):
     fault(monkeypatch)
     with pytest.raises(AssertionError):
         run(Federated, 1500, phases=[Phase.generate], report_multiple_bugs=False)
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("rmab-")]
+    assert left == []  # which would end in the midst of another test

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rmab.compilation import kept_compiled
 from rmab.engine.program import simulator
 from rmab.engine.setting import Guide, Joint, Lookup, Setting, Simulate
 from rmab.engine.tally import REFERENCE_KEY, Batch, Simulated, Units, reduce_batch
@@ -212,8 +213,9 @@ class _Threads:
 def _threads(work: Work) -> Iterator[_Threads]:
     executor = ThreadPoolExecutor(work.trials.workers)
     try:
-        run = batch_runner(work, executor)
-        yield _Threads(executor, run, work.trials.width, work.trials.workers)
+        with kept_compiled():
+            run = batch_runner(work, executor)
+            yield _Threads(executor, run, work.trials.width, work.trials.workers)
     finally:
         # A batch under way cannot be stopped; whoever was interrupted should not wait for it.
         executor.shutdown(wait=False, cancel_futures=True)

@@ -11,6 +11,9 @@ A round without a report stays open: there is nothing new to learn. An agent tha
 is not awaited again until it fetches a round, and one that misses `MOST_MISSED` with no report in
 between not until it reports: whoever fetches every round and never reports would hold up all of
 them. Counts of who is late come with its next upload.
+
+It stands alone, apart from the server that uses it, so that the protocol is tested without a
+network, a database or a clock.
 """
 
 from __future__ import annotations

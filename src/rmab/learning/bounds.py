@@ -1,6 +1,7 @@
 """The paper's guarantees for learning: Lemma 1 on the number of episodes, Theorem 1 on the regret.
 
-Both use the natural logarithm and S states in each arm.
+Both use the natural logarithm and S states in each arm. They stand alone because they are public
+names that load no JAX; learners do.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@
 
 The claims about the catalogue are not the paper's. They say what its framework promises (Section II
 is for any arms) and are judged as its own claims are.
+
+It stands alone because it is the one place that knows all figures; commands only print them.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rmab.model.arms import Arm
+from tests.planning.index.models import seen
 
 DISCOUNTS = [None, None, 0.01, 0.5, 0.9, 0.99, 0.999999, 1 - 1e-9]
 
@@ -27,13 +28,7 @@ class Given(NamedTuple):
         return [x.tolist() for x in self[:4]]
 
     def arm(self) -> Arm:
-        return Arm(
-            self.passive,
-            self.active,
-            reward_passive=self.reward_passive,
-            reward_active=self.reward_active,
-            observed="always",
-        )
+        return seen(*self[:4])
 
 
 def _rows(rng, S, support=None, parts=64):

@@ -1,4 +1,4 @@
-"""Many arms of one size at once, and one of them as an `Arm`."""
+"""Arms for tests of indices: many of one size at once, and one as an `Arm`."""
 
 import numpy as np
 
@@ -32,6 +32,17 @@ def degenerate_models(seed, S, B):
     matrices = np.stack([[matrix() for _ in range(B)] for _ in range(2)])
     rewards = rng.integers(-1, 2, (2, S, B)).astype(float)
     return Models(*np.moveaxis(matrices, 1, -1), *rewards)
+
+
+def seen(passive, active, reward_passive, reward_active) -> Arm:
+    """An arm whose state is seen before each choice."""
+    return Arm(
+        passive,
+        active,
+        reward_passive=reward_passive,
+        reward_active=reward_active,
+        observed="always",
+    )
 
 
 def arm_of(models, b, observed="when_played"):

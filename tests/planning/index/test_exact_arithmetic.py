@@ -5,11 +5,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from rmab.model.arms import Arm
 from rmab.planning.index.indices import gittins_indices, whittle_indices
 from rmab.planning.index.rational import RationalProblem, follow_exactly
 from tests.oracles.exact_line import exact_arm, solve
 from tests.planning.index.families import FAMILIES, Given, drawn
+from tests.planning.index.models import seen
 
 
 def written(numbers):
@@ -59,16 +59,6 @@ def test_a_hundred_arms_of_each_family(family):
 def test_ten_thousand_arms_of_each_family(family):
     for number in range(100, 10_000):
         check(family, number)
-
-
-def seen(passive, active, reward_passive, reward_active) -> Arm:
-    return Arm(
-        passive,
-        active,
-        reward_passive=reward_passive,
-        reward_active=reward_active,
-        observed="always",
-    )
 
 
 @pytest.mark.parametrize("e", [1e-3, 1e-9, 1e-12, 1e-15, 1e-300])

@@ -15,20 +15,10 @@ from rmab.model.beliefs import belief_after, information_states
 from rmab.planning.channel.index import whittle_at
 from rmab.planning.index.finite import Indices, finite_indices
 from tests.oracles.one_arm import NEAR_ONE, Solved, as_exact, bisected, exactly
+from tests.planning.index.models import seen
 
 TIE = 1e-9  # an advantage this small leaves both actions optimal
 STEP = 1e-6  # how far from an index the oracle is asked
-
-
-def seen(passive, active, reward_passive, reward_active) -> Arm:
-    """An arm whose state is seen before each choice."""
-    return Arm(
-        passive,
-        active,
-        reward_passive=reward_passive,
-        reward_active=reward_active,
-        observed="always",
-    )
 
 
 TWO = seen([[0.5, 0.5], [0.25, 0.75]], [[1.0, 0.0], [0.5, 0.5]], [0.5, 0.5], [2, 1])

@@ -14,17 +14,7 @@ from rmab.planning.index.indices import gittins_indices, whittle_indices
 from tests.oracles.exact_line import exact_arm, solve
 from tests.oracles.one_arm import iterated_advantage
 from tests.planning.index.families import drawn
-
-
-def seen(passive, active, reward_passive, reward_active) -> Arm:
-    """An arm whose state is seen before each choice."""
-    return Arm(
-        passive,
-        active,
-        reward_passive=reward_passive,
-        reward_active=reward_active,
-        observed="always",
-    )
+from tests.planning.index.models import seen
 
 
 def channel(p01: float, p11: float, **changed) -> Arm:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rmab.errors import FederationError
-from rmab.service.server.rates import Rate
+from rmab.service.server.uploads import Rate
 from tests.service.support.serving import served, spectrum
 
 

@@ -69,6 +69,8 @@ class Observations(NamedTuple):
     """What likelihoods need of the counts, (G + 1, 2, 2, n, trials); sums are (n, trials)."""
 
     counts: Array
+    blocks: Array  # (blocks, _GAP_BLOCK, 2, 2, n, trials), of gaps 2 to G, and 0 beyond
+    used: Array  # how many blocks there are up to the last with a pair
     exponents: Exponents
     totals: Totals
 
@@ -91,7 +93,18 @@ def summed(counts: Array, prior: tuple[float, float]) -> tuple[Observations, Arr
         points = np.array([x, y], np.float32)[:, :, None, None]
         best.append((highest * points).sum(1) / highest.sum(0))
     x, y = jnp.stack(best, 1)
-    return Observations(counts, Exponents(*exponents), Totals(*totals)), x, y
+    return Observations(counts, *_in_blocks(counts), Exponents(*exponents), Totals(*totals)), x, y
+
+
+def _in_blocks(counts: Array) -> tuple[Array, Array]:
+    """`blocks` and `used` of Observations."""
+    gaps, shape = counts[1:-1], counts.shape[1:]
+    n_blocks = max(1, -(-gaps.shape[0] // _GAP_BLOCK))
+    beyond = n_blocks * _GAP_BLOCK - gaps.shape[0]
+    gaps = jnp.concatenate([gaps, jnp.zeros((beyond, *shape), counts.dtype)])
+    some = gaps.reshape(n_blocks, -1).max(1) > 0
+    used = (some * np.arange(1, n_blocks + 1)).max()
+    return gaps.reshape(n_blocks, _GAP_BLOCK, *shape), used
 
 
 def _linear(kinds: int, prior: tuple[float, float]) -> tuple[npt.NDArray[np.float32], ...]:
@@ -163,7 +176,7 @@ def _log_laws(kinds: int) -> tuple[_Floats, _Floats]:
 def log_likelihood(observed: Observations, channel: Channel) -> Array:
     """(..., n, trials). Counts are large and differences small: one rounding for each factor."""
     p01, p00, p11, p10, memory = channel
-    counts, by = observed.counts, observed.exponents
+    by = observed.exponents
     odds, inverse = p01 / p10, p10 / p01
     total = (
         by.ups * jnp.log(p01)
@@ -173,10 +186,10 @@ def log_likelihood(observed: Observations, channel: Channel) -> Array:
         + by.stays1 * jnp.log(p11)
     )
 
-    def add(gap: int, total: Array, power: Array, apart: Array) -> tuple[Array, ...]:
+    def add(_: Array, counts: Array, total: Array, *powers: Array) -> tuple[Array, ...]:
         """state: the sum so far, m^g and a_g / a_1."""
-        power, apart = power * memory, 1 + memory * apart
-        (stay0, rise), (fall, stay1) = counts[gap]
+        power, apart = powers[0] * memory, 1 + memory * powers[1]
+        (stay0, rise), (fall, stay1) = counts
         total = (
             total
             + stay0 * jnp.log(_SAFE_ONE + odds * power)
@@ -185,33 +198,40 @@ def log_likelihood(observed: Observations, channel: Channel) -> Array:
         )
         return total, power, apart
 
-    return over_gaps(counts, add, total, memory, jnp.ones_like(memory))[0]
+    return over_gaps(observed, add, total, memory, jnp.ones_like(memory))[0]
 
 
 def over_gaps(
-    counts: Array, add: Callable[..., tuple[Array, ...]], *state: Array
+    observed: Observations, add: Callable[..., tuple[Array, ...]], *state: Array
 ) -> tuple[Array, ...]:
-    """The state after add(index, *state) for the counts of gaps 2, 3, ..., G; blocks of gaps are
-    left out where nothing follows that was observed."""
-    last = counts.shape[0] - 1
-    for start in range(0, last, _GAP_BLOCK):
-        gaps = range(max(start, 1), min(start + _GAP_BLOCK, last))
+    """The state after add(g, counts of gap g, *state) for g = 2, 3, ..., G.
 
-        def block(*state: Array, gaps: range = gaps) -> tuple[Array, ...]:
-            for gap in gaps:
-                state = add(gap, *state)
+    Blocks of gaps are left out where nothing follows that was observed. One program serves all
+    blocks: it is traced and compiled once.
+    """
+
+    def block(number: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
+        def add_all(counts: Array, *state: Array) -> tuple[Array, ...]:
+            for place in range(_GAP_BLOCK):
+                state = add(_GAP_BLOCK * number + place + 2, counts[place], *state)
             return state
 
-        some = counts[gaps.start : -1].max() > 0
-        state = lax.cond(some, block, lambda *state: state, *state)
-    return state
+        # XLA stores what goes into a branch; else it would look up every count where it is used.
+        always, counts = number >= 0, observed.blocks[number]
+        added: tuple[Array, ...] = lax.cond(
+            always, add_all, lambda _, *state: state, counts, *state
+        )
+        return added
+
+    found: tuple[Array, ...] = lax.fori_loop(0, observed.used, block, state)
+    return found
 
 
 def score(observed: Observations, channel: Channel) -> tuple[Array, ...]:
     """The gradient of the log-likelihood along b0 and m, and the expected information: b0 b0,
     b0 m, m m."""
     p01, p00, p11, p10, memory = channel
-    counts, by, totals = observed
+    by, totals = observed.exponents, observed.totals
     leaves = p01 + p10
     b0, q0 = p01 / leaves, p10 / leaves
     odds, inverse = p01 / p10, p10 / p01
@@ -236,20 +256,20 @@ def score(observed: Observations, channel: Channel) -> tuple[Array, ...]:
             bend * bend * inside * (odds * sure0 + inverse * sure1),
         )
 
-    def add(gap: int, *state: Array) -> tuple[Array, ...]:
+    def add(gap: Array, counts: Array, *state: Array) -> tuple[Array, ...]:
         """state: m^(g-1), a_g / a_1 and the sums, each of the gap before."""
         before, apart, *total = state
         before, apart = before * memory, 1 + memory * apart
-        (stay0, rise), (fall, stay1) = counts[gap]
+        (stay0, rise), (fall, stay1) = counts
         pairs = stay0, stay1, rise + fall, stay0 + rise, fall + stay1
         power = before * memory
         out = 1 / (_SAFE_ONE + odds * power), 1 / (_SAFE_ONE + inverse * power)
-        more = sums(pairs, out, leaves * apart + TINY, (gap + 1) * before)
+        more = sums(pairs, out, leaves * apart + TINY, gap * before)
         return before, apart, *(a + b for a, b in zip(total, more, strict=True))
 
     one = jnp.ones_like(memory)
     direct = by.stays0, by.stays1, by.crosses, totals.direct0, totals.direct1
     first = sums(direct, (q0 / p00, b0 / p11), leaves, one)
-    _, _, by_b0, by_m, bb, bm, mm = over_gaps(counts, add, one, one, *first)
+    _, _, by_b0, by_m, bb, bm, mm = over_gaps(observed, add, one, one, *first)
     by_b0 = by_b0 + by.rises / b0 - by.falls / q0
     return by_b0, by_m, (bb + totals.late) / (b0 * q0), bm, mm

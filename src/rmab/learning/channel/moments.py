@@ -63,14 +63,14 @@ class Cells(NamedTuple):
 
 def balance(observed: Observations, memory: Array) -> Balance:
     """(..., n, trials), as memory is. A pair more of each kind, one slot apart, crosses by half."""
-    counts, totals = observed.counts, observed.totals
+    totals = observed.totals
     one = jnp.ones_like(memory)
 
-    def add(gap: int, apart: Array, far0: Array, far1: Array) -> tuple[Array, ...]:
+    def add(_: Array, counts: Array, apart: Array, *far: Array) -> tuple[Array, ...]:
         """apart: a_g / a_1; far: its sum over pairs from 0 and from 1."""
-        (stay0, rise), (fall, stay1) = counts[gap]
+        (stay0, rise), (fall, stay1) = counts
         apart = 1 + memory * apart
-        return apart, far0 + (stay0 + rise) * apart, far1 + (fall + stay1) * apart
+        return apart, far[0] + (stay0 + rise) * apart, far[1] + (fall + stay1) * apart
 
     def estimate(far: Array, late: Array, crossed: Array, stayed: Array) -> tuple[Array, Array]:
         due = (1 - memory) * far + late + TINY
@@ -78,8 +78,8 @@ def balance(observed: Observations, memory: Array) -> Balance:
         return crossed / due, due / crossed * (due / stayed) * (crossed + stayed)
 
     direct = (totals.direct0 + 1) * one, (totals.direct1 + 1) * one
-    _, far0, far1 = over_gaps(counts, add, one, *direct)
-    late0, late1 = counts[-1].sum(1)
+    _, far0, far1 = over_gaps(observed, add, one, *direct)
+    late0, late1 = observed.counts[-1].sum(1)
     b0, known0 = estimate(far0, late0, totals.crossed0, totals.stayed0)
     q0, known1 = estimate(far1, late1, totals.crossed1, totals.stayed1)
     return Balance(b0, q0, known0, known1)

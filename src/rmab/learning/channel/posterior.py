@@ -248,12 +248,12 @@ def _fit(observed: Observations, prior: tuple[float, float], x: Array, y: Array)
 
     many = observed.totals.pairs > _TUNING.many_pairs
 
-    def one_more(_: Array, fit: _Fit) -> _Fit:
-        return _Fit(*(jnp.where(many, *both) for both in zip(turn(fit), fit, strict=True)))
+    def one_more(number: Array, fit: _Fit) -> _Fit:
+        goes_on = (number < _TUNING.turns) | many
+        return _Fit(*(jnp.where(goes_on, *both) for both in zip(turn(fit), fit, strict=True)))
 
-    fit = lax.fori_loop(0, _TUNING.turns, lambda _, fit: turn(fit), _Fit(x, y, x, y, x))
-    more = jnp.where(many.any(), _TUNING.more_turns, 0)
-    found: _Fit = lax.fori_loop(0, more, one_more, fit)
+    turns = _TUNING.turns + jnp.where(many.any(), _TUNING.more_turns, 0)
+    found: _Fit = lax.fori_loop(0, turns, one_more, _Fit(x, y, x, y, x))
     return found
 
 

@@ -17,6 +17,8 @@ With beta = 1 these are the limits of the discounted indices, and a state z that
 an infinite reward and time: states that may come to it have its index. Whether one policy is then
 best for every start is the verdict, as for Whittle indices.
 
+It stands alone as a method of its own: it shares no step with those for Whittle indices.
+
 References: I. M. Sonin, "A generalized Gittins index for a Markov chain and its recursive
 calculation", Stat. Prob. Letters 78(12), 2008; J. C. Gittins, "Bandit processes and dynamic
 allocation indices", JRSS B 41(2), 1979.

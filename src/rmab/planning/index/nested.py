@@ -13,6 +13,9 @@ Letting state j become passive changes
 A state that has left stays passive, so of an arm that is not indexable these are the indices of
 nested policies, not of optimal ones. A slot restarts at a uniformly drawn state with a probability
 of the order of rounding: where classes never meet, indices are large instead of infinite.
+
+It stands alone because it serves drawn dynamics, many at once and under JAX; the other methods for
+fully observed arms take one arm, on NumPy, and judge it.
 """
 
 from __future__ import annotations

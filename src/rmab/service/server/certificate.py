@@ -2,6 +2,8 @@
 
 A client refuses a certificate that has expired, and that of an authority in the same file as well:
 what counts is the first of a chain to expire.
+
+It stands alone because reading dates out of DER is no part of running a process.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ pages there are, the answer is made at most a few times a second.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import time
@@ -19,8 +20,8 @@ import numpy.typing as npt
 from rmab.errors import StorageError
 from rmab.federation.config import Federation, KnownArm
 from rmab.federation.messages import plan_table
+from rmab.federation.outliers import scores_by_name
 from rmab.policies.plans import Plan
-from rmab.service.server.outliers import Outliers, Scores
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.telemetry import Metrics
 from rmab.service.store.store import AgentRow, RewardRow, RoundRow, Store
@@ -29,6 +30,9 @@ from rmab.service.store.uploads import Totals
 __all__ = ["Status"]
 
 Table = dict[str, Any]
+Scores = dict[str, float | None]  # by agent
+
+_REST = 20.0  # of the time that scores take, before they are made again
 
 
 class _Kept(NamedTuple):
@@ -55,7 +59,7 @@ class Status:
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
         self._limits = rounds.limits
-        self._outliers = Outliers(rounds)
+        self._outliers = _Outliers(rounds)
         self._kept: _Kept | None = None
         self._indices: tuple[Plan, list[Table | None]] | None = None  # of the plan they are of
 
@@ -197,6 +201,64 @@ class Status:
         if self._indices is None or self._indices[0] is not plan:
             self._indices = (plan, _indices(plan, self._federation))
         return self._indices[1]
+
+
+class _Outliers:
+    """Scores of agents whose counts are unlike the others', as of late; used in one event loop.
+
+    A score is for people (`rmab.federation.outliers`). So uploads and rounds do not wait for any:
+    all are made together, in a thread, when somebody asks and something has changed. Pages and
+    metrics ask all the time, whatever it costs; they are given the last scores, and new ones are
+    made for them only after a while that is long against the time that they take.
+    """
+
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self._work: asyncio.Task[Scores] | None = None
+        self._started = 0  # how often
+        self._changes = -1  # as of which the work is
+        self._last: Scores = {}
+        self._rests_until = 0.0
+
+    async def now(self) -> Scores:
+        """Those of what is committed now, by other processes too."""
+        asked = self._started
+        while self._work is not None and not self._work.done():
+            await asyncio.wait({self._work})
+        if self._work is None or self._started == asked:
+            self._start()
+        assert self._work is not None
+        return await asyncio.shield(self._work)
+
+    async def lately(self, seconds: float) -> Scores:
+        """The last that were made, waiting so many seconds at most if newer ones are."""
+        done = self._work is None or self._work.done()
+        if done and self._changes < self._rounds.changes and time.monotonic() >= self._rests_until:
+            self._start()
+        if self._work is not None:
+            await asyncio.wait({self._work}, timeout=seconds)
+        return self._last
+
+    def _start(self) -> None:
+        self._started += 1
+        self._changes = self._rounds.changes
+        self._work = asyncio.ensure_future(self._make())
+        self._work.add_done_callback(self._made)
+
+    async def _make(self) -> Scores:
+        started = time.monotonic()
+        counts = await self._rounds.jobs.run(lambda store: store.counts_by_agent())
+        found = await asyncio.to_thread(scores_by_name, counts, self._rounds.federation.shape)
+        now = time.monotonic()
+        least = self._rounds.limits.outlier_seconds
+        self._rests_until = now + max(least, _REST * (now - started))
+        return found
+
+    def _made(self, done: asyncio.Task[Scores]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            self._work = None  # who asks next tries again
+        else:
+            self._last = done.result()
 
 
 def _round_table(row: RoundRow, reports: int) -> Table:

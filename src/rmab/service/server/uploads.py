@@ -33,7 +33,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from starlette.requests import ClientDisconnect
@@ -43,14 +43,13 @@ from rmab.errors import ProtocolError
 from rmab.federation.messages import Upload
 from rmab.federation.uploads import check_growth, check_pace, most_bytes, parse_upload
 from rmab.service.server.identity import Access, Identity
-from rmab.service.server.rates import Rate
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.telemetry import Metrics
 from rmab.service.store.credentials import Credential
 from rmab.service.store.store import Store
 from rmab.service.tokens import matches
 
-__all__ = ["Uploads", "announced", "authenticate", "check_type", "read_body", "receive"]
+__all__ = ["Rate", "Uploads", "announced", "authenticate", "check_type", "read_body", "receive"]
 
 Status = Literal["new", "repeat"]
 
@@ -166,6 +165,35 @@ def _is_last_of_ended(store: Store, agent: str, upload: Upload) -> bool:
             409, "conflict", f"another upload was accepted as sequence {upload.sequence}"
         )
     return True
+
+
+class Rate:
+    """How often an agent may do something: a rate, and a burst after it has been quiet.
+
+    burst: seconds, in which the rate allows as much as may be done at once, if not one. Of each
+    agent, by its name, one time is kept, until which what it has done fills its rate: everything
+    it does moves that on by 1 / rate, and it may be ahead of now by the burst. What is done in
+    spite of that is owed, and waited for.
+    """
+
+    def __init__(self, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._burst = burst
+        self._clock = clock
+        self._filled: dict[str, float] = {}
+
+    def wait(self, name: str, rate: float) -> float:
+        """Seconds until the agent may do it once more, 0 for now; rate: times a second, 0: any."""
+        if rate <= 0:
+            return 0.0
+        now, each = self._clock(), 1 / rate
+        filled = max(now, self._filled.get(name, now))
+        return max(0.0, filled + each - max(self._burst, each) - now)
+
+    def done(self, name: str, rate: float) -> None:
+        """The agent has done it."""
+        if rate > 0:
+            now = self._clock()
+            self._filled[name] = max(now, self._filled.get(name, now)) + 1 / rate
 
 
 class Uploads:
