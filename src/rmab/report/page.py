@@ -88,7 +88,10 @@ def write_sweep(folder: Path, name: str, results: SweepResults) -> Path:
         tag("h2", "Settings"),
         settings_table([(point.label, point.study, each) for point, each in runs]),
         arms_table([(point.label, point.study.arms) for point, _ in runs]),
-        file_links(["results.json", "sweep.csv", "sweep.json", "figure.png", "figure.svg"]),
+        file_links(
+            ["results.json", "sweep.csv", "sweep.json", "figure.png", "figure.svg"],
+            "The folders points/1, points/2, ... have the curves of each point, in this order. ",
+        ),
     ]
     return write_page(folder, f"Study {name}", body)
 

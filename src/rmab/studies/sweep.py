@@ -68,7 +68,7 @@ class Sweep:
     """
 
     study: Study
-    values: Mapping[str, Sequence[Any]]
+    values: Mapping[str, Any]
     together: bool = False
     labels: Sequence[str] | None = None
     points: tuple[Point, ...] = field(init=False)
