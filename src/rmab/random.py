@@ -135,25 +135,35 @@ class Draws:
         if least < 1:  # the method needs 1 or more: Gamma(a) = Gamma(a + 1) U^(1/a)
             boost = jnp.log(self.uniform(*shape.shape[:-1])) / shape
             shape = shape + 1
-        counters = self._counters(shape.shape)
-        d = shape - jnp.float32(1 / 3)
-        c = lax.rsqrt(9 * d)
+        counters = self._counters(shape.shape).reshape(-1, 1)
+        flat = shape.reshape(-1, shape.shape[-1])  # (J, trials)
 
-        def attempt(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            tries, value, done = state
-            words = threefry(self._key, self._episode, counters + tries)
+        def attempt(shape: Array, counters: Array) -> tuple[Array, Array]:
+            """A value for each shape, and whether it is accepted."""
+            d = shape - jnp.float32(1 / 3)
+            words = threefry(self._key, self._episode, counters)
             normal = jnp.float32(math.sqrt(2)) * lax.erf_inv(2 * unit(words[0]) - 1)
-            cube = (1 + c * normal) ** 3
+            cube = (1 + lax.rsqrt(9 * d) * normal) ** 3
             bound = 0.5 * normal * normal + d * (1 - cube + jnp.log(jnp.maximum(cube, 1e-30)))
-            good = (cube > 0) & (jnp.log(unit(words[1])) < bound)
-            return tries + 1, jnp.where(good & ~done, d * cube, value), done | good
+            return d * cube, (cube > 0) & (jnp.log(unit(words[1])) < bound)
 
-        start = (
-            jnp.uint32(0),
-            jnp.ones(shape.shape, jnp.float32),
-            jnp.broadcast_to(~self._wanted, shape.shape),
-        )
-        _, value, _ = lax.while_loop(lambda s: (~s[2]).any() & (s[0] < ATTEMPTS), attempt, start)
+        # All are tried once. Few fail: of each trial one after the other is tried again, so that
+        # nothing is computed for the rest.
+        def retry(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            tries, value, done = state
+            which = done.argmin(0)  # (trials,), the first that is not done
+            here = jnp.arange(done.shape[0])[:, None] == which
+            this = jnp.where(here, flat, 0).sum(0)
+            again, good = attempt(this, counters[which, 0] + tries)
+            good = good | (tries >= ATTEMPTS)
+            done, value = done | (here & good), jnp.where(here & good & ~done, again, value)
+            return jnp.where(good, 1, tries + 1), value, done
+
+        value, done = attempt(flat, counters)
+        done = done | ~self._wanted
+        start = jnp.ones(done.shape[-1], jnp.uint32), value, done
+        _, value, _ = lax.while_loop(lambda s: (~s[2]).any(), retry, start)
+        value = value.reshape(shape.shape)
         return value, boost
 
     def dirichlet(

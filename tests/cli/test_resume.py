@@ -258,7 +258,7 @@ def test_what_is_no_checkpoint_is_refused(call, tmp_path):
 
 def test_words_that_do_not_go_together(call, cut):
     call("run", "--resume", cut, "--out", cut).assert_refused("--resume and --out exclude")
-    call("run").assert_refused("STUDY.toml is missing, unless --resume DIR is given")
+    call("run").assert_refused("arguments are required: STUDY.toml", "--help")
 
 
 # ------------------------------------------------------------------------ what results.json carries

@@ -16,6 +16,7 @@ import pytest
 import rmab
 from rmab import Policy, Results, StorageError, Study, StudyError, UnavailableError, run
 from rmab.engine import montecarlo
+from rmab.files import replaced
 from rmab.studies import checkpoint
 from rmab.studies.checkpoint import Checkpoint, differences
 from tests.studies.small import STUDY
@@ -118,7 +119,6 @@ def test_writing_takes_a_small_share_of_the_time(tmp_path, monkeypatch):
     """Of batches of a second each: the first is kept, then every third, and the last."""
     now = 0.0
     kept: list[float] = []
-    replaced = checkpoint.replaced
 
     def recorded(path: Path) -> Any:
         kept.append(now)
@@ -128,7 +128,7 @@ def test_writing_takes_a_small_share_of_the_time(tmp_path, monkeypatch):
         nonlocal now
         now += 1.0
 
-    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now)
+    monkeypatch.setattr("rmab.studies.checkpoint.time.monotonic", lambda: now)
     monkeypatch.setattr(checkpoint, "_INTERVAL", 3.0)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "replaced", recorded)

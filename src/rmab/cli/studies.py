@@ -18,7 +18,6 @@ from rmab.errors import (
     StorageError,
     StudyError,
     UnavailableError,
-    is_lasting,
     system_reason,
 )
 
@@ -209,7 +208,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.resume is not None:
         return _resume(options)
     if options.study is None:
-        raise StudyError("STUDY.toml is missing, unless --resume DIR is given")
+        raise StudyError("the following arguments are required: STUDY.toml; see rmab run --help")
     changes = _changes(options)
     sweep = _load(options.study, changes)
     out = None if options.out is None else folder(options.out)
@@ -304,8 +303,7 @@ def _write(out: Path, name: str, results: Results | SweepResults) -> None:
     except OSError as error:
         raise StorageError(
             f"{error.filename or out}: results cannot be written: {system_reason(error)}; the "
-            f"trials are kept, and {_how_to_go_on(out)} writes them",
-            lasting=is_lasting(error),
+            f"trials are kept, and {_how_to_go_on(out)} writes them"
         ) from None
 
 

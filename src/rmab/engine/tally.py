@@ -249,33 +249,45 @@ def _sums_of(out: Outcome, against: Array, scale: Array, count: Array) -> tuple[
     total, (totals, by_slot) = lax.scan(earn, start, (out.rewards, against, bits))
     last = final_slots(horizon)
     final = total - (totals[-last - 1] if last < horizon else 0)
-    lengths = out.lengths.astype(jnp.int64)  # 0 past the last episode
-    ends = lax.fori_loop(1, len(lengths), lambda k, x: x.at[k].add(x[k - 1]), lengths)  # so far
-    ends = jnp.maximum(ends - 1, 0)
-    ran = there & (lengths > 0)
-    each = jnp.maximum(lengths, 1)
-    earned = [
-        jnp.diff(jnp.take_along_axis(x, ends, 0), axis=0, prepend=start[None])
-        for x in (totals, against)
-    ]
     # Stacked, so that the sums are compiled once.
     by_trial = sums(jnp.stack([_shortened(final, shift(last)), out.episodes]), there)
-    series = [lengths, _divided(earned[0], each), _divided(earned[1] - earned[0], each)]
-    if out.error.shape[0]:
-        scaled = jnp.clip(out.error, 0, _MAX_ERROR).astype(jnp.float64) * (1 << _ERROR_BITS)
-        series += list(jnp.moveaxis(jnp.round(scaled).astype(jnp.int64), 1, 0))
-    by_episode = sums(jnp.stack(series), ran)
+
+    # Episode by episode, up to the last that a trial has.
+    def conclude(state: tuple[Array, Array, Array, Sums]) -> tuple[Array, Array, Array, Sums]:
+        k, ended, before, known = state
+        length = out.lengths[k].astype(jnp.int64)  # 0 past the last episode
+        ended = ended + length
+        place = jnp.maximum(ended - 1, 0), jnp.arange(n_trials)
+        earned = jnp.stack([totals[place], against[place]])
+        mine, theirs = earned - before
+        each = jnp.maximum(length, 1)
+        series = [length, _divided(mine, each), _divided(theirs - mine, each)]
+        if out.error.shape[0]:
+            off = jnp.clip(out.error[k], 0, _MAX_ERROR).astype(jnp.float64) * (1 << _ERROR_BITS)
+            series += list(jnp.round(off).astype(jnp.int64))
+        new = sums(jnp.stack(series), there & (length > 0))
+        return (
+            k + 1,
+            ended,
+            earned,
+            Sums(*(x.at[k].set(y) for x, y in zip(known, new, strict=True))),
+        )
+
+    size = 3 + (out.error.shape[1] if out.error.shape[0] else 0)
+    none = Sums(*(jnp.zeros((len(out.lengths), size), jnp.int64) for _ in Sums._fields))
+    begin = jnp.int64(0), start, jnp.stack([start, start]), none
+    by_episode = lax.while_loop(lambda s: s[0] < out.episodes.max(), conclude, begin)[3]
     found = {
         "reward": Sums(*(x[:, 0] for x in by_slot)),
         "regret": Sums(*(x[:, 1] for x in by_slot)),
         "final": Sums(*(x[0] for x in by_trial)),
         "episodes": Sums(*(x[1] for x in by_trial)),
-        "length": Sums(*(x[0] for x in by_episode)),
-        "episode_reward": Sums(*(x[1] for x in by_episode)),
-        "episode_regret": Sums(*(x[2] for x in by_episode)),
+        "length": Sums(*(x[:, 0] for x in by_episode)),
+        "episode_reward": Sums(*(x[:, 1] for x in by_episode)),
+        "episode_regret": Sums(*(x[:, 2] for x in by_episode)),
     }
     if out.error.shape[0]:
-        found["error"] = Sums(*(x[3:].T for x in by_episode))
+        found["error"] = Sums(*(x[:, 3:] for x in by_episode))
     return total, found
 
 
