@@ -293,7 +293,9 @@ def _by_bisection(index: Array, k: Array) -> Array:
     order = jnp.where(negative, ~bits, bits | jnp.uint32(1 << 31))  # (N, ...) sorts as the floats
 
     def above(level: Array) -> Array:
-        return (order > level).sum(0, dtype=jnp.int32)
+        """How many are above it; as a product, which is vectorised over trials."""
+        ones = jnp.ones(order.shape[0], jnp.float32)
+        return jnp.tensordot(ones, (order > level).astype(jnp.float32), 1).astype(jnp.int32)
 
     def halve(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         low, high, count = state  # count = above(low) >= k > above(high)
@@ -312,8 +314,12 @@ def _by_bisection(index: Array, k: Array) -> Array:
 
     start = order.min(0) - 1, order.max(0), jnp.full(order.shape[1:], order.shape[0], jnp.int32)
     low, high, count = lax.while_loop(unsettled, halve, start)
+
     # Where count is still above k, `high` is the k-th largest value and several arms share it.
-    tied = order == high
-    places = k - above(high)
-    first = tied & (jnp.cumsum(tied, axis=0, dtype=jnp.int32) <= places)
-    return jnp.where(count == k, order > low, (order > high) | first)
+    def by_number() -> Array:
+        tied = order == high
+        first = tied & (jnp.cumsum(tied, axis=0, dtype=jnp.int32) <= k - above(high))
+        return jnp.where(count == k, order > low, (order > high) | first)
+
+    found: Array = lax.cond((count > k).any(), by_number, lambda: order > low)
+    return found
