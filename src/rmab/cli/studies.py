@@ -69,6 +69,18 @@ an infinite index is the string "inf" or "-inf", one that is not known null
 """
 
 
+_SWEEP_HELP = """
+a study at several points, all values with all others:
+  [sweep]
+  agents = [1, 2, 4]
+  plays = [1, 2]
+  policies.fedtswi-gap.gaps = [8, 32]
+  (any key above but policies and options; options of the study's policies;
+  arm.1.p11 and the like of channels; copies = [1, 2, 4] repeats the arms; with
+  together = true the lists go side by side; labels = ["few", "many"] names the points)
+"""
+
+
 def add_commands(command: Commands) -> None:
     """Add them to the program."""
     run = command(
@@ -85,8 +97,8 @@ def add_commands(command: Commands) -> None:
     run.add_argument(
         "--out",
         metavar="DIR",
-        help="write results.json, slots.csv, episodes.csv, figure, report, and meanwhile keep the "
-        "trials done in DIR/checkpoint",
+        help="write results.json, slots.csv, episodes.csv (of a sweep sweep.csv, sweep.json and "
+        "points), figure, report, and meanwhile keep the trials done in DIR/checkpoint",
     )
     run.add_argument(
         "--resume",
@@ -153,7 +165,7 @@ def _study_help() -> str:
     for name, key in KEYS.items():
         choices = " or ".join(f'"{choice}"' for choice in key.choices)
         lines += _item(name, f"{key.about}{': ' if choices else ''}{choices}")
-    return "\n".join([*lines, "", *_policies_help(), ""])
+    return "\n".join([*lines, _SWEEP_HELP, *_policies_help(), ""])
 
 
 def _policies_help() -> list[str]:
