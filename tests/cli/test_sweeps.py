@@ -82,6 +82,18 @@ def test_lists_go_together(call, study):
     assert settings == [{"agents": 1, "plays": 1}, {"agents": 2, "plays": 2}]
 
 
+def test_labels_name_the_points(call, study):
+    path = study(STUDY + '[sweep]\nplays = [1, 2]\nlabels = ["a few", "all"]\n')
+    lines = call("run", path).out.splitlines()
+    assert lines[1].split()[:2] == ["point", "policy"]
+    assert [line[:7] for line in lines[2:]] == ["a few  "] * 2 + ["all    "] * 2
+    assert [point["label"] for point in call("run", path, "--json").json["points"]] == [
+        "a few",
+        "all",
+    ]
+    assert call("value", path).out.count("a few") == len(VALUES)
+
+
 def test_trials_and_seed_hold_for_all_points(call, study):
     found = call("run", study(SWEEP), "--json", "--trials", "3", "--seed", "4").json
     assert [point["trials"] for point in found["points"]] == [3] * 4

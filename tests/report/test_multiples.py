@@ -193,11 +193,21 @@ def test_the_page_of_a_sweep_has_every_number(tmp_path):
         for name, r in found.items():
             row = next(x for x in page.rows if x[0] == each and x[1].endswith(name))
             assert row[2] == f"{r.mean:.5f} ± {r.se:.5f}"
-    assert ["Variant", "Agents M", "Plays in a slot K"] in page.rows
-    assert ["M = 2, K = 1", "2", "1"] in page.rows
+    assert ["Point", "Variant", "Agents M", "Plays in a slot K"] in page.rows
+    assert ["3", "M = 2, K = 1", "2", "1"] in page.rows
+    assert ["Slots T", "1000"] in page.rows
+    assert ["2", "0.89", "0.17", "0.9", "0.5174"] in page.rows
     assert page.tags.count("svg") == 1
     assert {"sweep.csv", "sweep.json", "results.json", "figure.png"} <= set(page.addresses)
     assert len(page.ids) == len(set(page.ids))
+
+
+def test_the_page_says_what_points_with_labels_set(tmp_path):
+    values = {"arm.1.reward": [0.4, 1.0], "policies.fedtswi.prior": [1, [1, 2]]}
+    sweep = Sweep(STUDY, values, together=True, labels=["low", "high <>"])
+    page = Page(write_sweep(tmp_path, "study", made_up(sweep)).read_text(encoding="utf-8"))
+    assert ["2", "high <>", "1.0", "[1, 2]"] in page.rows
+    assert [row[0] for row in page.rows if row[1:2] == ["WI policy whittle"]] == ["low", "high <>"]
 
 
 def test_the_same_sweep_gives_the_same_bytes(tmp_path):

@@ -387,6 +387,17 @@ def test_what_is_written_is_what_was_found(swept, tmp_path):
     assert again.to_table() == swept.sweep.to_table()
 
 
+def test_labels_that_were_given_are_in_the_rows():
+    done = run_sweep(Sweep(KNOWN, {"plays": [1, 2]}, labels=["one", "two"]))
+    assert [(row["point"], row["label"], row["plays"]) for row in done.rows()] == [
+        (1, "one", 1),
+        (1, "one", 1),
+        (2, "two", 2),
+        (2, "two", 2),
+    ]
+    assert list(done) == ["one", "two"]
+
+
 def test_one_trial_has_no_error_and_no_nan(tmp_path):
     done = run_sweep(Sweep(replace(KNOWN, trials=1), {"plays": [1, 2]}))
     done.write(tmp_path)

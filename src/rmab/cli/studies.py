@@ -321,14 +321,14 @@ def _write(out: Path, name: str, results: Results | SweepResults) -> None:
 
 def _results_table(done: SweepResults) -> str:
     """A row for each policy, of each point."""
-    keys = list(done.sweep.values)
+    keys = _columns_of(done.sweep)
     rows = [[*keys, "policy", "mean", "se", "final", "episodes", "behind whittle", "se"]]
     for point, results in done.each():
         for name, r in results.items():
             numbers = [r.mean, r.se, r.final, r.episodes, r.behind, r.behind_se]
             digits = [5, 5, 5, 1, 5, 5]
             shown = [f"{x:.{d}f}" for x, d in zip(numbers, digits, strict=True)]
-            rows.append([*_settings(point), name, *shown])
+            rows.append([*_settings(done.sweep, point), name, *shown])
     head = f"{done.trials} trials; average reward per agent and slot, final: last tenth"
     return head + "\n" + columns(rows, len(keys) + 1)
 
@@ -360,7 +360,8 @@ def _values_table(sweep: Sweep, found: Mapping[str, Values]) -> str:
     """A row for each value, of each point."""
     every_best = [values["optimum"] for values in found.values()]
     gains = all(best is None or best > 0 for best in every_best)  # else a share would be of costs
-    rows = [[*sweep.values, "", "value", "of optimum" if gains else "below optimum"]]
+    keys = _columns_of(sweep)
+    rows = [[*keys, "", "value", "of optimum" if gains else "below optimum"]]
     for point in sweep.points:
         values = found[point.label]
         best = values["optimum"]
@@ -369,14 +370,21 @@ def _values_table(sweep: Sweep, found: Mapping[str, Values]) -> str:
             if best is not None and number is not None:
                 apart = f"{100 * number / best:.3f} %" if gains else f"{best - number:z.6f}"
             shown = "-" if number is None else f"{number:.6f}"
-            rows.append([*_settings(point), name, shown, apart])
+            rows.append([*_settings(sweep, point), name, shown, apart])
     head = "long-run average reward per agent and slot, known dynamics"
-    return head + "\n" + columns(rows, len(sweep.values) + 1)
+    return head + "\n" + columns(rows, len(keys) + 1)
 
 
-def _settings(point: Point) -> list[str]:
+def _columns_of(sweep: Sweep) -> list[str]:
+    """What tells the points apart in a table: labels where they were given, else the settings."""
+    return list(sweep.values) if sweep.labels is None else ["point"]
+
+
+def _settings(sweep: Sweep, point: Point) -> list[str]:
     from rmab.studies.sweep import value_text
 
+    if sweep.labels is not None:
+        return [point.label]
     return [value_text(value) for value in point.settings.values()]
 
 
