@@ -141,9 +141,9 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
     monkeypatch.setattr("rmab.engine.montecarlo.reduce_batch", reduce)
 
 
-@pytest.mark.parametrize(("place", "points", "trials"), [(2, 1, 32), (4, 2, 80), (6, 3, 128)])
+@pytest.mark.parametrize(("place", "points", "trials"), [(3, 1, 48), (4, 2, 80)])
 def test_a_sweep_goes_on_after_ctrl_c(call, study, tmp_path, monkeypatch, place, points, trials):
-    """In the midst of a point: after its first batch of 32, or before it."""
+    """Before the first batch of the second point, which is of 32 trials, or after it."""
     path = study(SWEEP.replace("trials = 30", "trials = 48"))
     out, whole = tmp_path / "out", tmp_path / "whole"
     with monkeypatch.context() as patch:

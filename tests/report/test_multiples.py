@@ -50,7 +50,7 @@ def titles(figure: Any) -> list[str]:
 
 
 def x_labels(figure: Any) -> set[str]:
-    return {axes.get_xlabel() for axes in shown(figure)} - {""}
+    return {axes.get_xlabel().replace("\n", " ") for axes in shown(figure)} - {""}
 
 
 def test_rewards_and_regrets_against_a_number():

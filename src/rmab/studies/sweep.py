@@ -259,7 +259,9 @@ def _target(study: Study, key: str) -> _Target:
 
 
 def _changed(study: Study, settings: Mapping[_Target, Any]) -> Study:
-    """The study with these settings."""
+    """The study with these settings, itself without any."""
+    if not settings:
+        return study
     changes: dict[str, Any] = {}
     options = {name: dict(table) for name, table in study.options.items()}
     arms = list(study.arms)
