@@ -24,7 +24,7 @@ __all__ = ["call", "normal", "rows", "server", "wait_for"]
 PROGRAM = (sys.executable, "-c", "import sys; from rmab.cli import main; sys.exit(main())")
 
 _TIMES = ("now", "opened", "closed", "enrolled", "revoked", "last_seen", "created", "received")
-_OF_THE_MACHINE = ("versions", "device", "threads", "xla_flags", "begun")
+_OF_THE_MACHINE = ("versions", "device", "threads", "workers", "xla_flags", "begun")
 _VARYING = [
     (re.compile(r"rmab_[0-9a-f]+_[A-Za-z0-9_-]+"), "TOKEN"),
     (re.compile(r"(?<=127\.0\.0\.1:)[0-9]{2,}"), "PORT"),

@@ -99,7 +99,7 @@ def test_it_goes_on_from_every_moment(tmp_path, whole, monkeypatch):
 
 def test_what_is_done_is_not_run_again(tmp_path, cut, whole, monkeypatch):
     first = run(LONG, batch=32, checkpoint=cut)
-    monkeypatch.setattr(montecarlo, "_batch_of", None)
+    monkeypatch.setattr(montecarlo, "batch_runner", None)
     again = run(LONG, batch=32, checkpoint=cut)
     assert numbers(again, tmp_path / "out") == whole
     assert first.provenance is not None

@@ -105,6 +105,7 @@ def _main(argv: Sequence[str] | None) -> int:
         if error.name is None or error.name.partition(".")[0] == "rmab":
             raise  # a fault of ours, not of the installation
         extra = "server" if options.command in federation.COMMANDS else "sim"
+        extra = "ray" if error.name == "ray" else extra
         say(
             f"rmab {options.command}: needs {error.name}; install it with pip install "
             f"'rmab[{extra}]'"

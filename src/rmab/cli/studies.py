@@ -7,6 +7,7 @@ import json
 import math
 import shlex
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +23,7 @@ from rmab.errors import (
 )
 
 if TYPE_CHECKING:
+    from rmab.engine.cluster import Cluster
     from rmab.model.arms import Arm
     from rmab.studies.checkpoint import Checkpoint, Job
     from rmab.studies.figures import FigureResult
@@ -99,6 +101,12 @@ def add_commands(command: Commands) -> None:
         metavar="DIR",
         help="write results.json, slots.csv, episodes.csv (of a sweep sweep.csv, sweep.json and "
         "points), figure, report, and meanwhile keep the trials done in DIR/checkpoint",
+    )
+    run.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="run on a Ray cluster: auto (the one that runs on this machine), local (start one "
+        "here) or HOST:PORT; the numbers are the same",
     )
     run.add_argument(
         "--resume",
@@ -225,15 +233,27 @@ def _run(options: argparse.Namespace) -> int:
     sweep = _load(options.study, changes)
     out = None if options.out is None else folder(options.out)
     from rmab.studies.checkpoint import Checkpoint, Job
-    from rmab.studies.provenance import Provenance
+    from rmab.studies.run import provenance
 
-    made = Provenance(shlex.join(["rmab", *options.words]))
-    job = Job(sweep, made, _absolute(options.study), changes)
-    if out is None:
-        return _run_job(options, job, None)
-    with Checkpoint(out) as checkpoint:
-        checkpoint.begin(job)
-        return _run_job(options, job, checkpoint)
+    with _workers(options.ray) as workers:
+        made = provenance(workers, shlex.join(["rmab", *options.words]))
+        job = Job(sweep, made, _absolute(options.study), changes)
+        if out is None:
+            return _run_job(options, job, None, workers)
+        with Checkpoint(out) as checkpoint:
+            checkpoint.begin(job)
+            return _run_job(options, job, checkpoint, workers)
+
+
+def _workers(address: str | None) -> AbstractContextManager[Cluster | None]:
+    from rmab.studies.run import workers_at
+
+    if address is not None:
+        import jax
+
+        # A GPU of this machine may be a worker's.
+        jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+    return workers_at(address)
 
 
 def _resume(options: argparse.Namespace) -> int:
@@ -245,9 +265,10 @@ def _resume(options: argparse.Namespace) -> int:
     if not (out / "checkpoint").is_dir():
         raise StudyError(f"--resume {options.resume}: there is no checkpoint to go on from")
     from rmab.studies.checkpoint import Checkpoint
+    from rmab.studies.run import provenance
 
-    with Checkpoint(out) as checkpoint:
-        job = checkpoint.resume()
+    with _workers(options.ray) as workers, Checkpoint(out) as checkpoint:
+        job = checkpoint.resume(provenance(workers))
         file = options.study or job.file
         if options.study is not None or _is_there(file):
             sweep = _load(file, {**job.changes, **changes})
@@ -258,7 +279,7 @@ def _resume(options: argparse.Namespace) -> int:
             return f"by --{key}" if key in changes else f"in {file}"
 
         checkpoint.refuse_changes(job, sweep, where)
-        return _run_job(options, job, checkpoint)
+        return _run_job(options, job, checkpoint, workers)
 
 
 def _absolute(file: str) -> str:
@@ -270,7 +291,9 @@ def _is_there(file: str) -> bool:
     return file.startswith("catalogue:") or (bool(file) and Path(file).exists())
 
 
-def _run_job(options: argparse.Namespace, job: Job, checkpoint: Checkpoint | None) -> int:
+def _run_job(
+    options: argparse.Namespace, job: Job, checkpoint: Checkpoint | None, workers: Cluster | None
+) -> int:
     """Simulate it, print it, and write it where there is a checkpoint."""
     name = Path(job.file).stem or "of Python"
     total = job.sweep.n_trials
@@ -279,9 +302,14 @@ def _run_job(options: argparse.Namespace, job: Job, checkpoint: Checkpoint | Non
     was_done = checkpoint is not None and checkpoint.n_trials(job) == total
     with progress(total, name) as advance:
         try:
-            done = run_job(job, advance, folder=checkpoint)
-        except UnavailableError:
+            done = run_job(job, advance, folder=checkpoint, workers=workers)
+        except StorageError:
             raise
+        except UnavailableError as error:
+            if checkpoint is None:
+                raise
+            more = f"{_how_to_go_on(checkpoint.folder)} goes on"
+            raise type(error)(f"{error}; {more}") from None
         except RmabError as error:
             raise StudyError(f"{options.study or job.file}: {error}") from None
     results = done if job.sweep.values else done[""]

@@ -97,6 +97,7 @@ class Job:
             dict(table["versions"]),
             str(table["device"]),
             table["threads"],
+            table["workers"],
             str(table["xla_flags"]),
             str(table["time"]["begun"]),
         )
@@ -177,13 +178,15 @@ class Checkpoint:
         except OSError as error:
             raise self._trouble("cannot be written", error) from None
 
-    def resume(self) -> Job:
-        """What was begun here and can go on here; StudyError if that cannot end in the same way."""
+    def resume(self, here: Provenance | None = None) -> Job:
+        """What was begun here and can go on; StudyError if that cannot end in the same way.
+
+        here: what it would go on with; this process's own if it is not given.
+        """
         job = self.job()
         if job is None:
             raise StudyError(f"{self.folder}: has no checkpoint to go on from")
-        now = Provenance(begun=job.provenance.begun)
-        differ = differences(job.provenance.bits, now.bits, "here")
+        differ = differences(job.provenance.bits, (here or Provenance()).bits, "here")
         if differ:
             raise StudyError(
                 f"{self.folder}: cannot go on with the same numbers: {'; '.join(differ)}; to begin "
@@ -196,7 +199,7 @@ class Checkpoint:
         if self.job() is None:
             self.begin(job)
             return job
-        begun = self.resume()
+        begun = self.resume(job.provenance)
         self.refuse_changes(begun, job.sweep, lambda _: "now")
         return begun
 

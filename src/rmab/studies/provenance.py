@@ -3,42 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
+from rmab.engine.machine import device, versions
+
 __all__ = ["Provenance"]
-
-_LIBRARIES = ("jax", "jaxlib", "numpy", "scipy")
-
-
-def _versions() -> dict[str, str]:
-    from rmab import __version__
-
-    libraries = {name: version(name) for name in _LIBRARIES}
-    return {"rmab": __version__, **libraries, "python": platform.python_version()}
-
-
-def _device() -> str:
-    """The kind of device that JAX computes on."""
-    import jax
-
-    device = jax.devices()[0]
-    return _processor() if device.platform == "cpu" else str(device.device_kind)
-
-
-def _processor() -> str:
-    """The model of the CPU."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name" and value.strip():
-                return value.strip()
-    return platform.processor() or platform.machine() or "CPU"
 
 
 def _threads() -> int | None:
@@ -58,14 +29,16 @@ class Provenance:
     """Made on `device` with these versions, from `begun` (UTC) on, in `seconds`; a run that was
     resumed has the seconds of all its parts.
 
-    threads: of a CPU; None on an accelerator. xla_flags: the variable XLA_FLAGS, which may change
-    the last bit. command: None where the study was run from Python.
+    threads: of a CPU; None on an accelerator or a cluster. workers: of a Ray cluster, else None.
+    xla_flags: the variable XLA_FLAGS, which may change the last bit. command: None where the study
+    was run from Python.
     """
 
     command: str | None = None
-    versions: dict[str, str] = field(default_factory=_versions)
-    device: str = field(default_factory=_device)
+    versions: dict[str, str] = field(default_factory=versions)
+    device: str = field(default_factory=device)
     threads: int | None = field(default_factory=_threads)
+    workers: int | None = None
     xla_flags: str = field(default_factory=lambda: os.environ.get("XLA_FLAGS", ""))
     begun: str = field(default_factory=_now)
     seconds: float = 0.0
@@ -73,9 +46,9 @@ class Provenance:
     @property
     def described(self) -> str:
         """The device in words."""
-        if self.threads is None:
-            return self.device
-        return f"{self.device}, {self.threads} thread{'' if self.threads == 1 else 's'}"
+        counted = [(self.threads, "thread"), (self.workers, "worker")]
+        parts = [f"{n} {name}{'' if n == 1 else 's'}" for n, name in counted if n is not None]
+        return ", ".join([self.device, *parts])
 
     def to_json(self) -> dict[str, Any]:
         """As results.json has it."""
@@ -83,6 +56,7 @@ class Provenance:
             "versions": self.versions,
             "device": self.device,
             "threads": self.threads,
+            "workers": self.workers,
             "xla_flags": self.xla_flags,
             "time": {"begun": self.begun, "seconds": round(self.seconds, 3)},
             "command": self.command,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,7 +31,19 @@ from rmab.studies.results import Curve, PolicyResult, Results, SweepResults
 from rmab.studies.study import Study
 from rmab.studies.sweep import Sweep
 
-__all__ = ["Values", "run", "run_job", "run_sweep", "value", "value_sweep"]
+if TYPE_CHECKING:
+    from rmab.engine.cluster import Cluster
+
+__all__ = [
+    "Values",
+    "provenance",
+    "run",
+    "run_job",
+    "run_sweep",
+    "value",
+    "value_sweep",
+    "workers_at",
+]
 
 
 def run(
@@ -39,6 +53,7 @@ def run(
     batch: int | None = None,
     threads: int | None = None,
     checkpoint: str | PathLike[str] | None = None,
+    ray: str | None = None,
 ) -> Results:
     """Simulate all policies of a study.
 
@@ -48,9 +63,12 @@ def run(
     checkpoint: a folder where the trials done are kept as they come. If it has some of the same
     study, those are not run again, and the numbers are the same to the last bit; another study is
     refused.
+
+    ray: run on a Ray cluster: "auto" finds the one that runs on this machine, "local" starts one
+    here, HOST:PORT is its head. The numbers are the same, too.
     """
     sweep = Sweep(study, {})
-    done = run_sweep(sweep, progress, batch=batch, threads=threads, checkpoint=checkpoint)
+    done = run_sweep(sweep, progress, batch=batch, threads=threads, checkpoint=checkpoint, ray=ray)
     return done[""]
 
 
@@ -61,17 +79,38 @@ def run_sweep(
     batch: int | None = None,
     threads: int | None = None,
     checkpoint: str | PathLike[str] | None = None,
+    ray: str | None = None,
 ) -> SweepResults:
     """Simulate the points of a sweep one after the other, as `run` does each.
 
     Ctrl-C returns the points that are done, the last one perhaps in part.
     """
-    job = Job(sweep)
-    if checkpoint is None:
-        return run_job(job, progress, batch=batch, threads=threads)
-    with Checkpoint(Path(checkpoint)) as folder:
-        job = replace(folder.resume_or_begin(job), sweep=sweep)
-        return run_job(job, progress, batch=batch, threads=threads, folder=folder)
+    with workers_at(ray) as workers:
+        job = Job(sweep, provenance(workers))
+        if checkpoint is None:
+            return run_job(job, progress, batch=batch, threads=threads, workers=workers)
+        with Checkpoint(Path(checkpoint)) as folder:
+            job = replace(folder.resume_or_begin(job), sweep=sweep)
+            return run_job(
+                job, progress, batch=batch, threads=threads, folder=folder, workers=workers
+            )
+
+
+def workers_at(address: str | None) -> AbstractContextManager[Cluster | None]:
+    """Those of a Ray cluster; None without an address."""
+    if address is None:
+        return nullcontext()
+    from rmab.engine.cluster import Cluster
+
+    return Cluster(address)
+
+
+def provenance(workers: Cluster | None, command: str | None = None) -> Provenance:
+    """Of what is run now, by these workers or here."""
+    if workers is None:
+        return Provenance(command)
+    # The device is theirs, and this process leaves its own alone.
+    return Provenance(command, device=workers.device, threads=None, workers=workers.n_workers)
 
 
 def run_job(
@@ -81,13 +120,14 @@ def run_job(
     batch: int | None = None,
     threads: int | None = None,
     folder: Checkpoint | None = None,
+    workers: Cluster | None = None,
 ) -> SweepResults:
-    """`run_sweep` for a job; folder: the checkpoint where it was begun."""
+    """`run_sweep` for a job; folder: the checkpoint where it was begun; workers: who runs it."""
     done: dict[str, Results] = {}
     for point in job.sweep.points:
         kept = None if folder is None else folder.point(job, point.label)
         try:
-            results = _run(point.study, progress, batch, threads, kept, job.provenance)
+            results = _run(point.study, progress, batch, threads, kept, job.provenance, workers)
         except KeyboardInterrupt:
             if not done:
                 raise
@@ -109,6 +149,7 @@ def _run(
     threads: int | None,
     kept: KeptPoint | None,
     made: Provenance,
+    workers: Cluster | None,
 ) -> Results:
     """One point; kept: what its checkpoint keeps of it."""
     begun = time.monotonic()
@@ -133,10 +174,15 @@ def _run(
     if any(isinstance(policy.rule, OptimumRule) for policy in policies.values()):
         optimum = _optimum(study)
     trials = Trials(study.arms, study.plays, setting, study.trials, study.seed, batch, threads)
-    done = simulate(trials, policies, optimum, progress, kept)
+    done = simulate(trials, policies, optimum, progress, kept, workers)
     seconds = time.monotonic() - begun if kept is None else kept.seconds
-    workers = None if made.threads is None else trials.workers
-    return _results(study, done, replace(made, threads=workers, seconds=seconds))
+    used = replace(
+        made,
+        threads=trials.workers if workers is None and made.threads is not None else None,
+        workers=None if workers is None else workers.n_workers,
+        seconds=seconds,
+    )
+    return _results(study, done, used)
 
 
 def _optimum(study: Study) -> Optimum:

@@ -1,0 +1,423 @@
+"""Trials on a Ray cluster: blocks of them go to its workers, and their sums come back.
+
+A worker is a process with one core, or with one GPU where the cluster has some. It compiles the
+programs of a study once and runs blocks in one thread. Sums are exact in any order, so results are
+those of a run without Ray, bit for bit, on the same kind of device.
+
+A block of a worker that is lost is run again by another. Workers are recruited as the cluster has
+room for them, so a node that joins is used. Blocks are as long as keeps this process, which merges
+them, idle for most of the time, and become shorter towards the end.
+
+There is no thread here: whoever waits for a block (`result`) keeps all others going.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import re
+import socket
+import time
+import warnings
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from rmab.engine.machine import versions
+from rmab.engine.montecarlo import Pool, Work
+from rmab.engine.tally import Batch
+from rmab.errors import StudyError, UnavailableError, UnreachableError
+
+__all__ = ["Cluster"]
+
+_DEPTH = 2  # blocks that a worker has at a time: one runs, one waits
+_WINDOW = 3  # blocks for each worker that may be done out of order, or under way
+_BLOCK_SECONDS = 1.0  # that a block should take, or
+_MERGE_SECONDS = 0.02  # this for each worker: ten times what it costs to merge one, about
+_CONNECT_SECONDS = 5.0
+_START_SECONDS = 120.0  # to wait for a first worker
+_RECRUIT_SECONDS = 3.0  # between two looks for room
+_GONE_SECONDS = 10.0  # without an answer from the cluster's head
+_MOST_LOSSES = 5  # of one block, which then is at fault itself
+
+
+def _worker_class() -> type:
+    """The class of a worker's actor.
+
+    It is local, and so sent as it is: a node without rmab, or with another version of it, can then
+    say so.
+    """
+
+    class Worker:
+        def __init__(self) -> None:
+            self.known: dict[int, Any] = {}
+
+        def hello(self, flags: str) -> tuple[dict[str, str], str]:
+            """The versions and the kind of device; flags: XLA's, before JAX reads them."""
+            os.environ["XLA_FLAGS"] = flags
+            import rmab
+
+            found = {"rmab": rmab.__version__}
+            try:
+                from rmab.engine.machine import device, versions
+            except ImportError:  # an older one
+                return found, ""
+            return versions(), device()
+
+        def width(self, _key: int, work: list[Any]) -> int:
+            """Trials of a batch that suit the device."""
+            import ray
+
+            width: int = ray.get(work[0]).trials.width
+            return width
+
+        def block(self, key: int, work: list[Any], start: int, count: int) -> Any:
+            """The sums of a block, and the seconds that it took."""
+            import ray
+
+            from rmab.engine.montecarlo import block_runner
+
+            if key not in self.known:
+                self.known = {key: block_runner(ray.get(work[0]))}
+            begun = time.monotonic()
+            return self.known[key](start, count), time.monotonic() - begun
+
+    return Worker
+
+
+@dataclass
+class _Task:
+    """A call of a method of some worker; it is done if there is an answer or an error."""
+
+    cluster: Cluster
+    method: str
+    arguments: tuple[Any, ...]
+    losses: int = 0
+    answer: Any = None
+    error: BaseException | None = None
+    done: bool = False
+
+    def finished(self) -> Any:
+        """The answer, once it is there."""
+        while not self.done:
+            self.cluster.step()
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+
+@dataclass(eq=False)
+class _Worker:
+    """One that was asked for, and is used once it has said hello."""
+
+    actor: Any
+    calls: dict[Any, _Task | None] = field(default_factory=dict)  # under way; None: its hello
+
+
+class Cluster:
+    """The workers of a Ray cluster, for as long as it is entered.
+
+    address: "auto" finds the Ray that runs on this machine, "local" starts one here, HOST:PORT is a
+    cluster's head. A Ray that this process has already been connected to is used and left as it is.
+    device: the kind that all workers have, which is that of the first to start.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = _checked(address)
+        self.device = ""
+        self._calls: dict[Any, _Worker] = {}  # all under way, by reference
+        self._workers: set[_Worker] = set()  # that said hello
+        self._asked: set[_Worker] = set()  # that did not yet
+        self._free: deque[_Worker] = deque()  # as often as each can take a call
+        self._queue: list[tuple[int, int, _Task]] = []  # by first trial
+        self._order = itertools.count()
+        self._keys = itertools.count()
+        self._unlike: set[str] = set()  # devices that are not used
+        self._failures = 0  # of workers, since a call was answered
+        self._heard = self._recruited = time.monotonic()
+        self._silent_since: float | None = None
+        import ray
+
+        self._ray: Any = ray
+        self._exceptions = ray.exceptions
+        self._owned = not ray.is_initialized()
+
+    def __enter__(self) -> Self:
+        try:
+            if self._owned:
+                self._connect()
+            self._head = self._ray.get_runtime_context().gcs_address
+            self._class: Any = self._ray.remote(max_restarts=0)(_worker_class())
+            self._recruit()
+            self._heard = time.monotonic()
+            while not self._workers:
+                self.step()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def _connect(self) -> None:
+        """To the cluster; what Ray says on the way is no concern of the user's."""
+        import logging
+
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        local: dict[str, Any] = {"include_dashboard": False} if self.address == "local" else {}
+        try:
+            self._ray.init(
+                address=self.address, logging_level=logging.ERROR, log_to_driver=False, **local
+            )
+        except (ConnectionError, TimeoutError, OSError, RuntimeError, ValueError) as error:
+            said = (str(error).splitlines() or [""])[0]
+            if self.address == "auto":
+                said = f"no Ray runs on this machine, or it cannot be reached: {said}"
+            raise UnreachableError(f"--ray {self.address}: {said}") from None
+
+    def _close(self) -> None:
+        with suppress(Exception):
+            for worker in (*self._workers, *self._asked):
+                self._ray.kill(worker.actor)
+        if self._owned and self._ray.is_initialized():
+            self._ray.shutdown()
+
+    # ------------------------------------------------------------------------------------ workers
+
+    @property
+    def n_workers(self) -> int:
+        """How many there are now."""
+        return len(self._workers)
+
+    def _recruit(self) -> None:
+        """Ask for as many workers as the cluster has room for: one on each GPU, else one on each
+        core."""
+        self._recruited = time.monotonic()
+        there = self._ray.cluster_resources()
+        gpus, cores = int(there.get("GPU", 0)), int(there.get("CPU", 0))
+        needs = {"num_cpus": 0, "num_gpus": 1} if gpus else {"num_cpus": 1}
+        for _ in range((gpus or cores) - len(self._workers) - len(self._asked)):
+            worker = _Worker(self._class.options(**needs).remote())
+            self._asked.add(worker)
+            call = worker.actor.hello.remote(os.environ.get("XLA_FLAGS", ""))
+            worker.calls[call] = None
+            self._calls[call] = worker
+
+    def _welcome(self, worker: _Worker, known: tuple[dict[str, str], str]) -> None:
+        """A worker that said hello is used if its results would be the same as all others'."""
+        self._asked.discard(worker)
+        there, device = known
+        mine = versions()
+        differ = [
+            f"{name} {there.get(name, 'of unknown version')} there, {mine[name]} here"
+            for name in mine
+            if name != "python" and there.get(name) != mine[name]
+        ]
+        if differ:
+            raise StudyError(
+                f"--ray {self.address}: a worker has other versions: {', '.join(differ)}"
+            )
+        self.device = self.device or device
+        if device == self.device:
+            self._workers.add(worker)
+            self._free.extend([worker] * _DEPTH)
+        elif device not in self._unlike:
+            self._unlike.add(device)
+            said = f"workers on {device} are not used: numbers might differ from {self.device}'s"
+            warnings.warn(said, RuntimeWarning, stacklevel=2)
+            # It stays there, unused, so that no other takes its place.
+
+    def _lose(self, worker: _Worker, error: BaseException) -> None:
+        """Its blocks are for others to run."""
+        self._workers.discard(worker)
+        self._asked.discard(worker)
+        self._failures += 1
+        for call, task in worker.calls.items():
+            self._calls.pop(call, None)
+            if task is not None:
+                task.losses += 1
+                if task.losses < _MOST_LOSSES:
+                    self._put(task)
+                else:
+                    task.error = UnavailableError(
+                        f"workers were lost {task.losses} times with the same trials: "
+                        + _line(error)
+                    )
+                    task.done = True
+        worker.calls.clear()
+        if self._failures > _MOST_LOSSES + 3 * len(self._workers):
+            raise UnavailableError(
+                f"--ray {self.address}: workers are lost as soon as they start: {_line(error)}"
+            )
+
+    # -------------------------------------------------------------------------------------- calls
+
+    def call(self, method: str, *arguments: Any) -> _Task:
+        """Have some worker do it; the last arguments are the first trial and so on."""
+        task = _Task(self, method, arguments)
+        self._put(task)
+        self._assign()
+        return task
+
+    def _put(self, task: _Task) -> None:
+        place = task.arguments[2] if len(task.arguments) > 2 else -1
+        heapq.heappush(self._queue, (place, next(self._order), task))
+
+    def _assign(self) -> None:
+        """Give what waits to workers that are free, the first trials first."""
+        while self._queue and self._free:
+            worker = self._free.popleft()
+            if worker in self._workers:
+                _, _, task = heapq.heappop(self._queue)
+                call = getattr(worker.actor, task.method).remote(*task.arguments)
+                worker.calls[call] = task
+                self._calls[call] = worker
+
+    def step(self) -> None:
+        """Wait for some call, take all answers that are there, and give out what waits."""
+        now = time.monotonic()
+        if now > self._recruited + _RECRUIT_SECONDS:
+            self._check_head()
+            self._recruit()
+        calls = list(self._calls)
+        if calls:
+            ready, _ = self._ray.wait(calls, timeout=0.5)
+            if ready and len(calls) > 1:
+                ready, _ = self._ray.wait(calls, num_returns=len(calls), timeout=0)
+            for call in ready:
+                if call in self._calls:
+                    self._take(call)
+        else:
+            time.sleep(0.1)
+        self._assign()
+        if self._workers:
+            self._heard = now
+        elif now > self._heard + _START_SECONDS:
+            raise UnavailableError(
+                f"--ray {self.address}: no worker has started for {_START_SECONDS:.0f} s; are all "
+                "cores in use?"
+            )
+
+    def _take(self, call: Any) -> None:
+        worker = self._calls.pop(call)
+        task = worker.calls.pop(call)
+        try:
+            answer = self._ray.get(call, timeout=_GONE_SECONDS)
+        except self._exceptions.RayTaskError as error:
+            raised = error.cause if isinstance(error.cause, Exception) else error
+            if task is None:
+                raise StudyError(
+                    f"--ray {self.address}: a worker cannot be used: {_line(raised)}"
+                ) from None
+            task.error, task.done = raised, True
+            self._free.append(worker)
+            return
+        except (self._exceptions.RayError, OSError) as error:
+            worker.calls[call] = task
+            self._lose(worker, error)
+            return
+        if task is None:
+            self._welcome(worker, answer)
+            return
+        self._failures = 0
+        self._free.append(worker)
+        task.answer, task.done = answer, True
+
+    def _check_head(self) -> None:
+        """UnreachableError if the cluster's head has not answered for a while."""
+        host, _, port = self._head.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+            self._silent_since = None
+        except OSError as error:
+            now = time.monotonic()
+            self._silent_since = self._silent_since or now
+            if now > self._silent_since + _GONE_SECONDS:
+                raise UnreachableError(
+                    f"--ray {self.address}: the cluster is gone: {self._head}: {_line(error)}"
+                ) from None
+
+    # --------------------------------------------------------------------------------------- pools
+
+    @contextmanager
+    def pool(self, work: Work) -> Iterator[Pool]:
+        """See rmab.engine.montecarlo.Workers."""
+        share = -(-work.trials.n_trials // max(1, self.n_workers))
+        mine = replace(work, trials=replace(work.trials, n_trials=share, threads=1))
+        sent = [self._ray.put(mine)]  # in a list, so that it is fetched only where it is needed
+        key = next(self._keys)
+        try:
+            yield _Blocks(self, key, sent, self.call("width", key, sent).finished())
+        finally:
+            self._queue.clear()
+
+
+class _Blocks:
+    """A pool of the cluster for some work; see rmab.engine.montecarlo.Pool."""
+
+    def __init__(self, cluster: Cluster, key: int, work: list[Any], width: int) -> None:
+        self._cluster = cluster
+        self._key = key
+        self._work = work
+        self._width = width
+        self._seconds: float | None = None  # of a batch
+
+    @property
+    def window(self) -> int:
+        return max(1, _WINDOW * self._cluster.n_workers)
+
+    def block(self, left: int) -> int:
+        """A batch at first; later as many as take the seconds that a block should take."""
+        workers = max(1, self._cluster.n_workers)
+        batches = 1.0
+        if self._seconds is not None:
+            batches = max(_BLOCK_SECONDS, _MERGE_SECONDS * workers) / max(self._seconds, 1e-6)
+        batches = min(batches, left / (2 * workers * self._width))
+        return min(left, max(1, int(batches)) * self._width)
+
+    def submit(self, start: int, count: int) -> _Block:
+        task = self._cluster.call("block", self._key, self._work, start, count)
+        return _Block(self, task, -(-count // self._width))
+
+    def took(self, seconds: float) -> None:
+        """A batch took so long, in one block."""
+        self._seconds = seconds if self._seconds is None else (3 * self._seconds + seconds) / 4
+
+
+@dataclass(frozen=True)
+class _Block:
+    pool: _Blocks
+    task: _Task
+    batches: int
+
+    def result(self) -> Batch:
+        batch: Batch
+        batch, seconds = self.task.finished()
+        self.pool.took(seconds / self.batches)
+        return batch
+
+
+def _checked(address: str) -> str:
+    """An address that Ray may be asked for; one that nobody listens at is refused at once."""
+    if address in ("auto", "local"):
+        return address
+    found = re.fullmatch(r"(?:ray://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", address)
+    if found is None or not 0 < int(found[2]) < 2**16:
+        raise StudyError(f"--ray must be auto, local or HOST:PORT, got {address!r}")
+    try:
+        at = found[1].strip("[]"), int(found[2])
+        socket.create_connection(at, _CONNECT_SECONDS).close()
+    except OSError as error:
+        raise UnreachableError(f"--ray {address}: no Ray can be reached: {_line(error)}") from None
+    return address
+
+
+def _line(error: BaseException) -> str:
+    """What went wrong, on one line that is not long."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:200]}..."
