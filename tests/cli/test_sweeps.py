@@ -116,6 +116,14 @@ def test_values_of_every_point(call, study):
     assert table[2].split()[:3] == ["1", "1", "optimum"]
 
 
+def test_why_values_are_not_known_is_said_once(call, study):
+    ran = call("value", study(STUDY + "[sweep]\nagents = [1, 2]\ncopies = [15]\n"), "--json")
+    assert ran.code == 0
+    assert ran.json["points"][1]["values"]["optimum"] is None
+    said = ran.err.splitlines()
+    assert len(said) == len(set(said)) > 0
+
+
 def test_indices_are_those_of_the_study(call, study):
     alone = call("index", study(STUDY), "--json")
     assert call("index", study(SWEEP), "--json") == alone

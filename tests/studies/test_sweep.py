@@ -258,6 +258,13 @@ def test_lists_of_several_lengths_do_not_go_together(sizes):
         Sweep(STUDY, values, together=True)
 
 
+def test_a_sweep_is_of_a_study():
+    with pytest.raises(StudyError, match=r"must be of an rmab.Study, got Sweep"):
+        Sweep(Sweep(STUDY, {}), {})  # type: ignore[arg-type]
+    with pytest.raises(StudyError, match=r"must be of an rmab.Study, got Sweep"):
+        run(Sweep(STUDY, {"agents": [1, 2]}))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("together", [1, "yes", None, [True]])
 def test_together_is_true_or_false(together):
     with pytest.raises(StudyError, match=r"sweep.together must be true or false, got"):

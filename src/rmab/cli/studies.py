@@ -369,9 +369,9 @@ def _value(options: argparse.Namespace) -> int:
         found = value_sweep(sweep)
     except RmabError as error:
         raise StudyError(f"{options.study}: {error}") from None
-    for label, values in found.items():
-        for name, reason in values.reasons.items():
-            say(f"{label}{': ' if label else ''}{name}: {reason}")
+    reasons = [f"{n}: {why}" for values in found.values() for n, why in values.reasons.items()]
+    for reason in dict.fromkeys(reasons):  # points may share them
+        say(reason)
     if options.json:
         points = [
             {"label": point.label, "settings": point.settings, "values": found[point.label]}

@@ -74,6 +74,9 @@ class Sweep:
     points: tuple[Point, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        given: Any = self.study
+        if not isinstance(given, Study):
+            raise StudyError(f"a sweep must be of an rmab.Study, got {type(given).__name__}")
         targets: dict[str, _Target] = {}
         values = {}
         for key, given in _flat(self.values):
