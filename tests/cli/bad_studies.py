@@ -132,6 +132,9 @@ def bad_sweeps(bad: Callable[..., Any]) -> Iterator[Any]:
     yield sweep(f"policies.fedtswi.prior.{'a.' * 1200}a = 1", "prior must be a list of values, got")
     for value in ("3", '"paper"', "true", "{}", "1979-05-27", "nan", VAST):
         yield sweep(f"agents = {value}", "agents must be a list of values, got", _shown(value))
+    yield sweep(
+        f"agents = [{{{'a.' * 1200}a = 1}}]", "point 1", "whole number", "too large to show"
+    )
     yield sweep("agents = []", "agents must have at least one value, got an empty list")
     for value in NOT_WHOLE:
         yield sweep(f"agents = [1, {value}]", "point 2 (agents = ", "whole number", _shown(value))

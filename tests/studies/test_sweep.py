@@ -141,6 +141,8 @@ def test_arrays_and_ranges_are_lists():
     sweep = Sweep(STUDY, {"agents": np.arange(1, 3), "horizon": range(5, 7), "seed": (1,)})
     assert sweep.values == {"agents": [1, 2], "horizon": [5, 6], "seed": [1]}
     json.dumps(sweep.to_table())
+    sweep = Sweep(STUDY, {"policies.fedtswi.prior": [(1, 2), np.float64(0.5)]})
+    assert sweep.values == {"policies.fedtswi.prior": [[1, 2], 0.5]}
 
 
 def test_a_study_alone_is_one_point():
@@ -271,7 +273,9 @@ def test_together_is_true_or_false(together):
         Sweep(STUDY, {"agents": [1]}, together)
 
 
-@pytest.mark.parametrize("labels", [[], ["one"], ["one", 2], "ab", {"a": 1, "b": 2}, ["a", "a"]])
+@pytest.mark.parametrize(
+    "labels", [[], ["one"], ["one", 2], "ab", {"a": 1, "b": 2}, ["a", "a"], ["a", ""]]
+)
 def test_labels_are_one_text_for_each_point(labels):
     with pytest.raises(StudyError, match=r"sweep.labels must be a list of 2 texts|must differ"):
         Sweep(STUDY, {"agents": [1, 2]}, labels=labels)
