@@ -27,9 +27,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from rmab.engine.machine import versions
-from rmab.engine.montecarlo import Pool, Work
+from rmab.engine.montecarlo import Pool, Trials, Work
+from rmab.engine.setting import Setting
 from rmab.engine.tally import Batch
 from rmab.errors import StudyError, UnavailableError, UnreachableError
+from rmab.policies.policy import Policy
 
 __all__ = ["Cluster"]
 
@@ -53,7 +55,8 @@ def _worker_class() -> type:
 
     class Worker:
         def __init__(self) -> None:
-            self.known: dict[int, Any] = {}
+            self.runner: tuple[int, Any] = -1, None  # and the work that it is for
+            self.loaded: dict[bytes, Any] = {}
 
         def hello(self, flags: str) -> tuple[dict[str, str], str]:
             """The versions and the kind of device; flags: XLA's, before JAX reads them."""
@@ -65,27 +68,55 @@ def _worker_class() -> type:
                 from rmab.engine.machine import device, versions
             except ImportError:  # an older one
                 return found, ""
+            from rmab.compilation import keep_compiled
+
+            keep_compiled()
             return versions(), device()
 
-        def width(self, _key: int, work: list[Any]) -> int:
-            """Trials of a batch that suit the device."""
+        def work(self, sent: list[Any]) -> Any:
+            """What is to be run; parts that were there before are the same objects, so that their
+            programs are not compiled again."""
+            import pickle
+
             import ray
 
-            width: int = ray.get(work[0]).trials.width
+            from rmab.engine.cluster import joined
+
+            rest, *parts = ray.get(sent[0])
+            for part in parts:
+                if part not in self.loaded:
+                    self.loaded[part] = pickle.loads(part)
+            return joined(pickle.loads(rest), *(self.loaded[part] for part in parts))
+
+        def width(self, _key: int, sent: list[Any]) -> int:
+            """Trials of a batch that suit the device."""
+            width: int = self.work(sent).trials.width
             return width
 
-        def block(self, key: int, work: list[Any], start: int, count: int) -> Any:
+        def block(self, key: int, sent: list[Any], start: int, count: int) -> Any:
             """The sums of a block, and the seconds that it took."""
-            import ray
-
             from rmab.engine.montecarlo import block_runner
 
-            if key not in self.known:
-                self.known = {key: block_runner(ray.get(work[0]))}
+            if self.runner[0] != key:
+                self.runner = key, block_runner(self.work(sent))
             begun = time.monotonic()
-            return self.known[key](start, count), time.monotonic() - begun
+            return self.runner[1](start, count), time.monotonic() - begun
 
     return Worker
+
+
+def parted(work: Work) -> list[Any]:
+    """Work in parts. All but the first may recur in other work, and programs depend on those."""
+    of = work.trials
+    rest = of.arms, of.plays, of.n_trials, of.seed, of.batch, of.threads, work.optimum
+    return [(rest, list(work.policies)), of.setting, *work.policies.values()]
+
+
+def joined(first: Any, setting: Setting, *policies: Policy) -> Work:
+    """The work from its parts."""
+    (arms, plays, n_trials, seed, batch, threads, optimum), names = first
+    trials = Trials(arms, plays, setting, n_trials, seed, batch, threads)
+    return Work(trials, dict(zip(names, policies, strict=True)), optimum)
 
 
 @dataclass
@@ -131,14 +162,15 @@ class Cluster:
         self._calls: dict[Any, _Worker] = {}  # all under way, by reference
         self._workers: set[_Worker] = set()  # that said hello
         self._asked: set[_Worker] = set()  # that did not yet
+        self._spare: set[_Worker] = set()  # of another kind of device
         self._free: deque[_Worker] = deque()  # as often as each can take a call
         self._queue: list[tuple[int, int, _Task]] = []  # by first trial
         self._order = itertools.count()
         self._keys = itertools.count()
-        self._unlike: set[str] = set()  # devices that are not used
         self._failures = 0  # of workers, since a call was answered
         self._heard = self._recruited = time.monotonic()
         self._silent_since: float | None = None
+        self._gone = False
         import ray
 
         self._ray: Any = ray
@@ -169,21 +201,29 @@ class Cluster:
 
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
         local: dict[str, Any] = {"include_dashboard": False} if self.address == "local" else {}
+        # Ray prints errors of the cluster, some of them long, on standard output, which is ours.
+        self._ray._private.worker.print_to_stdstream = lambda *_, **__: None
         try:
-            self._ray.init(
-                address=self.address, logging_level=logging.ERROR, log_to_driver=False, **local
-            )
+            with warnings.catch_warnings():
+                # JAX warns of forks; these become programs of Ray's at once.
+                warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+                self._ray.init(
+                    address=self.address, logging_level=logging.ERROR, log_to_driver=False, **local
+                )
         except (ConnectionError, TimeoutError, OSError, RuntimeError, ValueError) as error:
-            said = (str(error).splitlines() or [""])[0]
-            if self.address == "auto":
-                said = f"no Ray runs on this machine, or it cannot be reached: {said}"
-            raise UnreachableError(f"--ray {self.address}: {said}") from None
+            more = {
+                "auto": "; is a Ray running on this machine?",
+                "local": "",
+            }.get(self.address, "; one that asks for a token needs RAY_AUTH_MODE=token")
+            raise UnreachableError(f"--ray {self.address}: {_line(error)}{more}") from None
 
     def _close(self) -> None:
-        with suppress(Exception):
-            for worker in (*self._workers, *self._asked):
-                self._ray.kill(worker.actor)
+        if not self._gone:
+            with suppress(Exception):
+                for worker in (*self._workers, *self._asked, *self._spare):
+                    self._ray.kill(worker.actor)
         if self._owned and self._ray.is_initialized():
             self._ray.shutdown()
 
@@ -201,7 +241,7 @@ class Cluster:
         there = self._ray.cluster_resources()
         gpus, cores = int(there.get("GPU", 0)), int(there.get("CPU", 0))
         needs = {"num_cpus": 0, "num_gpus": 1} if gpus else {"num_cpus": 1}
-        for _ in range((gpus or cores) - len(self._workers) - len(self._asked)):
+        for _ in range((gpus or cores) - len(self._workers | self._asked | self._spare)):
             worker = _Worker(self._class.options(**needs).remote())
             self._asked.add(worker)
             call = worker.actor.hello.remote(os.environ.get("XLA_FLAGS", ""))
@@ -226,11 +266,11 @@ class Cluster:
         if device == self.device:
             self._workers.add(worker)
             self._free.extend([worker] * _DEPTH)
-        elif device not in self._unlike:
-            self._unlike.add(device)
+            return
+        if not self._spare:
             said = f"workers on {device} are not used: numbers might differ from {self.device}'s"
             warnings.warn(said, RuntimeWarning, stacklevel=2)
-            # It stays there, unused, so that no other takes its place.
+        self._spare.add(worker)  # it stays, so that no other takes its place
 
     def _lose(self, worker: _Worker, error: BaseException) -> None:
         """Its blocks are for others to run."""
@@ -281,8 +321,11 @@ class Cluster:
     def step(self) -> None:
         """Wait for some call, take all answers that are there, and give out what waits."""
         now = time.monotonic()
-        if now > self._recruited + _RECRUIT_SECONDS:
+        if self._silent_since is not None or now > self._recruited + _RECRUIT_SECONDS:
             self._check_head()
+            if self._silent_since is not None:
+                time.sleep(0.5)  # Ray would wait for it, and then end this process
+                return
             self._recruit()
         calls = list(self._calls)
         if calls:
@@ -329,15 +372,19 @@ class Cluster:
         task.answer, task.done = answer, True
 
     def _check_head(self) -> None:
-        """UnreachableError if the cluster's head has not answered for a while."""
+        """UnreachableError if the cluster's head, or the part of Ray that runs on this machine, has
+        not answered for a while."""
         host, _, port = self._head.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+            with socket.socket(socket.AF_UNIX) as local:
+                local.connect(self._ray._private.worker.global_worker.node.raylet_socket_name)
             self._silent_since = None
         except OSError as error:
             now = time.monotonic()
             self._silent_since = self._silent_since or now
             if now > self._silent_since + _GONE_SECONDS:
+                self._gone = True
                 raise UnreachableError(
                     f"--ray {self.address}: the cluster is gone: {self._head}: {_line(error)}"
                 ) from None
@@ -349,7 +396,8 @@ class Cluster:
         """See rmab.engine.montecarlo.Workers."""
         share = -(-work.trials.n_trials // max(1, self.n_workers))
         mine = replace(work, trials=replace(work.trials, n_trials=share, threads=1))
-        sent = [self._ray.put(mine)]  # in a list, so that it is fetched only where it is needed
+        parts = [self._ray.cloudpickle.dumps(part) for part in parted(mine)]
+        sent = [self._ray.put(parts)]  # in a list, so that it is fetched only where it is needed
         key = next(self._keys)
         try:
             yield _Blocks(self, key, sent, self.call("width", key, sent).finished())
