@@ -71,6 +71,18 @@ an infinite index is the string "inf" or "-inf", one that is not known null
 """
 
 
+_SWEEP_HELP = """
+a study at several points, all values with all others:
+  [sweep]
+  agents = [1, 2, 4]
+  plays = [1, 2]
+  policies.fedtswi-gap.gaps = [8, 32]
+  (any key above but policies and options; options of the study's policies;
+  arm.1.p11 and the like of channels; copies = [1, 2, 4] repeats the arms; with
+  together = true the lists go side by side; labels = ["few", "many"] names the points)
+"""
+
+
 def add_commands(command: Commands) -> None:
     """Add them to the program."""
     run = command(
@@ -87,8 +99,8 @@ def add_commands(command: Commands) -> None:
     run.add_argument(
         "--out",
         metavar="DIR",
-        help="write results.json, slots.csv, episodes.csv, figure, report, and meanwhile keep the "
-        "trials done in DIR/checkpoint",
+        help="write results.json, slots.csv, episodes.csv (of a sweep sweep.csv, sweep.json and "
+        "points), figure, report, and meanwhile keep the trials done in DIR/checkpoint",
     )
     run.add_argument(
         "--ray",
@@ -161,7 +173,7 @@ def _study_help() -> str:
     for name, key in KEYS.items():
         choices = " or ".join(f'"{choice}"' for choice in key.choices)
         lines += _item(name, f"{key.about}{': ' if choices else ''}{choices}")
-    return "\n".join([*lines, "", *_policies_help(), ""])
+    return "\n".join([*lines, _SWEEP_HELP, *_policies_help(), ""])
 
 
 def _policies_help() -> list[str]:
@@ -337,14 +349,14 @@ def _write(out: Path, name: str, results: Results | SweepResults) -> None:
 
 def _results_table(done: SweepResults) -> str:
     """A row for each policy, of each point."""
-    keys = list(done.sweep.values)
+    keys = _columns_of(done.sweep)
     rows = [[*keys, "policy", "mean", "se", "final", "episodes", "behind whittle", "se"]]
     for point, results in done.each():
         for name, r in results.items():
             numbers = [r.mean, r.se, r.final, r.episodes, r.behind, r.behind_se]
             digits = [5, 5, 5, 1, 5, 5]
             shown = [f"{x:.{d}f}" for x, d in zip(numbers, digits, strict=True)]
-            rows.append([*_settings(point), name, *shown])
+            rows.append([*_settings(done.sweep, point), name, *shown])
     head = f"{done.trials} trials; average reward per agent and slot, final: last tenth"
     return head + "\n" + columns(rows, len(keys) + 1)
 
@@ -357,9 +369,9 @@ def _value(options: argparse.Namespace) -> int:
         found = value_sweep(sweep)
     except RmabError as error:
         raise StudyError(f"{options.study}: {error}") from None
-    for label, values in found.items():
-        for name, reason in values.reasons.items():
-            say(f"{label}{': ' if label else ''}{name}: {reason}")
+    reasons = [f"{n}: {why}" for values in found.values() for n, why in values.reasons.items()]
+    for reason in dict.fromkeys(reasons):  # points may share them
+        say(reason)
     if options.json:
         points = [
             {"label": point.label, "settings": point.settings, "values": found[point.label]}
@@ -376,7 +388,8 @@ def _values_table(sweep: Sweep, found: Mapping[str, Values]) -> str:
     """A row for each value, of each point."""
     every_best = [values["optimum"] for values in found.values()]
     gains = all(best is None or best > 0 for best in every_best)  # else a share would be of costs
-    rows = [[*sweep.values, "", "value", "of optimum" if gains else "below optimum"]]
+    keys = _columns_of(sweep)
+    rows = [[*keys, "", "value", "of optimum" if gains else "below optimum"]]
     for point in sweep.points:
         values = found[point.label]
         best = values["optimum"]
@@ -385,14 +398,21 @@ def _values_table(sweep: Sweep, found: Mapping[str, Values]) -> str:
             if best is not None and number is not None:
                 apart = f"{100 * number / best:.3f} %" if gains else f"{best - number:z.6f}"
             shown = "-" if number is None else f"{number:.6f}"
-            rows.append([*_settings(point), name, shown, apart])
+            rows.append([*_settings(sweep, point), name, shown, apart])
     head = "long-run average reward per agent and slot, known dynamics"
-    return head + "\n" + columns(rows, len(sweep.values) + 1)
+    return head + "\n" + columns(rows, len(keys) + 1)
 
 
-def _settings(point: Point) -> list[str]:
+def _columns_of(sweep: Sweep) -> list[str]:
+    """What tells the points apart in a table: labels where they were given, else the settings."""
+    return list(sweep.values) if sweep.labels is None else ["point"]
+
+
+def _settings(sweep: Sweep, point: Point) -> list[str]:
     from rmab.studies.sweep import value_text
 
+    if sweep.labels is not None:
+        return [point.label]
     return [value_text(value) for value in point.settings.values()]
 
 

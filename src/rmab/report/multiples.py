@@ -114,7 +114,7 @@ def sweep(results: SweepResults) -> Figure:
             _lines(axes, axis, panel.places, done, quantity)
             if column == 0:
                 axes.set_ylabel(quantity.label)
-        stack[-1].set_xlabel(x_label)
+        stack[-1].set_xlabel(textwrap.fill(x_label, _TITLE_WIDTH))
         stack[-1].tick_params(labelbottom=True)  # below it there may be no panel
     if apart:
         _scale(grid[1::2].ravel())

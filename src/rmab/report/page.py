@@ -27,6 +27,7 @@ from rmab.report.tables import (
     arms_table,
     exact_table,
     means_table,
+    points_table,
     settings_table,
     what_was_run,
     where_it_was_run,
@@ -76,7 +77,6 @@ def write_sweep(folder: Path, name: str, results: SweepResults) -> Path:
         f"Average reward and regret by setting and policy, study {name}; the table has them all."
     )
     svg = save(multiples.sweep(results), folder, "figure", about)
-    runs = list(results.each())
     body = [
         tag("h1", f"Study {name}"),
         tag("p", _what_was_swept(results)),
@@ -84,11 +84,17 @@ def write_sweep(folder: Path, name: str, results: SweepResults) -> Path:
         drawing(svg, _sweep_caption(results)),
         tag("h2", "Means"),
         tag("p", _MEANS),
-        means_table([(point.label, each) for point, each in runs]),
+        means_table(list(results.items())),
+        tag("h2", "Points"),
+        points_table(results.sweep),
         tag("h2", "Settings"),
-        settings_table([(point.label, point.study, each) for point, each in runs]),
-        arms_table([(point.label, point.study.arms) for point, _ in runs]),
-        file_links(["results.json", "sweep.csv", "sweep.json", "figure.png", "figure.svg"]),
+        tag("p", "Of the study, for what a point does not set."),
+        settings_table([("", results.sweep.study, None)]),
+        arms_table([("", results.sweep.study.arms)]),
+        file_links(
+            ["results.json", "sweep.csv", "sweep.json", "figure.png", "figure.svg"],
+            "The folders points/1, points/2, ... have the curves of each point. ",
+        ),
     ]
     return write_page(folder, f"Study {name}", body)
 

@@ -16,11 +16,13 @@ from rmab.studies.provenance import Provenance
 from rmab.studies.results import Results
 from rmab.studies.run import Values
 from rmab.studies.study import KEYS, Study
+from rmab.studies.sweep import Sweep, key_label, value_text
 
 __all__ = [
     "arms_table",
     "exact_table",
     "means_table",
+    "points_table",
     "settings_table",
     "what_was_run",
     "where_it_was_run",
@@ -110,6 +112,15 @@ def _policy(name: str) -> Markup:
 def _plus_minus(value: float, se: float) -> str:
     """With an unknown error (one trial), the value alone."""
     return f"{value:.5f}" if np.isnan(se) else f"{value:.5f} ± {se:.5f}"
+
+
+def points_table(sweep: Sweep) -> Markup:
+    """What each point sets, by number."""
+    rows = [
+        [str(number), point.label, *map(value_text, point.settings.values())]
+        for number, point in enumerate(sweep.points, start=1)
+    ]
+    return table("Points", ["Point", "Variant", *map(key_label, sweep.values)], rows)
 
 
 def settings_table(studies: Sequence[tuple[str, Study, Results | None]]) -> Markup:

@@ -209,12 +209,16 @@ class SweepResults(Mapping[str, Results]):
         return zip(self.sweep.points, self.points.values(), strict=False)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per point and policy: the point's number, its settings, the policy's numbers."""
-        return [
-            {"point": number, **point.settings, "policy": name, **result.summary()}
-            for number, (point, results) in enumerate(self.each(), start=1)
-            for name, result in results.items()
-        ]
+        """One row per point and policy: the point's number, its settings, the policy's numbers.
+
+        A label that was given to the point follows its number.
+        """
+        given = self.sweep.labels is not None
+        rows = []
+        for number, (point, results) in enumerate(self.each(), start=1):
+            at = {"point": number, **({"label": point.label} if given else {}), **point.settings}
+            rows += [{**at, "policy": name, **r.summary()} for name, r in results.items()]
+        return rows
 
     @property
     def provenance(self) -> Provenance | None:

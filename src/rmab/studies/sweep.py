@@ -29,7 +29,14 @@ from rmab.errors import ModelError, StudyError
 from rmab.model.arms import Arm, Arms
 from rmab.policies.registry import POLICIES
 from rmab.reading import is_whole, shown
-from rmab.studies.study import CHANNEL_KEYS, KEYS, Study, from_table, read_arm, read_table
+from rmab.studies.study import (
+    CHANNEL_KEYS,
+    KEYS,
+    Study,
+    from_table,
+    read_arm,
+    read_table,
+)
 
 __all__ = [
     "Point",
@@ -68,18 +75,21 @@ class Sweep:
     """
 
     study: Study
-    values: Mapping[str, Sequence[Any]]
+    values: Mapping[str, Any]
     together: bool = False
     labels: Sequence[str] | None = None
     points: tuple[Point, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        study: Any = self.study
+        if not isinstance(study, Study):
+            raise StudyError(f"a sweep must be of an rmab.Study, got {type(study).__name__}")
         targets: dict[str, _Target] = {}
         values = {}
         for key, given in _flat(self.values):
             target = _target(self.study, key)
             if target in targets.values():
-                raise StudyError(f"sweep.{key} is there twice, as policies and as options")
+                raise StudyError(f"sweep.{key} is there twice: policies and options are the same")
             targets[key], values[key] = target, _listed(key, given)
         object.__setattr__(self, "values", values)
         settings = self._settings()
@@ -132,14 +142,16 @@ class Sweep:
         _check_differ(labels)
         if self.labels is None:
             return labels
-        labels = list(self.labels) if isinstance(self.labels, list | tuple) else []
-        if len(labels) != len(settings) or not all(isinstance(text, str) for text in labels):
+        given: Any = self.labels
+        named: list[Any] = list(given) if isinstance(given, list | tuple) else []
+        texts = all(isinstance(text, str) and text.strip() for text in named)
+        if len(named) != len(settings) or not texts:
             raise StudyError(
                 f"sweep.labels must be a list of {len(settings)} texts, one for each point, "
-                f"got {shown(self.labels)}"
+                f"got {shown(given)}"
             )
-        _check_differ(labels)
-        return labels
+        _check_differ(named)
+        return named
 
 
 def _check_differ(labels: Sequence[str]) -> None:
@@ -225,7 +237,13 @@ def _listed(key: str, given: Any) -> list[Any]:
         raise StudyError(f"sweep.{key} must be a list of values, got {shown(given)}")
     if not given:
         raise StudyError(f"sweep.{key} must have at least one value, got an empty list")
-    return [each.item() if isinstance(each, np.generic) else each for each in given]
+    return [_as_in_a_file(each) for each in given]
+
+
+def _as_in_a_file(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _target(study: Study, key: str) -> _Target:
@@ -259,7 +277,9 @@ def _target(study: Study, key: str) -> _Target:
 
 
 def _changed(study: Study, settings: Mapping[_Target, Any]) -> Study:
-    """The study with these settings."""
+    """The study with these settings, itself without any."""
+    if not settings:
+        return study
     changes: dict[str, Any] = {}
     options = {name: dict(table) for name, table in study.options.items()}
     arms = list(study.arms)
