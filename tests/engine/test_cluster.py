@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rmab
 from rmab import Policy, Results, StudyError, UnavailableError, UnreachableError, run
 from rmab.engine import cluster
 from rmab.engine.cluster import Cluster
@@ -129,6 +130,14 @@ def test_a_checkpoint_goes_on_with_and_without_ray(nodes, whole, tmp_path):
         part = run(LONG, interrupt_after(6), batch=BATCH, checkpoint=tmp_path, ray=ray)
         assert part.interrupted
     assert same(run(LONG, batch=BATCH, checkpoint=tmp_path, ray="auto"), whole)
+
+
+def test_a_sweep_is_the_same(nodes):
+    sweep = rmab.Sweep(SHORT, {"seed": [3, 4]})
+    found, wanted = (rmab.run_sweep(sweep, batch=BATCH, ray=ray) for ray in (nodes.address, None))
+    assert list(found) == list(wanted) == ["seed = 3", "seed = 4"]
+    for label in wanted:
+        assert same(found[label], wanted[label])
 
 
 # ------------------------------------------------------------------------------------- in a worker
