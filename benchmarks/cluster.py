@@ -75,8 +75,7 @@ def workers(count: int) -> Iterator[Cluster]:
     )
     try:
         with Cluster("local") as found:
-            while found.n_workers < count:
-                found.step()
+            found.wait_until(lambda: found.n_workers == count)
             seconds(4 * count * BATCH, made=provenance(found), workers=found)
             yield found
     finally:

@@ -125,6 +125,7 @@ def interrupt_after(steps: int) -> Callable[[int], None]:
     return progress
 
 
+@pytest.mark.slow  # with a Ray of its own this is in tests/cli, too
 def test_a_checkpoint_goes_on_with_and_without_ray(nodes, whole, tmp_path):
     for ray in (nodes.address, None):
         part = run(LONG, interrupt_after(6), batch=BATCH, checkpoint=tmp_path, ray=ray)
@@ -132,10 +133,17 @@ def test_a_checkpoint_goes_on_with_and_without_ray(nodes, whole, tmp_path):
     assert same(run(LONG, batch=BATCH, checkpoint=tmp_path, ray="auto"), whole)
 
 
-def test_a_sweep_is_the_same(nodes):
-    sweep = rmab.Sweep(SHORT, {"seed": [3, 4]})
-    found, wanted = (rmab.run_sweep(sweep, batch=BATCH, ray=ray) for ray in (nodes.address, None))
-    assert list(found) == list(wanted) == ["seed = 3", "seed = 4"]
+def test_points_of_a_sweep_are_run_side_by_side(nodes, tmp_path):
+    """Interrupted in the middle of two, and gone on with."""
+    sweep = rmab.Sweep(replace(LONG, trials=20_000), {"seed": [3, 4, 5]})
+    wanted = rmab.run_sweep(sweep)
+    how = {"batch": BATCH, "checkpoint": tmp_path, "ray": nodes.address}
+    part = rmab.run_sweep(sweep, interrupt_after(12), **how)
+    assert part.interrupted
+    kept = sorted(path.name for path in (tmp_path / "checkpoint").glob("*.npz"))
+    assert kept == ["point-1.npz", "point-2.npz"]
+    found = rmab.run_sweep(sweep, **how)
+    assert list(found) == list(wanted) == ["seed = 3", "seed = 4", "seed = 5"]
     for label in wanted:
         assert same(found[label], wanted[label])
 
@@ -155,6 +163,7 @@ def dies_once(flag: Path) -> Policy:
     return Policy("mine", table, max_age=LONG.horizon)
 
 
+@pytest.mark.slow  # a node that is lost loses workers, too
 def test_a_worker_that_is_killed_costs_time_only(nodes, tmp_path, lost):
     mine = replace(SHORT, policies=[dies_once(tmp_path / "flag")])
     results = run(mine, batch=BATCH, ray=nodes.address)

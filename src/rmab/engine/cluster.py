@@ -8,7 +8,9 @@ A block of a worker that is lost is run again by another. Workers are recruited 
 room for them, so a node that joins is used. Blocks are as long as keeps this process, which merges
 them, idle for most of the time, and become shorter towards the end.
 
-There is no thread here: whoever waits for a block (`result`) keeps all others going.
+Several pools may be open, in a thread each: the points of a sweep. They share the workers, and a
+worker stays with what it has compiled for as long as there is more of it. One thread watches all
+calls that are under way; everything it shares with the others is behind one lock.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ import itertools
 import os
 import re
 import socket
+import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -35,6 +38,7 @@ from rmab.policies.policy import Policy
 
 __all__ = ["Cluster"]
 
+_WATCH_SECONDS = 0.1  # that a look at the calls under way may last
 _DEPTH = 2  # blocks that a worker has at a time: one runs, one waits
 _WINDOW = 3  # blocks for each worker that may be done out of order, or under way
 _BLOCK_SECONDS = 1.0  # that a block should take, or
@@ -131,10 +135,14 @@ class _Task:
     error: BaseException | None = None
     done: bool = False
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The first trials first, whatever they are of."""
+        return (self.arguments[2] if len(self.arguments) > 2 else -1, self.arguments[0])
+
     def finished(self) -> Any:
         """The answer, once it is there."""
-        while not self.done:
-            self.cluster.step()
+        self.cluster.wait_until(lambda: self.done)
         if self.error is not None:
             raise self.error
         return self.answer
@@ -145,6 +153,7 @@ class _Worker:
     """One that was asked for, and is used once it has said hello."""
 
     actor: Any
+    key: int = -1  # of the work that it was given last
     calls: dict[Any, _Task | None] = field(default_factory=dict)  # under way; None: its hello
 
 
@@ -164,9 +173,14 @@ class Cluster:
         self._asked: set[_Worker] = set()  # that did not yet
         self._spare: set[_Worker] = set()  # of another kind of device
         self._free: deque[_Worker] = deque()  # as often as each can take a call
-        self._queue: list[tuple[int, int, _Task]] = []  # by first trial
+        self._queues: dict[int, list[tuple[tuple[int, int], int, _Task]]] = {}  # by work
         self._order = itertools.count()
         self._keys = itertools.count()
+        self._changed = threading.Condition()  # and the lock of all that is shared
+        self._watcher = threading.Thread(target=self._watch, name="rmab-ray", daemon=True)
+        self._open = 0  # pools
+        self._closed = False
+        self._error: BaseException | None = None  # that ends all calls
         self._failures = 0  # of workers, since a call was answered
         self._heard = self._recruited = time.monotonic()
         self._silent_since: float | None = None
@@ -185,8 +199,8 @@ class Cluster:
             self._class: Any = self._ray.remote(max_restarts=0)(_worker_class())
             self._recruit()
             self._heard = time.monotonic()
-            while not self._workers:
-                self.step()
+            self._watcher.start()
+            self.wait_until(lambda: bool(self._workers))
         except BaseException:
             self._close()
             raise
@@ -219,6 +233,10 @@ class Cluster:
             raise UnreachableError(f"--ray {self.address}: {_line(error)}{more}") from None
 
     def _close(self) -> None:
+        with self._changed:
+            self._closed = True
+        if self._watcher.is_alive():
+            self._watcher.join()
         if not self._gone:
             with suppress(Exception):
                 for worker in (*self._workers, *self._asked, *self._spare):
@@ -233,11 +251,25 @@ class Cluster:
         """How many there are now."""
         return len(self._workers)
 
+    @property
+    def n_asked(self) -> int:
+        """How many there will be, those included that are still starting."""
+        return len(self._workers) + len(self._asked)
+
+    @property
+    def n_pools(self) -> int:
+        """How many share the workers; at least one."""
+        return max(1, self._open)
+
     def _recruit(self) -> None:
         """Ask for as many workers as the cluster has room for: one on each GPU, else one on each
         core."""
         self._recruited = time.monotonic()
         there = self._ray.cluster_resources()
+        with self._changed:
+            self._ask(there)
+
+    def _ask(self, there: Mapping[str, float]) -> None:
         gpus, cores = int(there.get("GPU", 0)), int(there.get("CPU", 0))
         needs = {"num_cpus": 0, "num_gpus": 1} if gpus else {"num_cpus": 1}
         for _ in range((gpus or cores) - len(self._workers | self._asked | self._spare)):
@@ -297,46 +329,78 @@ class Cluster:
     # -------------------------------------------------------------------------------------- calls
 
     def call(self, method: str, *arguments: Any) -> _Task:
-        """Have some worker do it; the last arguments are the first trial and so on."""
+        """Have some worker do it; arguments: the key of the work, the work, the first trial..."""
         task = _Task(self, method, arguments)
-        self._put(task)
-        self._assign()
+        with self._changed:
+            self._put(task)
+            self._assign()
         return task
 
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """It holds; or the error that ends all calls."""
+        with self._changed:
+            while not condition():
+                if self._error is not None:
+                    raise self._error
+                self._changed.wait(1.0)
+
+    def end(self, error: BaseException) -> None:
+        """No call will be answered any more: whoever waits for one gets the error."""
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
     def _put(self, task: _Task) -> None:
-        place = task.arguments[2] if len(task.arguments) > 2 else -1
-        heapq.heappush(self._queue, (place, next(self._order), task))
+        queue = self._queues.setdefault(task.arguments[0], [])
+        heapq.heappush(queue, (task.place, next(self._order), task))
 
     def _assign(self) -> None:
-        """Give what waits to workers that are free, the first trials first."""
-        while self._queue and self._free:
+        """Give what waits to workers that are free: more of the same, else the first trials."""
+        while self._queues and self._free:
             worker = self._free.popleft()
-            if worker in self._workers:
-                _, _, task = heapq.heappop(self._queue)
-                call = getattr(worker.actor, task.method).remote(*task.arguments)
-                worker.calls[call] = task
-                self._calls[call] = worker
+            if worker not in self._workers:
+                continue
+            if worker.key not in self._queues:
+                worker.key = min(self._queues, key=lambda key: self._queues[key][0])
+            queue = self._queues[worker.key]
+            _, _, task = heapq.heappop(queue)
+            if not queue:
+                del self._queues[worker.key]
+            call = getattr(worker.actor, task.method).remote(*task.arguments)
+            worker.calls[call] = task
+            self._calls[call] = worker
 
-    def step(self) -> None:
-        """Wait for some call, take all answers that are there, and give out what waits."""
+    def _watch(self) -> None:
+        """The thread that takes answers and gives out what waits, until all is closed."""
+        try:
+            while not self._closed:
+                self._step()
+        except BaseException as error:
+            self.end(error)
+
+    def _step(self) -> None:
         now = time.monotonic()
         if self._silent_since is not None or now > self._recruited + _RECRUIT_SECONDS:
             self._check_head()
             if self._silent_since is not None:
-                time.sleep(0.5)  # Ray would wait for it, and then end this process
+                time.sleep(0.2)  # Ray would wait for it, and then end this process
                 return
             self._recruit()
-        calls = list(self._calls)
-        if calls:
-            ready, _ = self._ray.wait(calls, timeout=0.5)
-            if ready and len(calls) > 1:
-                ready, _ = self._ray.wait(calls, num_returns=len(calls), timeout=0)
+        with self._changed:
+            calls = list(self._calls)
+        if not calls:
+            time.sleep(_WATCH_SECONDS)
+            return
+        # Calls that are made meanwhile are seen by the next look.
+        ready, _ = self._ray.wait(calls, timeout=_WATCH_SECONDS)
+        if ready and len(calls) > 1:
+            ready, _ = self._ray.wait(calls, num_returns=len(calls), timeout=0)
+        with self._changed:
             for call in ready:
                 if call in self._calls:
                     self._take(call)
-        else:
-            time.sleep(0.1)
-        self._assign()
+            self._assign()
+            self._changed.notify_all()
         if self._workers:
             self._heard = now
         elif now > self._heard + _START_SECONDS:
@@ -401,10 +465,14 @@ class Cluster:
         parts = [self._ray.cloudpickle.dumps(part) for part in parted(mine)]
         sent = [self._ray.put(parts)]  # in a list, so that it is fetched only where it is needed
         key = next(self._keys)
+        with self._changed:
+            self._open += 1
         try:
             yield _Blocks(self, key, sent, self.call("width", key, sent).finished())
         finally:
-            self._queue.clear()
+            with self._changed:
+                self._open -= 1
+                self._queues.pop(key, None)
 
 
 class _Blocks:
@@ -419,7 +487,7 @@ class _Blocks:
 
     @property
     def window(self) -> int:
-        return max(1, _WINDOW * self._cluster.n_workers)
+        return max(_DEPTH, _WINDOW * self._cluster.n_workers // self._cluster.n_pools)
 
     def block(self, left: int) -> int:
         """A batch at first; later as many as take the seconds that a block should take."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +31,7 @@ from rmab.studies.checkpoint import Checkpoint, Job, KeptPoint
 from rmab.studies.provenance import Provenance
 from rmab.studies.results import Curve, PolicyResult, Results, SweepResults
 from rmab.studies.study import Study
-from rmab.studies.sweep import Sweep
+from rmab.studies.sweep import Point, Sweep
 
 if TYPE_CHECKING:
     from rmab.engine.cluster import Cluster
@@ -44,6 +46,8 @@ __all__ = [
     "value_sweep",
     "workers_at",
 ]
+
+_POINTS_AT_A_TIME = 16  # of a sweep on a cluster
 
 
 def run(
@@ -122,24 +126,65 @@ def run_job(
     folder: Checkpoint | None = None,
     workers: Cluster | None = None,
 ) -> SweepResults:
-    """`run_sweep` for a job; folder: the checkpoint where it was begun; workers: who runs it."""
-    done: dict[str, Results] = {}
-    for point in job.sweep.points:
+    """`run_sweep` for a job; folder: the checkpoint where it was begun; workers: who runs it.
+
+    Workers run several points at a time.
+    """
+
+    lock = Lock()  # of a progress that several points may tell of
+
+    def advance(trials: int) -> None:
+        if progress is not None:
+            with lock:
+                progress(trials)
+
+    def run_point(point: Point) -> Results:
         kept = None if folder is None else folder.point(job, point.label)
         try:
-            results = _run(point.study, progress, batch, threads, kept, job.provenance, workers)
-        except KeyboardInterrupt:
-            if not done:
-                raise
-            break
+            return _run(point.study, advance, batch, threads, kept, job.provenance, workers)
         except (ModelError, StudyError, TooLargeError, ConvergenceError) as error:
             if not point.label:
                 raise
             raise StudyError(f"point {point.label}: {error}") from error
-        done[point.label] = results
-        if results.interrupted:
-            break
+
+    points = job.sweep.points
+    if workers is None or len(points) == 1:
+        running: Iterator[Results] = map(run_point, points)
+    else:
+        running = _side_by_side(run_point, points, workers)
+    done: dict[str, Results] = {}
+    try:
+        for point, results in zip(points, running, strict=True):
+            done[point.label] = results
+            if results.interrupted:
+                break
+    except KeyboardInterrupt:
+        if not done:
+            raise
     return SweepResults(job.sweep, done)
+
+
+def _side_by_side(
+    run_point: Callable[[Point], Results], points: Sequence[Point], workers: Cluster
+) -> Iterator[Results]:
+    """The results of points in their order, some of which are run at a time, in a thread each."""
+    with ThreadPoolExecutor(min(len(points), workers.n_asked, _POINTS_AT_A_TIME)) as pool:
+        waiting = [pool.submit(run_point, point) for point in points]
+        try:
+            for each in waiting:
+                try:
+                    results = each.result()
+                except KeyboardInterrupt:  # here alone: the others end with what they have done
+                    workers.end(KeyboardInterrupt())
+                    pool.shutdown(cancel_futures=True)
+                    if each.cancelled():
+                        raise
+                    results = each.result()
+                yield results
+        except BaseException as error:
+            workers.end(error)
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _run(
