@@ -6,9 +6,12 @@ Compiling is most of the time of the default suite, so it compiles with less eff
 by default; the programs and their random numbers are the same. Commands that tests start inherit
 this. The slow tests run long enough to gain from the usual effort, so they have it. Whoever sets
 XLA_FLAGS, even to nothing, decides instead. Nothing compiled goes into the user's cache.
+
+A Ray that tests start is theirs alone: it asks for a token that is made up here.
 """
 
 import os
+import secrets
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,3 +29,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr == "not slow":
         os.environ.setdefault("XLA_FLAGS", LESS_EFFORT)
     os.environ.setdefault("RMAB_CACHE", "off")
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"

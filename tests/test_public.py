@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 import rmab
 from rmab.studies.study import from_table
+from rmab.studies.sweep import sweep_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -33,6 +35,8 @@ NAMES = [
     "StorageError",
     "Study",
     "StudyError",
+    "Sweep",
+    "SweepResults",
     "TooLargeError",
     "UnavailableError",
     "UnreachableError",
@@ -45,9 +49,11 @@ NAMES = [
     "index_table",
     "information_states",
     "load",
+    "load_sweep",
     "optimal",
     "regret_bound",
     "run",
+    "run_sweep",
     "slots_to_cross",
     "stationary_belief",
     "update_belief",
@@ -106,6 +112,7 @@ HEAVY = ("jax", "jaxlib", "scipy", "matplotlib", "pandas")
         ("rmab.planning.tables", HEAVY),
         ("rmab.federation.schedule", HEAVY),
         ("rmab.studies.study", HEAVY),
+        ("rmab.studies.sweep", HEAVY),
         (
             "rmab.service.agent.agent",
             (*HEAVY, "starlette", "uvicorn", "prometheus_client", "psycopg"),
@@ -166,6 +173,15 @@ def test_the_study_file_of_the_readme_is_one():
     (study,) = (block for block in indented if "[[arm]]" in block)
     made = from_table(tomllib.loads(study))
     assert len(made.arms) > 1
+
+
+def test_the_sweep_of_the_readme_is_one():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    study = next(x for x in re.findall(r"(?:^(?: {4}.*)?\n)+", text, re.M) if "[[arm]]" in x)
+    (sweep,) = re.findall(r"^```toml\n(\[sweep\]\n.*?)^```", text, re.DOTALL | re.MULTILINE)
+    points = sweep_of(tomllib.loads(textwrap.dedent(study) + sweep)).points
+    assert len(points) == 12
+    assert points[-1].label == "M = 4, K = 2, fedtswi-gap.gaps = 32"
 
 
 def test_the_example_of_the_package_runs(capsys):

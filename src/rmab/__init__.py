@@ -51,10 +51,14 @@ _HOMES = {
     "whittle_index": "rmab.planning.channel.index",
     "Agent": "rmab.service.agent.agent",
     "Results": "rmab.studies.results",
+    "SweepResults": "rmab.studies.results",
     "run": "rmab.studies.run",
+    "run_sweep": "rmab.studies.run",
     "value": "rmab.studies.run",
     "Study": "rmab.studies.study",
     "load": "rmab.studies.study",
+    "Sweep": "rmab.studies.sweep",
+    "load_sweep": "rmab.studies.sweep",
 }
 
 __version__ = "0.1.0"
@@ -78,6 +82,8 @@ __all__ = [
     "StorageError",
     "Study",
     "StudyError",
+    "Sweep",
+    "SweepResults",
     "TooLargeError",
     "UnavailableError",
     "UnreachableError",
@@ -90,9 +96,11 @@ __all__ = [
     "index_table",
     "information_states",
     "load",
+    "load_sweep",
     "optimal",
     "regret_bound",
     "run",
+    "run_sweep",
     "slots_to_cross",
     "stationary_belief",
     "update_belief",
@@ -136,9 +144,10 @@ if TYPE_CHECKING:
     from rmab.policies.policy import Policy
     from rmab.random import Draws
     from rmab.service.agent.agent import Agent
-    from rmab.studies.results import Results
-    from rmab.studies.run import run, value
+    from rmab.studies.results import Results, SweepResults
+    from rmab.studies.run import run, run_sweep, value
     from rmab.studies.study import Study, load
+    from rmab.studies.sweep import Sweep, load_sweep
 
 
 def __getattr__(name: str) -> Any:

@@ -111,6 +111,62 @@ def bad_general_arms(bad: Callable[..., Any]) -> Iterator[Any]:
     )
 
 
+def bad_sweeps(bad: Callable[..., Any]) -> Iterator[Any]:
+    """Sweeps that break a rule, in a study that does not."""
+
+    def sweep(lines: str, *words: str) -> Any:
+        name = lines.replace("\n", ", ")
+        return bad(f"sweep {name[:60]}", f"{toml()}[sweep]\n{lines}\n", "sweep", *words)
+
+    yield bad("sweep = 3", f"sweep = 3\n{toml()}", "sweep must be a [sweep] table, got 3")
+    yield bad("[[sweep]]", f"{toml()}[[sweep]]\nagents = [1]\n", "must be a [sweep] table, got [")
+    known = "known are agents, plays, horizon"
+    yield sweep("", "must have a list of values", "agents, plays")
+    yield sweep("together = true", "must have a list of values")
+    yield sweep("agent = [1, 2]", "unknown key 'agent'", known)
+    yield sweep("policies = ['whittle']", "unknown key 'policies'", known)
+    yield sweep("options = [{}]", "unknown key 'options'", known)
+    yield sweep("'two\\nlines' = [1]", r"unknown key 'two\\nlines'")
+    yield sweep(f"{'a.' * 1200}a = [1]", "unknown key 'a.a.a'")
+    yield sweep(f"agents.{'a.' * 1200}a = [1]", "unknown key 'agents.a.a'")
+    yield sweep(f"policies.fedtswi.prior.{'a.' * 1200}a = 1", "prior must be a list of values, got")
+    for value in ("3", '"paper"', "true", "{}", "1979-05-27", "nan", VAST):
+        yield sweep(f"agents = {value}", "agents must be a list of values, got", _shown(value))
+    yield sweep(
+        f"agents = [{{{'a.' * 1200}a = 1}}]", "point 1", "whole number", "too large to show"
+    )
+    yield sweep("agents = []", "agents must have at least one value, got an empty list")
+    for value in NOT_WHOLE:
+        yield sweep(f"agents = [1, {value}]", "point 2 (agents = ", "whole number", _shown(value))
+    yield sweep("plays = [1, 2, 3]", "point 3 (plays = 3): plays must", "between 1 and 2")
+    yield sweep("agents = [1, 2, 1]", "points 1 and 3 must differ, got 'M = 1' twice")
+    yield sweep("agents = [1, 2]\nplays = [1, 4]", "point 2 (agents = 1, plays = 4)", "got 4")
+    yield sweep('schedule = ["paper", "weekly"]', "point 2", "unknown 'weekly'", "linear")
+    yield sweep(f'schedule = ["{"x" * 10**5}"]', "point 1", "xxx...")
+    yield sweep("weights = [[1, 1], [1]]", "point 2 (weights = [1])", "each of 2 agents")
+    yield sweep("agents = [1, 2]\ntogether = 1", "together must be true or false, got 1")
+    lists = "agents = [1, 2, 3]\nplays = [1, 2]\ntogether = true"
+    yield sweep(lists, "must be of one length, got agents 3, plays 2")
+    many = f"agents = {list(range(1, 41))}\nhorizon = {list(range(1, 41))}"
+    yield sweep(many, "at most 1000 points, got 1600")
+    yield sweep("policies.fedtswi-gap.gaps = [8, 32]", "'fedtswi-gap' must be", "fedtswi, whittle")
+    yield sweep("policies.nope.gaps = [8, 32]", "'nope' must be", "fedtswi, whittle")
+    yield sweep("policies.fedtswi.gaps = [8]", "unknown key 'gaps'; fedtswi has aggregation, prior")
+    yield sweep("policies.whittle.prior = [1]", "whittle takes no options")
+    yield sweep("options.fedtswi.prior = [1, -1]", "point 2", "options.fedtswi.prior must be")
+    both = "options.fedtswi.prior = [1]\npolicies.fedtswi.prior = [2]"
+    yield sweep(both, "there twice")
+    yield sweep("arm.3.p11 = [0.5]", "'arm.3.p11' must be arm.NUMBER", "from 1 to 2")
+    yield sweep("arm.1.passive = [0.5]", "one of p01, p11, reward")
+    yield sweep("arm.'a\\nb'.p11 = [0.5]", "must be arm.NUMBER")
+    for value in NOT_NUMBERS:
+        yield sweep(f"arm.2.p11 = [0.5, {value}]", "point 2", "arm 2: p11 must", _shown(value))
+    for value in ("0", "-1", "4097", "1.5", '"2"', "true", VAST):
+        yield sweep(f"copies = [{value}]", "copies must be a whole number from 1 to 4096")
+    yield sweep('agents = [1, 2]\nlabels = ["a"]', "labels must be a list of 2 texts")
+    yield sweep('agents = [1, 2]\nlabels = ["a", "a"]', "must differ, got 'a' twice")
+
+
 def bad_studies() -> Iterator[Any]:
     """Study files that break a rule, with words that the message must have."""
 
@@ -145,6 +201,7 @@ def bad_studies() -> Iterator[Any]:
     yield bad("unknown p10", text, "arm 2", "unknown key 'p10'", "p01, p11, reward")
 
     yield from bad_general_arms(bad)
+    yield from bad_sweeps(bad)
 
     for key in ("agents", "plays", "horizon", "trials", "seed"):
         yield from (head(key, value, "whole number") for value in NOT_WHOLE)

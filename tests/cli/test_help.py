@@ -13,6 +13,7 @@ from rmab.cli import main
 from rmab.federation.schedule import DRAWS, SCHEDULES
 from rmab.policies.registry import KNOWN, LEARNERS, OPTIONS
 from rmab.studies.study import KEYS
+from rmab.studies.sweep import load_sweep
 
 
 @pytest.mark.parametrize("command", ["", "run", "value", "index", "reproduce"])
@@ -46,6 +47,16 @@ def test_the_example_study_of_the_help_is_one(call, study):
     ran = call("index", study(example), "--json", "--max-age", "2")
     assert ran.code == 0, ran.err
     assert [len(arm["index"]) for arm in ran.json["arms"]] == [2, 3]
+
+
+def test_the_example_sweep_of_the_help_is_one(call, study):
+    text = call("run", "--help").out
+    lines = [line.strip() for line in text.partition("a study file:\n")[2].splitlines()]
+    example = lines[: lines.index(next(x for x in lines if x.startswith("(one")))]
+    sweep = lines[lines.index("[sweep]") :]
+    sweep = sweep[: sweep.index(next(x for x in sweep if x.startswith("(")))]
+    path = study("\n".join([*example, *sweep]))
+    assert len(load_sweep(path).points) == 12
 
 
 def test_without_a_command_there_is_help(call):

@@ -24,6 +24,7 @@ __all__ = ["call", "normal", "rows", "server", "wait_for"]
 PROGRAM = (sys.executable, "-c", "import sys; from rmab.cli import main; sys.exit(main())")
 
 _TIMES = ("now", "opened", "closed", "enrolled", "revoked", "last_seen", "created", "received")
+_OF_THE_MACHINE = ("versions", "device", "threads", "workers", "xla_flags", "begun")
 _VARYING = [
     (re.compile(r"rmab_[0-9a-f]+_[A-Za-z0-9_-]+"), "TOKEN"),
     (re.compile(r"(?<=127\.0\.0\.1:)[0-9]{2,}"), "PORT"),
@@ -67,7 +68,7 @@ def normal(value: Any, folder: Path | None = None, **words: str) -> Any:
             key: "TIME"
             if key in _TIMES and isinstance(found, float)
             else key.upper()
-            if key in ("pid", "seconds")
+            if key in ("pid", "seconds", *_OF_THE_MACHINE)
             else normal(found, folder, **words)
             for key, found in value.items()
         }

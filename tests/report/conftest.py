@@ -8,7 +8,7 @@ import pytest
 
 import rmab
 from rmab.policies.registry import named
-from rmab.studies.figures import Claim, Figure, FigureResult, Variant
+from rmab.studies.figures import Claim, Figure, FigureResult
 from rmab.studies.reproduce import FIGURES, figures, reproduce
 from rmab.studies.results import Curve, Results
 from rmab.studies.run import Values
@@ -62,7 +62,7 @@ def small() -> Small:
 
 def short(figure: Figure) -> Figure:
     """The figure with few slots."""
-    variants = (Variant(v.label, replace(v.study, horizon=HORIZON)) for v in figure.variants)
+    variants = (replace(v, study=replace(v.study, horizon=HORIZON)) for v in figure.variants)
     return replace(figure, variants=tuple(variants))
 
 

@@ -52,15 +52,6 @@ def test_variants_are_lines_or_panels(small):
     assert {text.get_text() for text in drawn["fig13"].axes[0].texts} == {"leave alone", "play"}
 
 
-def test_a_variant_shows_what_it_leaves_out_from_the_first(small):
-    fig12 = next(each for each in small.drawn if each.name == "fig12")
-    second = replace(fig12.results[1], policies={"whittle": fig12.results[1]["whittle"]})
-    figure = plots.paper(replace(fig12, results=[fig12.results[0], second]))
-    left, right = figure.axes[:2]
-    assert [line.get_label() for line in left.get_lines()] == [small.odd, "WI policy"]
-    assert [line.get_label() for line in right.get_lines()] == [small.odd, "WI policy"]
-
-
 def test_exact_values_are_level_lines(small):
     fig09b = next(each for each in small.drawn if each.name == "fig09b")
     lines = {line.get_label(): line for line in plots.paper(fig09b).axes[0].get_lines()}

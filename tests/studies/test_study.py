@@ -1,5 +1,6 @@
 """A study is checked when it is made; what the command line refuses is in tests/cli."""
 
+import json
 import re
 from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rmab import Arm, Arms, Policy, RmabError, Study, StudyError, channels, load
 from rmab.policies.registry import KNOWN, LEARNERS, named
@@ -91,8 +94,8 @@ def test_arms_must_be_arms(arms):
 
 def test_a_list_of_arms_becomes_arms():
     several: Any = [THREE, *ARMS, MOVED]
-    for given in (several, tuple(several), Arms(several)):
-        made = study(arms=given, plays=4)
+    for each in (several, tuple(several), Arms(several)):
+        made = study(arms=each, plays=4)
         assert isinstance(made.arms, Arms)
         assert list(made.arms) == several
         assert replace(made, trials=2).arms is made.arms
@@ -431,3 +434,100 @@ def test_a_study_of_the_catalogue_is_loaded_by_name(tmp_path, monkeypatch):
     Path("catalogue:mine").write_text("[[arm]]\np01 = 1\np11 = 0\nreward = 2\n")
     assert len(load(Path("catalogue:mine")).arms) == 1
     assert len(load("./catalogue:mine").arms) == 1
+
+
+# --------------------------------------------------------------------------------- as a table again
+
+CHANCE = st.floats(0, 1)
+REWARD = st.floats(-9, 9).map(lambda x: round(x, 3)) | st.sampled_from([0.0, 1e-30, 1e30, -0.0])
+
+
+@st.composite
+def matrices(draw: st.DrawFn, size: int) -> list[list[float]]:
+    rows = []
+    for _ in range(size):
+        weights = np.array(draw(st.lists(st.floats(0.001, 1), min_size=size, max_size=size)))
+        rows.append((weights / weights.sum()).tolist())
+    return rows
+
+
+@st.composite
+def any_arm(draw: st.DrawFn) -> Arm:
+    if draw(st.booleans()):
+        return channels(draw(CHANCE), draw(CHANCE), abs(draw(REWARD)))[0]
+    size = draw(st.integers(2, 4))
+    rewards = st.lists(REWARD, min_size=size, max_size=size)
+    return Arm(
+        draw(matrices(size)),
+        draw(st.none() | matrices(size)),
+        reward_active=draw(rewards),
+        reward_passive=draw(st.none() | rewards),
+        observed=draw(st.sampled_from(["when_played", "always"])),
+    )
+
+
+OPTIONS_OF: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "fedtswi": {"prior": st.floats(1e-6, 1e6), "aggregation": st.sampled_from(["sum", "none"])},
+    "fedtswi-gap": {"gaps": st.integers(8, 128)},
+    "feducb-wi": {"clip": st.just(True)},
+    "lookahead": {"depth": st.just(1)},
+    "ucb": {"c": st.floats(0, 10) | st.integers(0, 10)},
+}
+
+
+@st.composite
+def any_study(draw: st.DrawFn) -> Study:
+    arms = Arms(draw(st.lists(any_arm(), min_size=1, max_size=3)))
+    agents = draw(st.integers(1, 3))
+    fixed = all(not arm.action_dependent for arm in arms)
+    options = {
+        name: draw(st.fixed_dictionaries({}, optional=taken)) for name, taken in OPTIONS_OF.items()
+    }
+    return Study(
+        arms=arms,
+        agents=agents,
+        plays=draw(st.integers(1, len(arms))),
+        horizon=draw(st.integers(1, 10**6)),
+        trials=draw(st.integers(1, 2**32)),
+        seed=draw(st.integers(0, 2**64 - 1)),
+        realisations=draw(st.sampled_from(["independent", *(["shared"] if fixed else [])])),
+        schedule=draw(st.sampled_from(["paper", "linear", "doubling"])),
+        policies=draw(st.lists(st.sampled_from([*LEARNERS, *KNOWN]), min_size=1, unique=True)),
+        options={name: given for name, given in options.items() if given},
+        weights=draw(st.none() | st.lists(st.floats(0, 1e6), min_size=agents, max_size=agents)),
+        draws=draw(st.sampled_from(["shared", "per-agent"])),
+        aggregation=draw(st.sampled_from(["sum", "none"])),
+    )
+
+
+@given(any_study())
+def test_a_study_is_read_back_from_its_table(made):
+    table = made.to_table()
+    again = from_table(json.loads(json.dumps(table, allow_nan=False)))
+    assert again.to_table() == table
+    for key in KEYS:
+        assert getattr(again, key) == getattr(made, key), key
+    assert again.arms.observed == made.arms.observed
+    for key in ("passive", "active", "reward_passive", "reward_active"):
+        np.testing.assert_array_equal(getattr(again.arms, key), getattr(made.arms, key))
+
+
+def test_numbers_of_numpy_and_pairs_become_plain():
+    made = study(
+        seed=np.uint64(7),
+        agents=2,
+        weights=(np.float64(1), 2),
+        options={"fedtswi": {"prior": (1, 2)}},
+    )
+    table = made.to_table()
+    assert type(table["seed"]) is int
+    assert table["weights"] == [1.0, 2.0]
+    assert type(table["weights"][0]) is float
+    assert table["options"] == {"fedtswi": {"prior": [1, 2]}}
+    assert table["arm"][0] == {"p01": 0.2, "p11": 0.8, "reward": 0.4}
+
+
+def test_a_policy_of_ones_own_has_no_table():
+    mine = Policy("mine", lambda *_: None)
+    with pytest.raises(StudyError, match="'mine' is an object of one's own"):
+        study(policies=["whittle", mine]).to_table()

@@ -90,12 +90,12 @@ def whole(option: str, text: str | None, least: int, most: int | None = None) ->
     return number
 
 
-def columns(rows: list[list[str]]) -> str:
-    """Rows in columns: the first to the left, numbers to the right."""
+def columns(rows: list[list[str]], texts: int = 1) -> str:
+    """Rows in columns: the first ones, with texts, to the left, numbers to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = (
         "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
+            cell.ljust(width) if i < texts else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows

@@ -76,7 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str] | None) -> int:
     parser = _parser()
-    options = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    options = parser.parse_args(words)
+    options.words = words
     if options.version:
         from rmab import __version__
 
@@ -103,6 +105,7 @@ def _main(argv: Sequence[str] | None) -> int:
         if error.name is None or error.name.partition(".")[0] == "rmab":
             raise  # a fault of ours, not of the installation
         extra = "server" if options.command in federation.COMMANDS else "sim"
+        extra = "ray" if error.name == "ray" else extra
         say(
             f"rmab {options.command}: needs {error.name}; install it with pip install "
             f"'rmab[{extra}]'"

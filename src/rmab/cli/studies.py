@@ -5,18 +5,31 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rmab.cli.console import DONE, INTERRUPTED, Commands, columns, folder, progress, say, whole
-from rmab.errors import RmabError, StudyError
+from rmab.errors import (
+    RmabError,
+    StorageError,
+    StudyError,
+    UnavailableError,
+    system_reason,
+)
 
 if TYPE_CHECKING:
+    from rmab.engine.cluster import Cluster
     from rmab.model.arms import Arm
+    from rmab.studies.checkpoint import Checkpoint, Job
     from rmab.studies.figures import FigureResult
-    from rmab.studies.results import Results
-    from rmab.studies.study import Study
+    from rmab.studies.results import Results, SweepResults
+    from rmab.studies.run import Values
+    from rmab.studies.sweep import Point, Sweep
 
 __all__ = ["EXAMPLE_STUDY", "add_commands"]
 
@@ -58,20 +71,48 @@ an infinite index is the string "inf" or "-inf", one that is not known null
 """
 
 
+_SWEEP_HELP = """
+a study at several points, all values with all others:
+  [sweep]
+  agents = [1, 2, 4]
+  plays = [1, 2]
+  policies.fedtswi-gap.gaps = [8, 32]
+  (any key above but policies and options; options of the study's policies;
+  arm.1.p11 and the like of channels; copies = [1, 2, 4] repeats the arms; with
+  together = true the lists go side by side; labels = ["few", "many"] names the points)
+"""
+
+
 def add_commands(command: Commands) -> None:
     """Add them to the program."""
     run = command(
         "run",
         _run,
         "simulate the policies of a study",
-        "  rmab run study.toml --trials 1000 --out results\n  rmab run study.toml --json\n\n"
-        + EXAMPLE_STUDY,
+        "  rmab run study.toml --trials 1000 --out results\n"
+        "  rmab run --resume results      after Ctrl-C, kill or a full disk: the same numbers\n"
+        "  rmab run study.toml --json\n\n" + EXAMPLE_STUDY,
         _study_help,
     )
     run.add_argument("--trials", metavar="N", help="trials, instead of the study's")
     run.add_argument("--seed", metavar="S", help="seed, instead of the study's")
     run.add_argument(
-        "--out", metavar="DIR", help="write results.json, slots.csv, episodes.csv, figure, report"
+        "--out",
+        metavar="DIR",
+        help="write results.json, slots.csv, episodes.csv (of a sweep sweep.csv, sweep.json and "
+        "points), figure, report, and meanwhile keep the trials done in DIR/checkpoint",
+    )
+    run.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="run on a Ray cluster: auto (the one that runs on this machine), local (start one "
+        "here) or HOST:PORT; the numbers are the same",
+    )
+    run.add_argument(
+        "--resume",
+        metavar="DIR",
+        help="go on with the run whose --out was DIR, if it has changed "
+        "in nothing; STUDY.toml may be left out",
     )
 
     value = command(
@@ -115,7 +156,10 @@ def add_commands(command: Commands) -> None:
     )
     for each in (run, value, index):
         each.add_argument(
-            "study", metavar="STUDY.toml", help="a study file, or catalogue:NAME, a bundled study"
+            "study",
+            metavar="STUDY.toml",
+            nargs="?" if each is run else None,
+            help="a study file, or catalogue:NAME, a bundled study",
         )
     for each in (run, value, index, reproduce):
         each.add_argument("--json", action="store_true", help="one JSON object on standard output")
@@ -129,7 +173,7 @@ def _study_help() -> str:
     for name, key in KEYS.items():
         choices = " or ".join(f'"{choice}"' for choice in key.choices)
         lines += _item(name, f"{key.about}{': ' if choices else ''}{choices}")
-    return "\n".join([*lines, "", *_policies_help(), ""])
+    return "\n".join([*lines, _SWEEP_HELP, *_policies_help(), ""])
 
 
 def _policies_help() -> list[str]:
@@ -157,81 +201,223 @@ def _item(name: str, about: str) -> list[str]:
     return textwrap.wrap(text, _HELP_WIDTH, subsequent_indent=" " * 24, break_on_hyphens=False)
 
 
-def _load(options: argparse.Namespace) -> Study:
-    from rmab.studies.study import load
-
-    study = load(options.study)
-    changes: dict[str, Any] = {
+def _changes(options: argparse.Namespace) -> dict[str, Any]:
+    """What options say instead of the study file."""
+    changes = {
         "trials": whole("--trials", getattr(options, "trials", None), 1),
         "seed": whole("--seed", getattr(options, "seed", None), 0),
     }
-    return replace(study, **{k: v for k, v in changes.items() if v is not None})
+    return {key: value for key, value in changes.items() if value is not None}
+
+
+def _load(file: str, changes: Mapping[str, Any] = MappingProxyType({})) -> Sweep:
+    """The study of a file with its sweep; without one it is a sweep of one point."""
+    from rmab.studies.sweep import load_sweep
+
+    return _changed(load_sweep(file), changes)
+
+
+def _changed(sweep: Sweep, changes: Mapping[str, Any]) -> Sweep:
+    for key in changes:
+        if key in sweep.values:
+            raise StudyError(f"--{key} cannot be given where the sweep has values of {key}")
+    return replace(sweep, study=replace(sweep.study, **changes))
 
 
 def _run(options: argparse.Namespace) -> int:
-    study = _load(options)
+    if options.resume is not None:
+        return _resume(options)
+    if options.study is None:
+        raise StudyError("the following arguments are required: STUDY.toml; see rmab run --help")
+    changes = _changes(options)
+    sweep = _load(options.study, changes)
     out = None if options.out is None else folder(options.out)
-    from rmab.studies.run import run
+    from rmab.studies.checkpoint import Checkpoint, Job
+    from rmab.studies.run import provenance
 
-    with progress(study.trials, Path(options.study).stem) as advance:
+    with _workers(options.ray) as workers:
+        made = provenance(workers, shlex.join(["rmab", *options.words]))
+        job = Job(sweep, made, _absolute(options.study), changes)
+        if out is None:
+            return _run_job(options, job, None, workers)
+        with Checkpoint(out) as checkpoint:
+            checkpoint.begin(job)
+            return _run_job(options, job, checkpoint, workers)
+
+
+def _workers(address: str | None) -> AbstractContextManager[Cluster | None]:
+    from rmab.studies.run import workers_at
+
+    if address is not None:
+        import jax
+
+        # A GPU of this machine may be a worker's.
+        jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+    return workers_at(address)
+
+
+def _resume(options: argparse.Namespace) -> int:
+    """Go on with a job, if it is still what the file and the options say."""
+    if options.out is not None:
+        raise StudyError("--resume and --out exclude each other: results go where they were to go")
+    changes = _changes(options)
+    out = Path(options.resume)
+    if not (out / "checkpoint").is_dir():
+        raise StudyError(f"--resume {options.resume}: there is no checkpoint to go on from")
+    from rmab.studies.checkpoint import Checkpoint
+    from rmab.studies.run import provenance
+
+    with _workers(options.ray) as workers, Checkpoint(out) as checkpoint:
+        job = checkpoint.resume(provenance(workers))
+        file = options.study or job.file
+        if options.study is not None or _is_there(file):
+            sweep = _load(file, {**job.changes, **changes})
+        else:
+            sweep = _changed(job.sweep, changes)
+
+        def where(key: str) -> str:
+            return f"by --{key}" if key in changes else f"in {file}"
+
+        checkpoint.refuse_changes(job, sweep, where)
+        return _run_job(options, job, checkpoint, workers)
+
+
+def _absolute(file: str) -> str:
+    """A study file's name that holds in every folder."""
+    return file if file.startswith("catalogue:") else str(Path(file).absolute())
+
+
+def _is_there(file: str) -> bool:
+    return file.startswith("catalogue:") or (bool(file) and Path(file).exists())
+
+
+def _run_job(
+    options: argparse.Namespace, job: Job, checkpoint: Checkpoint | None, workers: Cluster | None
+) -> int:
+    """Simulate it, print it, and write it where there is a checkpoint."""
+    name = Path(job.file).stem or "of Python"
+    total = job.sweep.n_trials
+    from rmab.studies.run import run_job
+
+    was_done = checkpoint is not None and checkpoint.n_trials(job) == total
+    with progress(total, name) as advance:
         try:
-            results = run(study, advance)
+            done = run_job(job, advance, folder=checkpoint, workers=workers)
+        except StorageError:
+            raise
+        except UnavailableError as error:
+            if checkpoint is None:
+                raise
+            more = f"{_how_to_go_on(checkpoint.folder)} goes on"
+            raise type(error)(f"{error}; {more}") from None
         except RmabError as error:
-            raise StudyError(f"{options.study}: {error}") from None
-    if out is not None:
-        from rmab.report.page import write_study
-
-        results.write(out)
-        write_study(out, Path(options.study).stem, results)
+            raise StudyError(f"{options.study or job.file}: {error}") from None
+    results = done if job.sweep.values else done[""]
+    if checkpoint is not None:
+        _write(checkpoint.folder, name, results)
     if options.json:
         print(json.dumps(results.to_json(), allow_nan=False))
     else:
-        print(_results_table(results))
-    if out is not None:
-        say(f"written to {out}/: report.html, results.json, slots.csv, episodes.csv, figure")
-    if results.interrupted:
-        say(f"interrupted: {results.trials} of {study.trials} trials done, results are of those")
+        print(_results_table(done))
+    if checkpoint is not None:
+        again = "all trials were done before; " if was_done else ""
+        data = "sweep.csv, sweep.json, points" if job.sweep.values else "slots.csv, episodes.csv"
+        say(f"{again}written to {checkpoint.folder}/: report.html, results.json, {data}, figure")
+    if done.interrupted:
+        more = "" if checkpoint is None else f"; {_how_to_go_on(checkpoint.folder)} goes on"
+        say(f"interrupted: {done.trials} of {total} trials done, results are of those{more}")
         return INTERRUPTED
     return DONE
 
 
-def _results_table(results: Results) -> str:
-    rows = [["policy", "mean", "se", "final", "episodes", "behind whittle", "se"]]
-    for name, r in results.items():
-        numbers = [r.mean, r.se, r.final, r.episodes, r.behind, r.behind_se]
-        digits = [5, 5, 5, 1, 5, 5]
-        rows.append([name, *(f"{x:.{d}f}" for x, d in zip(numbers, digits, strict=True))])
-    head = f"{results.trials} trials; average reward per agent and slot, final: last tenth"
-    return head + "\n" + columns(rows)
+def _how_to_go_on(out: Path) -> str:
+    return shlex.join(["rmab", "run", "--resume", str(out)])
+
+
+def _write(out: Path, name: str, results: Results | SweepResults) -> None:
+    from rmab.report.page import write_report
+
+    try:
+        results.write(out)
+        write_report(out, name, results)
+    except OSError as error:
+        raise StorageError(
+            f"{error.filename or out}: results cannot be written: {system_reason(error)}; the "
+            f"trials are kept, and {_how_to_go_on(out)} writes them"
+        ) from None
+
+
+def _results_table(done: SweepResults) -> str:
+    """A row for each policy, of each point."""
+    keys = _columns_of(done.sweep)
+    rows = [[*keys, "policy", "mean", "se", "final", "episodes", "behind whittle", "se"]]
+    for point, results in done.each():
+        for name, r in results.items():
+            numbers = [r.mean, r.se, r.final, r.episodes, r.behind, r.behind_se]
+            digits = [5, 5, 5, 1, 5, 5]
+            shown = [f"{x:.{d}f}" for x, d in zip(numbers, digits, strict=True)]
+            rows.append([*_settings(done.sweep, point), name, *shown])
+    head = f"{done.trials} trials; average reward per agent and slot, final: last tenth"
+    return head + "\n" + columns(rows, len(keys) + 1)
 
 
 def _value(options: argparse.Namespace) -> int:
-    study = _load(options)
-    from rmab.studies.run import value
+    sweep = _load(options.study)
+    from rmab.studies.run import value_sweep
 
     try:
-        values = value(study)
+        found = value_sweep(sweep)
     except RmabError as error:
         raise StudyError(f"{options.study}: {error}") from None
-    for name, reason in values.reasons.items():
-        say(f"{name}: {reason}")
+    reasons = [f"{n}: {why}" for values in found.values() for n, why in values.reasons.items()]
+    for reason in dict.fromkeys(reasons):  # points may share them
+        say(reason)
     if options.json:
-        print(json.dumps(values, allow_nan=False))
-        return DONE
-    best = values["optimum"]
-    gains = best is None or best > 0  # else a share would be of costs
-    rows = [["", "value", "of optimum" if gains else "below optimum"]]
-    for name, number in values.items():
-        apart = ""
-        if best is not None and number is not None:
-            apart = f"{100 * number / best:.3f} %" if gains else f"{best - number:z.6f}"
-        rows.append([name, "-" if number is None else f"{number:.6f}", apart])
-    print("long-run average reward per agent and slot, known dynamics\n" + columns(rows))
+        points = [
+            {"label": point.label, "settings": point.settings, "values": found[point.label]}
+            for point in sweep.points
+        ]
+        answer = {"points": points} if sweep.values else found[""]
+        print(json.dumps(answer, allow_nan=False))
+    else:
+        print(_values_table(sweep, found))
     return DONE
 
 
+def _values_table(sweep: Sweep, found: Mapping[str, Values]) -> str:
+    """A row for each value, of each point."""
+    every_best = [values["optimum"] for values in found.values()]
+    gains = all(best is None or best > 0 for best in every_best)  # else a share would be of costs
+    keys = _columns_of(sweep)
+    rows = [[*keys, "", "value", "of optimum" if gains else "below optimum"]]
+    for point in sweep.points:
+        values = found[point.label]
+        best = values["optimum"]
+        for name, number in values.items():
+            apart = ""
+            if best is not None and number is not None:
+                apart = f"{100 * number / best:.3f} %" if gains else f"{best - number:z.6f}"
+            shown = "-" if number is None else f"{number:.6f}"
+            rows.append([*_settings(sweep, point), name, shown, apart])
+    head = "long-run average reward per agent and slot, known dynamics"
+    return head + "\n" + columns(rows, len(keys) + 1)
+
+
+def _columns_of(sweep: Sweep) -> list[str]:
+    """What tells the points apart in a table: labels where they were given, else the settings."""
+    return list(sweep.values) if sweep.labels is None else ["point"]
+
+
+def _settings(sweep: Sweep, point: Point) -> list[str]:
+    from rmab.studies.sweep import value_text
+
+    if sweep.labels is not None:
+        return [point.label]
+    return [value_text(value) for value in point.settings.values()]
+
+
 def _index(options: argparse.Namespace) -> int:
-    study = _load(options)
+    study = _load(options.study).study
     max_age = whole("--max-age", options.max_age, 1, _MAX_AGE)
     assert max_age is not None
     discount = _discount(options.discount)

@@ -1,8 +1,8 @@
 """Many trials of several policies: batches side by side, one tally.
 
 A batch runs every policy on the same trials, so that policies are compared on the same realisations
-trial by trial. Batches run in threads, are merged in order, and are dropped once merged: memory
-does not grow with the number of trials.
+trial by trial. Batches run in threads, or in blocks of several in the processes of a cluster. They
+are merged in order, and dropped once merged: memory does not grow with the number of trials.
 
 `whittle` with known dynamics is always run beside the policies: regret is measured against it.
 """
@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +26,7 @@ from rmab.engine.program import simulator
 from rmab.engine.setting import Guide, Joint, Lookup, Setting, Simulate
 from rmab.engine.tally import REFERENCE_KEY, Batch, Simulated, Units, reduce_batch
 from rmab.engine.world import truth
+from rmab.errors import UnreachableError
 from rmab.federation.aggregation import AGGREGATIONS
 from rmab.model.arms import Arms
 from rmab.planning.exact.chain import Layout
@@ -34,7 +37,20 @@ from rmab.policies.policy import IndexRule, LookaheadRule, OptimumRule, Policy
 from rmab.policies.registry import named
 from rmab.random import seed_words
 
-__all__ = ["BLOCK", "REFERENCE", "Trials", "batch_size", "default_threads", "simulate"]
+__all__ = [
+    "BLOCK",
+    "REFERENCE",
+    "Kept",
+    "Pool",
+    "Trials",
+    "Work",
+    "Workers",
+    "batch_runner",
+    "batch_size",
+    "block_runner",
+    "default_threads",
+    "simulate",
+]
 
 REFERENCE = "whittle"
 BLOCK = 32  # widths of batches are multiples of this
@@ -100,39 +116,117 @@ def default_threads() -> int:
     return cores if jax.default_backend() == "cpu" else min(cores, 4)
 
 
+class Kept(Protocol):
+    """Where the sums over the first trials outlive the process."""
+
+    @property
+    def before(self) -> Batch | None:
+        """Those of an earlier process, which are not run again."""
+
+    def keep(self, done: Simulated, *, last: bool) -> None:
+        """Called after each batch, in one thread at a time; last: no more will come."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a pool is to run: trials of all policies, the reference last, as REFERENCE_KEY."""
+
+    trials: Trials
+    policies: Mapping[str, Policy]
+    optimum: Optimum | None
+
+
+class Waiting(Protocol):
+    """Trials under way."""
+
+    def result(self) -> Batch:
+        """Their sums, once they are there."""
+
+
+class Pool(Protocol):
+    """What runs blocks of trials side by side."""
+
+    @property
+    def window(self) -> int:
+        """Blocks that may be under way, or done and not yet merged."""
+
+    def block(self, left: int) -> int:
+        """Trials of the next block, of so many that are left."""
+
+    def submit(self, start: int, count: int) -> Waiting:
+        """Run the block that begins with a trial."""
+
+
+class Workers(Protocol):
+    """Where a pool comes from, if not from the threads of this process."""
+
+    def pool(self, work: Work) -> AbstractContextManager[Pool]:
+        """One for this work."""
+
+
 def simulate(
     trials: Trials,
     policies: Mapping[str, Policy],
     optimum: Optimum | None = None,
     progress: Progress | None = None,
+    kept: Kept | None = None,
+    workers: Workers | None = None,
 ) -> Simulated:
     """Run all trials of all policies; Ctrl-C ends early with the trials done so far."""
     everyone = {**policies, REFERENCE_KEY: named(REFERENCE, trials.setting.horizon)}
+    work = Work(trials, everyone, optimum)
     result = Simulated(_units(trials), len(everyone))
-    pool = ThreadPoolExecutor(trials.workers)
     try:
-        with kept_compiled():
-            batch = _batch_of(trials, everyone, optimum, pool)
-            _run_batches(trials, batch, pool, result, progress)
-    except KeyboardInterrupt:
-        if result.n_trials == 0:
+        if kept is not None and kept.before is not None:
+            result.add(kept.before)
+            if progress is not None:
+                progress(result.n_trials)
+        if result.n_trials < trials.n_trials:
+            with _threads(work) if workers is None else workers.pool(work) as pool:
+                _run_blocks(trials.n_trials, pool, result, progress, kept)
+    except (KeyboardInterrupt, UnreachableError) as ended:
+        if kept is not None and result.n_trials:
+            kept.keep(result, last=True)
+        if result.n_trials == 0 or not isinstance(ended, KeyboardInterrupt):
             raise
         result.interrupted = True
-    finally:
-        # A batch under way cannot be stopped; whoever was interrupted should not wait for it.
-        pool.shutdown(wait=False, cancel_futures=True)
     return result
 
 
-def _batch_of(
-    trials: Trials,
-    everyone: Mapping[str, Policy],
-    optimum: Optimum | None,
-    pool: ThreadPoolExecutor,
-) -> Callable[[int], Batch]:
-    """What runs the batch that begins with a trial; programs are compiled side by side."""
+@dataclass(frozen=True)
+class _Threads:
+    """A pool of this process: a block is a batch in a thread."""
+
+    executor: ThreadPoolExecutor
+    run: Callable[[int, int], Batch]
+    width: int
+    window: int
+
+    def block(self, left: int) -> int:
+        return min(self.width, left)
+
+    def submit(self, start: int, count: int) -> Future[Batch]:
+        return self.executor.submit(self.run, start, count)
+
+
+@contextmanager
+def _threads(work: Work) -> Iterator[_Threads]:
+    executor = ThreadPoolExecutor(work.trials.workers)
+    try:
+        with kept_compiled():
+            run = batch_runner(work, executor)
+            yield _Threads(executor, run, work.trials.width, work.trials.workers)
+    finally:
+        # A batch under way cannot be stopped; whoever was interrupted should not wait for it.
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
+def batch_runner(work: Work, executor: ThreadPoolExecutor) -> Callable[[int, int], Batch]:
+    """What runs the first `count` trials of the batch that begins with a trial; programs are
+    compiled side by side."""
+    trials, everyone = work.trials, work.policies
     width, world, units = trials.width, truth(trials.arms), _units(trials)
-    guides = {policy: _guide(trials, policy, optimum) for policy in everyone.values()}
+    guides = {policy: _guide(trials, policy, work.optimum) for policy in everyone.values()}
 
     def build(policy: Policy) -> Simulate:
         setting = trials.setting
@@ -142,9 +236,9 @@ def _batch_of(
         plays = trials.plays if isinstance(policy.rule, LookaheadRule) else None
         return simulator(setting, policy, width, guides[policy], plays)
 
-    programs = dict(zip(guides, pool.map(build, guides), strict=True))
+    programs = dict(zip(guides, executor.map(build, guides), strict=True))
 
-    def batch(start: int) -> Batch:
+    def batch(start: int, count: int) -> Batch:
         who = jnp.arange(start, start + width, dtype=jnp.uint32)
         seed, plays = seed_words(trials.seed), jnp.int32(trials.plays)
         outcomes = {
@@ -152,9 +246,24 @@ def _batch_of(
             for policy, program in programs.items()
         }
         mine = {name: outcomes[policy] for name, policy in everyone.items()}
-        return reduce_batch(mine, units, min(width, trials.n_trials - start))
+        return reduce_batch(mine, units, count)
 
     return batch
+
+
+def block_runner(work: Work) -> Callable[[int, int], Batch]:
+    """What runs a block of any number of trials, batch by batch, in this thread."""
+    with ThreadPoolExecutor(1) as executor:
+        batch = batch_runner(work, executor)
+    width, size = work.trials.width, len(work.policies)
+
+    def block(start: int, count: int) -> Batch:
+        sums = Simulated(_units(work.trials), size)
+        for done in range(0, count, width):
+            sums.add(batch(start + done, min(width, count - done)))
+        return sums.as_batch()
+
+    return block
 
 
 def _units(trials: Trials) -> Units:
@@ -165,27 +274,35 @@ def _units(trials: Trials) -> Units:
     return Units.of(horizon, n_agents, n_agents * (trials.plays * active + len(arms) * passive))
 
 
-def _run_batches(
-    trials: Trials,
-    batch: Callable[[int], Batch],
-    pool: ThreadPoolExecutor,
+def _run_blocks(
+    n_trials: int,
+    pool: Pool,
     result: Simulated,
     progress: Progress | None,
+    kept: Kept | None,
 ) -> None:
-    """All batches, merged in order."""
-    waiting: deque[Future[Batch]] = deque()
+    """The blocks of all trials that are not in the result yet, merged in order."""
+    waiting: deque[Waiting] = deque()
     # Ctrl-C reaches the main thread alone, so a merge in another is done whole or not at all.
     with ThreadPoolExecutor(1) as merger:
 
+        def merge(reduced: Batch) -> None:
+            result.add(reduced)
+            if kept is not None:
+                kept.keep(result, last=result.n_trials == n_trials)
+
         def merge_next() -> None:
             reduced = waiting.popleft().result()
-            merger.submit(result.add, reduced).result()
+            merger.submit(merge, reduced).result()
             if progress is not None:
                 progress(reduced.n_trials)
 
-        for start in range(0, trials.n_trials, trials.width):
-            waiting.append(pool.submit(batch, start))
-            if len(waiting) > trials.workers:
+        start = result.n_trials
+        while start < n_trials:
+            count = pool.block(n_trials - start)
+            waiting.append(pool.submit(start, count))
+            start += count
+            while len(waiting) > pool.window:
                 merge_next()
         while waiting:
             merge_next()

@@ -77,17 +77,17 @@ class Moments:
 
     def __init__(self, unit: float | Floats = 1.0) -> None:
         self._unit = unit
-        self._sums: Sums | None = None
+        self.sums: Sums | None = None
 
     def add(self, more: Sums) -> None:
         """The sums of more trials."""
-        known = self._sums
-        self._sums = more if known is None else Sums(*map(np.add, known, more))
+        known = self.sums
+        self.sums = more if known is None else Sums(*map(np.add, known, more))
 
     def _known(self) -> Sums:
-        if self._sums is None:
+        if self.sums is None:
             return Sums(*(np.zeros((), np.int64) for _ in Sums._fields))
-        return self._sums
+        return self.sums
 
     @property
     def count(self) -> Floats:
@@ -116,27 +116,29 @@ class CoMoments:
     def __init__(self, size: int, unit: float = 1.0) -> None:
         self.count = 0
         self._unit = unit
-        self._total: Any = np.zeros(size, object)
-        self._products: Any = np.zeros((size, size), object)
+        square = np.zeros((size, size), np.int64)
+        self.sums: tuple[Ints, Ints, Ints] = np.zeros(size, np.int64), square, square
 
     def add(self, count: int, total: Ints, high: Ints, low: Ints) -> None:
         """The sums (size,) of more trials and, in two halves, of their products (size, size)."""
         self.count += count
-        self._total = self._total + total.astype(object)
-        self._products = self._products + (high.astype(object) * (1 << _HALF) + low.astype(object))
+        before = self.sums
+        self.sums = before[0] + total, before[1] + high, before[2] + low
 
     @property
     def mean(self) -> Floats:
         """(size,)"""
-        return np.asarray(self._total / max(self.count, 1) * self._unit, np.float64)
+        total = self.sums[0].astype(object)
+        return np.asarray(total / max(self.count, 1) * self._unit, np.float64)
 
     @property
     def covariance(self) -> Floats:
         """(size, size) covariance of the means; NaN for fewer than two trials."""
         n = self.count
+        total, high, low = (x.astype(object) for x in self.sums)
         if n < 2:
-            return np.full(self._products.shape, np.nan)
-        spread = n * self._products - np.multiply.outer(self._total, self._total)
+            return np.full(high.shape, np.nan)
+        spread = n * (high * (1 << _HALF) + low) - np.multiply.outer(total, total)
         return np.asarray(np.asarray(spread, np.float64) / (n - 1) / n / n * self._unit**2)
 
 
@@ -347,3 +349,11 @@ class Simulated:
                 getattr(tally, key).add(more)
         self.means.add(batch.n_trials, *batch.joint)
         self.n_trials += batch.n_trials
+
+    def as_batch(self) -> Batch:
+        """All trials so far as one batch: another `Simulated` that adds it is equal to this."""
+        parts = {
+            name: {key: each.sums for key, each in vars(tally).items() if each.sums is not None}
+            for name, tally in self.tallies.items()
+        }
+        return Batch(self.n_trials, self.means.sums, parts)

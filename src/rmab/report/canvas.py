@@ -27,6 +27,7 @@ __all__ = [
     "bin_edges",
     "binned",
     "capital",
+    "draw_bars",
     "draw_legend",
     "draw_line",
     "kept_episodes",
@@ -47,8 +48,9 @@ def panels_of(
     rows: int, columns: int, share_y: Literal["none", "row"] = "none"
 ) -> tuple[Figure, Any]:
     """A figure and its axes, (rows, columns)."""
-    width = 5.8 if columns == 1 else 5.0 * columns
-    figure = Figure(figsize=(width, 1.0 + 3.0 * rows), layout="constrained")
+    width = {1: 5.8, 2: 10.0}.get(columns, 3.8 * columns)
+    height = 3.0 if columns <= 2 else 2.6
+    figure = Figure(figsize=(width, 1.0 + height * rows), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, sharex="col", sharey=share_y)
 
 
@@ -75,6 +77,24 @@ def draw_line(
     reach = _BAND_SIGMA * curve.se
     axes.fill_between(
         x, curve.mean - reach, curve.mean + reach, color=style.colour, alpha=0.16, linewidth=0
+    )
+
+
+def draw_bars(
+    axes: Axes, style: LineStyle, x: npt.NDArray[Any], curve: Curve, *, joined: bool
+) -> None:
+    """Means with error bars, joined by a line if x is a number; one trial has no error."""
+    axes.errorbar(
+        x,
+        curve.mean,
+        yerr=_BAND_SIGMA * np.nan_to_num(curve.se),
+        color=style.colour,
+        linestyle=style.dash if joined else "none",
+        marker=style.marker or ("" if joined else "_"),
+        markersize=None if joined or style.marker else 14,
+        capsize=2,
+        elinewidth=1.0,
+        label=_listed(style.label),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rmab.report import plots
+from rmab.report import multiples, plots
 from rmab.report.canvas import save
 from rmab.report.html import (
     Markup,
@@ -27,15 +27,26 @@ from rmab.report.tables import (
     arms_table,
     exact_table,
     means_table,
+    points_table,
     settings_table,
     what_was_run,
+    where_it_was_run,
 )
 from rmab.studies.figures import Claim, FigureResult
-from rmab.studies.results import Results
+from rmab.studies.results import Results, SweepResults
+from rmab.studies.sweep import key_label
 
-__all__ = ["write_paper", "write_study"]
+__all__ = ["write_paper", "write_report", "write_study", "write_sweep"]
 
 _MAX_SLOT_ROWS = 10_000  # longer studies get no CSV file by slot, only by episode
+
+
+def write_report(folder: Path, name: str, results: Results | SweepResults) -> Path:
+    """figure.png, figure.svg and report.html of a study or a sweep; returns the report's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(results, Results):
+        return write_study(folder, name, results)
+    return write_sweep(folder, name, results)
 
 
 def write_study(folder: Path, name: str, results: Results) -> Path:
@@ -57,6 +68,59 @@ def write_study(folder: Path, name: str, results: Results) -> Path:
         file_links(files),
     ]
     return write_page(folder, f"Study {name}", body)
+
+
+def write_sweep(folder: Path, name: str, results: SweepResults) -> Path:
+    """figure.png, figure.svg and report.html of a sweep; returns the report's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    about = (
+        f"Average reward and regret by setting and policy, study {name}; the table has them all."
+    )
+    svg = save(multiples.sweep(results), folder, "figure", about)
+    body = [
+        tag("h1", f"Study {name}"),
+        tag("p", _what_was_swept(results)),
+        _sweep_interrupted(results),
+        drawing(svg, _sweep_caption(results)),
+        tag("h2", "Means"),
+        tag("p", _MEANS),
+        means_table(list(results.items())),
+        tag("h2", "Points"),
+        points_table(results.sweep),
+        tag("h2", "Settings"),
+        tag("p", "Of the study, for what a point does not set."),
+        settings_table([("", results.sweep.study, None)]),
+        arms_table([("", results.sweep.study.arms)]),
+        file_links(
+            ["results.json", "sweep.csv", "sweep.json", "figure.png", "figure.svg"],
+            "The folders points/1, points/2, ... have the curves of each point. ",
+        ),
+    ]
+    return write_page(folder, f"Study {name}", body)
+
+
+def _what_was_swept(results: SweepResults) -> str:
+    points, made = results.sweep.points, results.provenance
+    keys = ", ".join(key_label(key) for key in results.sweep.values)
+    text = f"{len(points)} point{'s' if len(points) > 1 else ''}; swept: {keys}."
+    return text if made is None else f"{text} {where_it_was_run(made)}"
+
+
+def _sweep_interrupted(results: SweepResults) -> Markup:
+    if not results.interrupted:
+        return Markup("")
+    text = (
+        f"Interrupted: {results.trials} of {results.sweep.n_trials} trials were done, of "
+        f"{len(results)} of {len(results.sweep.points)} points; numbers are of those."
+    )
+    return tag("p", text, "note")
+
+
+def _sweep_caption(results: SweepResults) -> str:
+    if len(results) == 1:
+        return _CAPTIONS["slot", "reward"]
+    more = multiples.left_out(results.sweep.points)
+    return _SWEEP + (f" {more} more panels are left out; the table has them." if more else "")
 
 
 def write_paper(
@@ -130,6 +194,10 @@ _SLOTS = (
     "Rewards are averaged over bins of slots. Regret so far is against the WI policy with known "
     "dynamics on the same trials; negative is better than WI. Bands are 95 %."
 )
+_SWEEP = (
+    "Regret is per agent over the whole horizon, against the WI policy with known dynamics on the "
+    "same trials; negative is better than WI. Bars are 95 %."
+)
 _EPISODES = "Episodes that at least half of the trials played to the end. Bands are 95 %."
 _SCALING = (
     "Above, the regret per agent; below zero is better than the Whittle policy with known "
@@ -201,9 +269,15 @@ def _section(
         parts.append(details("Means", tag("p", _MEANS), means_table(runs)))
     parts += [
         details("Settings", *_figure_settings(done)),
-        file_links(files, f"Took {done.seconds:.1f} s. "),
+        file_links(files, _took(done)),
     ]
     return Markup(f'<section id="{escaped(done.name)}">\n{join(*parts)}\n</section>')
+
+
+def _took(done: FigureResult) -> str:
+    """How long, and on which device where something was simulated."""
+    devices = {x.provenance.described for x in done.results if x.provenance is not None}
+    return " on ".join([f"Took {done.seconds:.1f} s", *sorted(devices)]) + ". "
 
 
 def _interrupted(done: FigureResult) -> Markup:

@@ -172,15 +172,10 @@ def _lines_of_variants(done: FigureResult) -> list[tuple[str, list[_Line]]]:
 
 
 def _panels_of_policies(done: FigureResult) -> list[tuple[str, list[_Line]]]:
-    """What a variant leaves out is drawn from the first."""
-    first = done.results[0]
-    styles = line_styles({name: None for results in done.results for name in results})
-    columns = []
-    for variant, results in zip(done.figure.variants, done.results, strict=False):
-        sources = {**dict.fromkeys(first, first), **dict.fromkeys(results, results)}
-        lines = [_Line(styles[name], each[name], each.trials) for name, each in sources.items()]
-        columns.append((variant.label, lines))
-    return columns
+    return [
+        (variant.label, [_Line(style, r, results.trials) for style, r in lines_of(results)])
+        for variant, results in zip(done.figure.variants, done.results, strict=False)
+    ]
 
 
 def _errors(done: FigureResult) -> Figure:

@@ -12,11 +12,21 @@ from rmab.model.arms import Arms
 from rmab.model.beliefs import stationary_belief
 from rmab.report.html import Markup, escaped, join, table, tag
 from rmab.report.style import label
+from rmab.studies.provenance import Provenance
 from rmab.studies.results import Results
 from rmab.studies.run import Values
 from rmab.studies.study import KEYS, Study
+from rmab.studies.sweep import Sweep, key_label, value_text
 
-__all__ = ["arms_table", "exact_table", "means_table", "settings_table", "what_was_run"]
+__all__ = [
+    "arms_table",
+    "exact_table",
+    "means_table",
+    "points_table",
+    "settings_table",
+    "what_was_run",
+    "where_it_was_run",
+]
 
 _EXACT_NAMES = {"optimum": "Optimum", "upper_bound": "Upper bound (Lagrangian)"}
 
@@ -48,19 +58,27 @@ def _share(value: float | None, best: float | None) -> str:
 
 
 def what_was_run(results: Results) -> Markup:
-    """M, N, K, T and the trials in a sentence."""
+    """M, N, K, T and the trials in a sentence, and where they were run in another."""
     study = results.study
-    said = tag(
-        "p",
+    text = (
         f"M = {study.agents} agents, N = {len(study.arms)} arms, K = {study.plays} plays in each "
-        f"of {study.horizon} slots; {results.trials} trials.",
+        f"of {study.horizon} slots; {results.trials} trials."
     )
+    if results.provenance is not None:
+        text += f" {where_it_was_run(results.provenance)}"
+    said = tag("p", text)
     if not results.interrupted:
         return said
     note = (
         f"Interrupted: {results.trials} of {study.trials} trials were done; numbers are of those."
     )
     return join(said, tag("p", note, "note"))
+
+
+def where_it_was_run(made: Provenance) -> str:
+    """The device, when and how long, and the versions that matter."""
+    versions = ", ".join(f"{name} {made.versions[name]}" for name in ("rmab", "jax"))
+    return f"Made on {made.described}, {made.begun}, in {made.seconds:.1f} s, with {versions}."
 
 
 def means_table(runs: Sequence[tuple[str, Results]]) -> Markup:
@@ -94,6 +112,15 @@ def _policy(name: str) -> Markup:
 def _plus_minus(value: float, se: float) -> str:
     """With an unknown error (one trial), the value alone."""
     return f"{value:.5f}" if np.isnan(se) else f"{value:.5f} ± {se:.5f}"
+
+
+def points_table(sweep: Sweep) -> Markup:
+    """What each point sets, by number."""
+    rows = [
+        [str(number), point.label, *map(value_text, point.settings.values())]
+        for number, point in enumerate(sweep.points, start=1)
+    ]
+    return table("Points", ["Point", "Variant", *map(key_label, sweep.values)], rows)
 
 
 def settings_table(studies: Sequence[tuple[str, Study, Results | None]]) -> Markup:

@@ -15,7 +15,6 @@ begun; one that the disk or the system's rights keep from us is an error.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import sqlite3
@@ -33,8 +32,9 @@ from rmab.errors import (
     is_lasting,
     system_reason,
 )
+from rmab.files import lock_file
 
-__all__ = ["PAGE", "SqliteFile", "lock_file", "open_connection", "sqlite_trouble", "trouble"]
+__all__ = ["PAGE", "SqliteFile", "open_connection", "sqlite_trouble", "trouble"]
 
 log = logging.getLogger("rmab.agent")
 
@@ -42,20 +42,6 @@ APPLICATION = 0x726D6162  # "rmab", in the header of the file
 PAGE = 512  # bytes; a row writes one page or two: small ones spare the disk
 
 Value = int | str | bytes | None
-
-
-def lock_file(path: Path) -> int:
-    """A descriptor that holds the lock at `path` until it is closed, however its process ends.
-
-    BlockingIOError where another has it.
-    """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def open_connection(uri: str, busy_seconds: float, *pragmas: str) -> sqlite3.Connection:

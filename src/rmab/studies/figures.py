@@ -1,9 +1,9 @@
 """A figure of the report: what is run, how it is drawn, what is claimed, what came out.
 
-A figure's file is a study with a `[figure]` table: title, axes, and `vary`, a list of changes to
-the study with a label each. `copies` among the changes repeats the study's arms that many times.
-A *judge* reads the results and says for each claim what was measured and whether it held. Which
-figures there are, and who judges them, is in rmab.studies.reproduce.
+A figure's file is a study, perhaps with a `[sweep]`, whose points are the figure's variants, and a
+`[figure]` table: title and axes. A *judge* reads the results and says for each claim what was
+measured and whether it held. Which figures there are, and who judges them, is in
+rmab.studies.reproduce.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 
 from rmab.studies.results import Floats, Results
 from rmab.studies.run import Values, run
-from rmab.studies.study import Study, from_table, read_table
+from rmab.studies.study import read_table
+from rmab.studies.sweep import Point, sweep_of
 
 __all__ = [
     "MIN_SIGMA",
@@ -26,20 +27,11 @@ __all__ = [
     "FigureResult",
     "Fit",
     "Judge",
-    "Variant",
     "load_figure",
     "run_figure",
 ]
 
 MIN_SIGMA = 4  # standard errors that a difference must exceed to count
-
-
-@dataclass(frozen=True, eq=False)
-class Variant:
-    """One study of a figure; label is empty where there is only one."""
-
-    label: str
-    study: Study
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +42,7 @@ class Figure:
     title: str
     x: str
     y: str
-    variants: tuple[Variant, ...]
+    variants: tuple[Point, ...]
     subsidy: float = 0.0
     section: str = "paper"  # of the report; see rmab.studies.reproduce
 
@@ -127,7 +119,7 @@ class FigureResult:
             ],
             "exact": {v: dict(x) for v, x in zip(variants, self.values, strict=False)},
             "fits": {curve: fit.to_json() for curve, fit in self.fits.items()},
-            "variants": {v: r.to_json() for v, r in zip(variants, self.results, strict=False)},
+            "variants": {v: r.summary() for v, r in zip(variants, self.results, strict=False)},
         }
 
 
@@ -139,13 +131,10 @@ def load_figure(folder: str, name: str, section: str, trials: int | None = None)
     with resources.as_file(resources.files("rmab.studies") / folder / f"{name}.toml") as path:
         table = read_table(path)
     about = table.pop("figure")
-    variants = []
-    for changes in about.pop("vary", [{}]):
-        label = changes.pop("label", "")
-        arms = table["arm"] * changes.pop("copies", 1)
-        study = from_table({**table, "arm": arms, **changes})
-        variants.append(Variant(label, study if trials is None else replace(study, trials=trials)))
-    return Figure(name=name, variants=tuple(variants), section=section, **about)
+    variants = sweep_of(table).points
+    if trials is not None:
+        variants = tuple(replace(v, study=replace(v.study, trials=trials)) for v in variants)
+    return Figure(name=name, variants=variants, section=section, **about)
 
 
 def run_figure(

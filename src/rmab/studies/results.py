@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rmab.errors import StudyError
+from rmab.files import replaced
+from rmab.studies.provenance import Provenance
 from rmab.studies.study import Study
+from rmab.studies.sweep import Point, Sweep
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Curve", "PolicyResult", "Results"]
+__all__ = ["Curve", "PolicyResult", "Results", "SweepResults"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -71,6 +76,7 @@ class Results(Mapping[str, PolicyResult]):
     interrupted: bool
     policies: dict[str, PolicyResult]
     covariance: Floats  # (P, P) of the policies' mean rewards
+    provenance: Provenance | None = None  # None: they were not run
 
     def __getitem__(self, name: str) -> PolicyResult:
         return self.policies[name]
@@ -99,11 +105,17 @@ class Results(Mapping[str, PolicyResult]):
         return self[first].mean - self[second].mean, float(np.sqrt(max(spread, 0.0)))
 
     def to_json(self) -> dict[str, Any]:
-        """The summary as one JSON object; what is unknown (one trial's error) is null."""
-        policies = {
-            name: {k: None if np.isnan(v) else v for k, v in result.summary().items()}
-            for name, result in self.policies.items()
-        }
+        """One JSON object: the summary, then the study and all else that it takes to run it again.
+
+        The study is null if it has policies of one's own.
+        """
+        made = {} if self.provenance is None else self.provenance.to_json()
+        study = _table_or_none(self.study)
+        return {**self.summary(), "study": study, "seed": self.study.seed, **made}
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers of each policy; what is unknown (one trial's error) is null."""
+        policies = {name: _known(result.summary()) for name, result in self.policies.items()}
         return {"trials": self.trials, "interrupted": self.interrupted, "policies": policies}
 
     def to_pandas(self, by: str = "policy") -> pd.DataFrame:
@@ -161,10 +173,119 @@ class Results(Mapping[str, PolicyResult]):
     def write(self, folder: Path) -> None:
         """results.json, slots.csv and episodes.csv."""
         folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self.to_json(), indent=2, allow_nan=False)
-        (folder / "results.json").write_text(text + "\n", encoding="utf-8")
-        for name, rows in (("slots", self.slot_rows()), ("episodes", self.episode_rows())):
-            with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-                writer.writeheader()
-                writer.writerows({k: "" if v != v else v for k, v in row.items()} for row in rows)
+        _write_json(folder / "results.json", self.to_json())
+        _write_csv(folder / "slots.csv", self.slot_rows())
+        _write_csv(folder / "episodes.csv", self.episode_rows())
+
+
+@dataclass(frozen=True, eq=False)
+class SweepResults(Mapping[str, Results]):
+    """Results by the label of a point: `results["M = 4, K = 2"]["fedtswi"].mean`."""
+
+    sweep: Sweep
+    points: dict[str, Results]  # fewer than the sweep's when interrupted
+
+    def __getitem__(self, label: str) -> Results:
+        return self.points[label]
+
+    def __iter__(self) -> Any:
+        return iter(self.points)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @property
+    def trials(self) -> int:
+        """Trials done, of all points."""
+        return sum(results.trials for results in self.points.values())
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether some trials were not done."""
+        return self.trials < self.sweep.n_trials
+
+    def each(self) -> Iterator[tuple[Point, Results]]:
+        """The points that were run, in order, with their results."""
+        return zip(self.sweep.points, self.points.values(), strict=False)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per point and policy: the point's number, its settings, the policy's numbers.
+
+        A label that was given to the point follows its number.
+        """
+        given = self.sweep.labels is not None
+        rows = []
+        for number, (point, results) in enumerate(self.each(), start=1):
+            at = {"point": number, **({"label": point.label} if given else {}), **point.settings}
+            rows += [{**at, "policy": name, **r.summary()} for name, r in results.items()]
+        return rows
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """Of the whole sweep, in the seconds of all its points."""
+        each = [results.provenance for results in self.points.values()]
+        made = [one for one in each if one is not None]
+        return replace(made[-1], seconds=sum(one.seconds for one in made)) if made else None
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object: the summaries of all points, then all that it takes to run them again.
+
+        study: without its sweep; null if it has policies of one's own.
+        """
+        points = [
+            {"label": point.label, "settings": dict(point.settings), **results.summary()}
+            for point, results in self.each()
+        ]
+        made = {} if self.provenance is None else self.provenance.to_json()
+        return {
+            "trials": self.trials,
+            "interrupted": self.interrupted,
+            "points": points,
+            "sweep": self.sweep.swept(),
+            "study": _table_or_none(self.sweep.study),
+            "seed": self.sweep.study.seed,
+            **made,
+        }
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A data frame with a row for each point and policy."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
+
+    def write(self, folder: Path) -> None:
+        """results.json; sweep.csv and sweep.json, the rows; a folder for each point, by number."""
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = self.rows()
+        _write_json(folder / "results.json", self.to_json())
+        _write_json(folder / "sweep.json", [_known(row) for row in rows])
+        _write_csv(folder / "sweep.csv", rows)
+        for number, results in enumerate(self.points.values(), start=1):
+            results.write(folder / "points" / str(number))
+
+
+def _table_or_none(study: Study) -> dict[str, Any] | None:
+    try:
+        return study.to_table()
+    except StudyError:
+        return None
+
+
+def _known(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """With None for what is not known, which is the one value that differs from itself."""
+    return {key: None if value != value else value for key, value in numbers.items()}
+
+
+def _write_json(path: Path, value: Any) -> None:
+    text = json.dumps(value, indent=2, allow_nan=False)
+    with replaced(path) as file:
+        file.write(f"{text}\n".encode())
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with replaced(path) as file:
+        lines = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        writer = csv.DictWriter(lines, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows({k: "" if v != v else v for k, v in row.items()} for row in rows)
+        lines.detach()  # which flushes

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rmab.engine.montecarlo import Trials, simulate
 from rmab.engine.setting import Setting
 from rmab.engine.tally import Moments, Simulated, Tally
-from rmab.errors import ConvergenceError, TooLargeError
+from rmab.errors import ConvergenceError, ModelError, StudyError, TooLargeError
 from rmab.federation.aggregation import AGGREGATIONS
+from rmab.model.arms import Arms
 from rmab.planning.exact.bound import upper_bound
 from rmab.planning.exact.optimum import Optimum, optimal
 from rmab.planning.exact.policies import known_values
@@ -18,10 +27,27 @@ from rmab.policies.filling import table_ages
 from rmab.policies.lookahead import DEPTH
 from rmab.policies.policy import OptimumRule, Policy
 from rmab.policies.registry import named
-from rmab.studies.results import Curve, PolicyResult, Results
+from rmab.studies.checkpoint import Checkpoint, Job, KeptPoint
+from rmab.studies.provenance import Provenance
+from rmab.studies.results import Curve, PolicyResult, Results, SweepResults
 from rmab.studies.study import Study
+from rmab.studies.sweep import Point, Sweep
 
-__all__ = ["Values", "run", "value"]
+if TYPE_CHECKING:
+    from rmab.engine.cluster import Cluster
+
+__all__ = [
+    "Values",
+    "provenance",
+    "run",
+    "run_job",
+    "run_sweep",
+    "value",
+    "value_sweep",
+    "workers_at",
+]
+
+_POINTS_AT_A_TIME = 16  # of a sweep on a cluster
 
 
 def run(
@@ -30,12 +56,148 @@ def run(
     *,
     batch: int | None = None,
     threads: int | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    ray: str | None = None,
 ) -> Results:
     """Simulate all policies of a study.
 
     progress is called with the number of trials just done. batch and threads change speed and
     memory, never results. Ctrl-C returns what is done, with `interrupted` set.
+
+    checkpoint: a folder where the trials done are kept as they come. If it has some of the same
+    study, those are not run again, and the numbers are the same to the last bit; another study is
+    refused.
+
+    ray: run on a Ray cluster: "auto" finds the one that runs on this machine, "local" starts one
+    here, HOST:PORT is its head. The numbers are the same, too.
     """
+    sweep = Sweep(study, {})
+    done = run_sweep(sweep, progress, batch=batch, threads=threads, checkpoint=checkpoint, ray=ray)
+    return done[""]
+
+
+def run_sweep(
+    sweep: Sweep,
+    progress: Callable[[int], None] | None = None,
+    *,
+    batch: int | None = None,
+    threads: int | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    ray: str | None = None,
+) -> SweepResults:
+    """Simulate the points of a sweep one after the other, as `run` does each.
+
+    Ctrl-C returns the points that are done, the last one perhaps in part.
+    """
+    with workers_at(ray) as workers:
+        job = Job(sweep, provenance(workers))
+        if checkpoint is None:
+            return run_job(job, progress, batch=batch, threads=threads, workers=workers)
+        with Checkpoint(Path(checkpoint)) as folder:
+            job = replace(folder.resume_or_begin(job), sweep=sweep)
+            return run_job(
+                job, progress, batch=batch, threads=threads, folder=folder, workers=workers
+            )
+
+
+def workers_at(address: str | None) -> AbstractContextManager[Cluster | None]:
+    """Those of a Ray cluster; None without an address."""
+    if address is None:
+        return nullcontext()
+    from rmab.engine.cluster import Cluster
+
+    return Cluster(address)
+
+
+def provenance(workers: Cluster | None, command: str | None = None) -> Provenance:
+    """Of what is run now, by these workers or here."""
+    if workers is None:
+        return Provenance(command)
+    # The device is theirs, and this process leaves its own alone.
+    return Provenance(command, device=workers.device, threads=None, workers=workers.n_workers)
+
+
+def run_job(
+    job: Job,
+    progress: Callable[[int], None] | None = None,
+    *,
+    batch: int | None = None,
+    threads: int | None = None,
+    folder: Checkpoint | None = None,
+    workers: Cluster | None = None,
+) -> SweepResults:
+    """`run_sweep` for a job; folder: the checkpoint where it was begun; workers: who runs it.
+
+    Workers run several points at a time.
+    """
+
+    lock = Lock()  # of a progress that several points may tell of
+
+    def advance(trials: int) -> None:
+        if progress is not None:
+            with lock:
+                progress(trials)
+
+    def run_point(point: Point) -> Results:
+        kept = None if folder is None else folder.point(job, point.label)
+        try:
+            return _run(point.study, advance, batch, threads, kept, job.provenance, workers)
+        except (ModelError, StudyError, TooLargeError, ConvergenceError) as error:
+            if not point.label:
+                raise
+            raise StudyError(f"point {point.label}: {error}") from error
+
+    points = job.sweep.points
+    if workers is None or len(points) == 1:
+        running: Iterator[Results] = map(run_point, points)
+    else:
+        running = _side_by_side(run_point, points, workers)
+    done: dict[str, Results] = {}
+    try:
+        for point, results in zip(points, running, strict=True):
+            done[point.label] = results
+            if results.interrupted:
+                break
+    except KeyboardInterrupt:
+        if not done:
+            raise
+    return SweepResults(job.sweep, done)
+
+
+def _side_by_side(
+    run_point: Callable[[Point], Results], points: Sequence[Point], workers: Cluster
+) -> Iterator[Results]:
+    """The results of points in their order, some of which are run at a time, in a thread each."""
+    with ThreadPoolExecutor(min(len(points), workers.n_asked, _POINTS_AT_A_TIME)) as pool:
+        waiting = [pool.submit(run_point, point) for point in points]
+        try:
+            for each in waiting:
+                try:
+                    results = each.result()
+                except KeyboardInterrupt:  # here alone: the others end with what they have done
+                    workers.end(KeyboardInterrupt())
+                    pool.shutdown(cancel_futures=True)
+                    if each.cancelled():
+                        raise
+                    results = each.result()
+                yield results
+        except BaseException as error:
+            workers.end(error)
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _run(
+    study: Study,
+    progress: Callable[[int], None] | None,
+    batch: int | None,
+    threads: int | None,
+    kept: KeptPoint | None,
+    made: Provenance,
+    workers: Cluster | None,
+) -> Results:
+    """One point; kept: what its checkpoint keeps of it."""
+    begun = time.monotonic()
     policies = {
         name: policy
         if isinstance(policy, Policy)
@@ -57,7 +219,15 @@ def run(
     if any(isinstance(policy.rule, OptimumRule) for policy in policies.values()):
         optimum = _optimum(study)
     trials = Trials(study.arms, study.plays, setting, study.trials, study.seed, batch, threads)
-    return _results(study, simulate(trials, policies, optimum, progress))
+    done = simulate(trials, policies, optimum, progress, kept, workers)
+    seconds = time.monotonic() - begun if kept is None else kept.seconds
+    used = replace(
+        made,
+        threads=trials.workers if workers is None and made.threads is not None else None,
+        workers=None if workers is None else workers.n_workers,
+        seconds=seconds,
+    )
+    return _results(study, done, used)
 
 
 def _optimum(study: Study) -> Optimum:
@@ -74,7 +244,7 @@ def _curve(moments: Moments, rows: int | None = None) -> Curve:
     return Curve(moments.mean[:rows], moments.se[:rows])
 
 
-def _results(study: Study, done: Simulated) -> Results:
+def _results(study: Study, done: Simulated, made: Provenance) -> Results:
     covariance = done.means.covariance
     reference = len(done.tallies)
     policies = {}
@@ -92,7 +262,7 @@ def _results(study: Study, done: Simulated) -> Results:
             shortfall_se=float(np.sqrt(np.maximum(spread, 0))),
         )
     size = len(policies)
-    return Results(study, done.n_trials, done.interrupted, policies, covariance[:size, :size])
+    return Results(study, done.n_trials, done.interrupted, policies, covariance[:size, :size], made)
 
 
 def _policy_result(
@@ -130,8 +300,7 @@ def value(study: Study) -> Values:
 
     "optimum", "upper_bound" (Lagrangian), then each policy; None where the problem is too large.
     """
-    depth = study.options.get("lookahead", {}).get("depth", DEPTH)
-    known = known_values(study.arms, study.plays, depth)
+    known = known_values(study.arms, study.plays, _lookahead_depth(study))
     values, reasons = dict(known.values), dict(known.reasons)
     optimum = values.pop("optimum")
     bound = None
@@ -140,3 +309,21 @@ def value(study: Study) -> Values:
     except (TooLargeError, ConvergenceError) as error:
         reasons["upper_bound"] = str(error)
     return Values({"optimum": optimum, "upper_bound": bound, **values}, reasons)
+
+
+def value_sweep(sweep: Sweep) -> dict[str, Values]:
+    """The exact values of each point, by label; points that have the same are computed once."""
+    found: dict[tuple[Arms, int, int], Values] = {}
+    by_label = {}
+    for point in sweep.points:
+        study = point.study
+        same = (study.arms, study.plays, _lookahead_depth(study))
+        if same not in found:
+            found[same] = value(study)
+        by_label[point.label] = found[same]
+    return by_label
+
+
+def _lookahead_depth(study: Study) -> int:
+    depth: int = study.options.get("lookahead", {}).get("depth", DEPTH)
+    return depth

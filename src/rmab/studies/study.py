@@ -1,8 +1,9 @@
 """A study: which policies play which arms, for how many slots and trials.
 
-A study is a value, checked once when it is made. `load` reads one from a TOML file; an optional
-`[figure]` table in that file says how to draw it and is kept aside, see rmab.studies.figures. The
-package bundles the studies of the catalogue: `load("catalogue:fading")`.
+A study is a value, checked once when it is made. `load` reads one from a TOML file. Two tables in
+that file are kept aside: `[figure]` says how to draw it, see rmab.studies.figures, and `[sweep]` at
+which points to run it, see rmab.studies.sweep. The package bundles the studies of the catalogue:
+`load("catalogue:fading")`.
 
 The fields of `Study` are the keys of the file. Each stands there once, with its default, its label
 in reports, a line of help and the words it may take; the reader of files, the report's table of
@@ -42,7 +43,16 @@ from rmab.policies.policy import Policy
 from rmab.policies.registry import KNOWN, LEARNERS, check_options
 from rmab.reading import is_number, one_of, read_toml, shown
 
-__all__ = ["KEYS", "Key", "Study", "from_table", "load", "read_table"]
+__all__ = [
+    "CHANNEL_KEYS",
+    "KEYS",
+    "Key",
+    "Study",
+    "from_table",
+    "load",
+    "read_arm",
+    "read_table",
+]
 
 _REALISATIONS = ("independent", "shared")
 _CATALOGUE = "catalogue:"  # the names of bundled studies begin so
@@ -60,16 +70,23 @@ class Key(NamedTuple):
     label: str  # in the report
     about: str  # in the help
     choices: Collection[str] = ()  # the words it may be; empty: it is no word
+    symbol: str = ""  # the paper's, if it has one
 
 
 def _key(
-    default: Any, label: str, about: str, choices: Collection[str] = (), *, last: bool = False
+    default: Any,
+    label: str,
+    about: str,
+    choices: Collection[str] = (),
+    *,
+    symbol: str = "",
+    last: bool = False,
 ) -> Any:
     """A field of `Study`. last: a list or table, which stands after the plain values in a file.
 
     A callable default is called for each study.
     """
-    about_it = {"key": Key(label, about, choices), "last": last}
+    about_it = {"key": Key(label, about, choices, symbol), "last": last}
     if callable(default):
         return field(default_factory=default, metadata=about_it)
     return field(default=default, metadata=about_it)
@@ -85,9 +102,9 @@ class Study:
     """
 
     arms: Arms
-    agents: int = _key(1, "Agents M", "agents that learn together, M")
-    plays: int = _key(1, "Plays in a slot K", "arms that each agent plays in a slot, K")
-    horizon: int = _key(1000, "Slots T", "slots of a trial, T")
+    agents: int = _key(1, "Agents M", "agents that learn together, M", symbol="M")
+    plays: int = _key(1, "Plays in a slot K", "arms that each agent plays in a slot, K", symbol="K")
+    horizon: int = _key(1000, "Slots T", "slots of a trial, T", symbol="T")
     trials: int = _key(1000, "Trials", "independent repetitions")
     seed: int = _key(0, "Seed", "of all random numbers, a whole number")
     realisations: str = _key(
@@ -130,9 +147,9 @@ class Study:
             if not whole or not low <= value <= high:
                 raise StudyError(f"{key} must be a whole number {rule}, got {shown(value)}")
             object.__setattr__(self, key, int(value))
-        for key, (_, _, choices) in KEYS.items():
-            if choices:
-                one_of(key, getattr(self, key), tuple(choices))
+        for key, about in KEYS.items():
+            if about.choices:
+                one_of(key, getattr(self, key), tuple(about.choices))
         alike = [not arm.action_dependent for arm in self.arms]
         if self.realisations == "shared" and not all(alike):
             raise StudyError(
@@ -237,6 +254,22 @@ class Study:
         """The policies' names in order."""
         return [p if isinstance(p, str) else p.name for p in self.policies]
 
+    def to_table(self) -> dict[str, Any]:
+        """The table of a file that says the same: `from_table` makes an equal study of it.
+
+        Its values are plain, as TOML and JSON have them. A study with policies of one's own has no
+        file: StudyError.
+        """
+        own = [policy.name for policy in self.policies if isinstance(policy, Policy)]
+        if own:
+            raise StudyError(
+                f"policies: {own[0]!r} is an object of one's own; a file can only have names"
+            )
+        table = {key: _plain(getattr(self, key)) for key in KEYS}
+        if self.weights is None:
+            del table["weights"]
+        return {**table, "arm": [_arm_table(arm) for arm in self.arms]}
+
 
 # In the order of a file: plain values, then lists and tables.
 KEYS: Mapping[str, Key] = {
@@ -245,10 +278,10 @@ KEYS: Mapping[str, Key] = {
         (key for key in fields(Study) if key.metadata), key=lambda key: key.metadata["last"]
     )
 }
-_CHANNEL_KEYS = ("p01", "p11", "reward")
+CHANNEL_KEYS = ("p01", "p11", "reward")
 _REWARD_KEYS = ("reward", "reward_active", "reward_passive")
 _GENERAL_KEYS = ("passive", "active", *_REWARD_KEYS, "observed")
-_KINDS = f"a channel has {', '.join(_CHANNEL_KEYS)}; any other arm {', '.join(_GENERAL_KEYS)}"
+_KINDS = f"a channel has {', '.join(CHANNEL_KEYS)}; any other arm {', '.join(_GENERAL_KEYS)}"
 
 
 def from_table(table: Mapping[str, Any]) -> Study:
@@ -263,31 +296,31 @@ def from_table(table: Mapping[str, Any]) -> Study:
     arms = []
     for number, arm in enumerate(tables, start=1):
         try:
-            arms.append(_arm(arm))
+            arms.append(read_arm(arm))
         except (StudyError, ModelError) as error:
             # A channel made alone is arm 1 of its own.
             raise StudyError(f"arm {number}: {str(error).removeprefix('arm 1: ')}") from None
     return Study(arms=Arms(arms), **{k: v for k, v in table.items() if k != "arm"})
 
 
-def _arm(table: Mapping[str, Any]) -> Arm:
+def read_arm(table: Mapping[str, Any]) -> Arm:
     """The arm of an [[arm]] table.
 
     Here its numbers are checked to be numbers, as NumPy would take "0.5" and true for some; `Arm`
     and `channels` check that they make an arm.
     """
     for key in table:
-        if key not in (*_CHANNEL_KEYS, *_GENERAL_KEYS):
+        if key not in (*CHANNEL_KEYS, *_GENERAL_KEYS):
             raise StudyError(f"unknown key {shown(key)}; {_KINDS}")
     channel = [key for key in ("p01", "p11") if key in table]
     general = [key for key in _GENERAL_KEYS if key in table and key != "reward"]
     if channel and general:
         raise StudyError(f"{channel[0]} and {general[0]} must not be in one table; {_KINDS}")
-    for key in _CHANNEL_KEYS if channel else ("passive",):
+    for key in CHANNEL_KEYS if channel else ("passive",):
         if key not in table:
             raise StudyError(f"{key if channel else 'p01 or passive'} is missing; {_KINDS}")
     if channel:
-        for key in _CHANNEL_KEYS:
+        for key in CHANNEL_KEYS:
             if not is_number(table[key]):
                 raise StudyError(f"{key} must be a finite number, got {shown(table[key])}")
         return channels(**table)[0]
@@ -301,6 +334,30 @@ def _arm(table: Mapping[str, Any]) -> Arm:
         _check_numbers(key, "state", table.get(key, []))
     one_of("observed", table.get("observed", OBSERVED[0]), OBSERVED)
     return Arm(**table)
+
+
+def _arm_table(arm: Arm) -> dict[str, Any]:
+    """The [[arm]] table of an arm: a channel's where that says all, to the last bit."""
+    if arm.is_channel:
+        p01, p11 = arm.passive[:, 1].tolist()
+        if np.array_equal(arm.passive[:, 0], [1 - p01, 1 - p11]):
+            return {"p01": p01, "p11": p11, "reward": float(arm.reward_active[1])}
+    table = {"passive": arm.passive.tolist()}
+    if arm.action_dependent:
+        table["active"] = arm.active.tolist()
+    table["reward_active"] = arm.reward_active.tolist()
+    if arm.reward_passive.any():
+        table["reward_passive"] = arm.reward_passive.tolist()
+    return {**table, "observed": arm.observed}
+
+
+def _plain(value: Any) -> Any:
+    """A value of a study as files have it."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return float(value) if isinstance(value, float) else value  # NumPy's numbers among them
 
 
 def _check_numbers(key: str, place: str, values: Any) -> None:
@@ -330,9 +387,13 @@ def _file(path: str | PathLike[str]) -> Path | Traversable:
 
 
 def load(path: str | PathLike[str]) -> Study:
-    """The study in a TOML file, or a bundled one: "catalogue:fading", say."""
+    """The study in a TOML file, or a bundled one: "catalogue:fading", say.
+
+    Its `[sweep]`, if any, is left aside: see rmab.load_sweep.
+    """
     table = read_table(path)
-    table.pop("figure", None)
+    for aside in ("figure", "sweep"):
+        table.pop(aside, None)
     try:
         return from_table(table)
     except (StudyError, ModelError) as error:

@@ -32,7 +32,8 @@ from typing import Any
 from urllib.parse import quote
 
 from rmab.errors import FederationError, StorageError, UnavailableError
-from rmab.service.sqlite import lock_file, open_connection, sqlite_trouble, trouble
+from rmab.files import lock_file
+from rmab.service.sqlite import open_connection, sqlite_trouble, trouble
 from rmab.service.store.limits import StoreLimits
 
 __all__ = ["ClaimLostError", "Database", "SqliteDatabase", "Value", "connect"]

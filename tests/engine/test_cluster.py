@@ -1,0 +1,266 @@
+"""Trials on a real Ray of several nodes: the same numbers, whatever happens to nodes and workers.
+
+Where Ray is not installed these tests fail: it is part of the development's lock file.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rmab
+from rmab import Policy, Results, StudyError, UnavailableError, UnreachableError, run
+from rmab.engine import cluster
+from rmab.engine.cluster import Cluster
+from rmab.engine.machine import versions
+from rmab.planning.tables import whittle_at
+from tests.studies.small import KNOWN
+
+# JAX warns of forks, of which Ray's nodes are made; they become other programs at once.
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
+
+# Of many blocks that take long enough to be lost on the way.
+LONG = replace(KNOWN, policies=["whittle"], trials=60_000)
+SHORT = replace(LONG, trials=1000)
+BATCH = 32
+
+
+def same(first: Results, second: Results) -> bool:
+    """Whether all numbers are, to the last bit."""
+    return (
+        first.summary() == second.summary()
+        and np.array_equal(first.covariance, second.covariance)
+        and first.slot_rows() == second.slot_rows()
+        and repr(first.episode_rows()) == repr(second.episode_rows())
+    )
+
+
+class Nodes:
+    """Ray on this machine: a head without cores, and nodes of one core each."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster as OfRay
+
+        head = {"num_cpus": 0, "include_dashboard": False}
+        self._all: Any = OfRay(initialize_head=True, head_node_args=head)
+        self.nodes = [self.add(), self.add()]
+
+    @property
+    def address(self) -> str:
+        return str(self._all.address)
+
+    def add(self) -> Any:
+        return self._all.add_node(num_cpus=1)
+
+    def kill(self, node: Any) -> None:
+        """As where a machine loses its power."""
+        self._all.remove_node(node, allow_graceful=False)
+
+    def kill_head(self) -> None:
+        self._all.head_node.kill_gcs_server()
+
+    def close(self) -> None:
+        self._all.shutdown()
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    made = Nodes()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def whole() -> Results:
+    return run(LONG)
+
+
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The calls that were under way at workers that were lost."""
+    calls: list[Any] = []
+    lose = Cluster._lose
+
+    def recorded(self: Cluster, worker: Any, error: BaseException) -> None:
+        calls.extend(task for task in worker.calls.values() if task is not None)
+        lose(self, worker, error)
+
+    monkeypatch.setattr(Cluster, "_lose", recorded)
+    return calls
+
+
+# -------------------------------------------------------------------------------- losing machines
+
+
+def test_a_node_that_is_lost_costs_time_only(nodes, whole, lost):
+    """It is killed in the middle, and another one joins and is used."""
+    steps = []
+
+    def progress(_: int) -> None:
+        steps.append(1)
+        if len(steps) == 4:
+            nodes.kill(nodes.nodes.pop())
+
+    results = run(LONG, progress, batch=BATCH, ray=nodes.address)
+    assert same(results, whole)
+    assert lost
+    assert results.provenance is not None
+    assert results.provenance.workers == 1
+    assert results.provenance.threads is None
+    nodes.nodes.append(nodes.add())
+
+
+def interrupt_after(steps: int) -> Callable[[int], None]:
+    def progress(_: int) -> None:
+        nonlocal steps
+        steps -= 1
+        if steps == 0:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+@pytest.mark.slow  # with a Ray of its own this is in tests/cli, too
+def test_a_checkpoint_goes_on_with_and_without_ray(nodes, whole, tmp_path):
+    for ray in (nodes.address, None):
+        part = run(LONG, interrupt_after(6), batch=BATCH, checkpoint=tmp_path, ray=ray)
+        assert part.interrupted
+    assert same(run(LONG, batch=BATCH, checkpoint=tmp_path, ray="auto"), whole)
+
+
+def test_points_of_a_sweep_are_run_side_by_side(nodes, tmp_path):
+    """Interrupted in the middle of two, and gone on with."""
+    sweep = rmab.Sweep(replace(LONG, trials=20_000), {"seed": [3, 4, 5]})
+    wanted = rmab.run_sweep(sweep)
+    how = {"batch": BATCH, "checkpoint": tmp_path, "ray": nodes.address}
+    part = rmab.run_sweep(sweep, interrupt_after(12), **how)
+    assert part.interrupted
+    kept = sorted(path.name for path in (tmp_path / "checkpoint").glob("*.npz"))
+    assert kept == ["point-1.npz", "point-2.npz"]
+    found = rmab.run_sweep(sweep, **how)
+    assert list(found) == list(wanted) == ["seed = 3", "seed = 4", "seed = 5"]
+    for label in wanted:
+        assert same(found[label], wanted[label])
+
+
+# ------------------------------------------------------------------------------------- in a worker
+
+
+def dies_once(flag: Path) -> Policy:
+    """A policy of one's own whose worker is killed when it is first compiled."""
+
+    def table(*arguments: Any) -> Any:
+        if not flag.exists():
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return whittle_at(*arguments)
+
+    return Policy("mine", table, max_age=LONG.horizon)
+
+
+@pytest.mark.slow  # a node that is lost loses workers, too
+def test_a_worker_that_is_killed_costs_time_only(nodes, tmp_path, lost):
+    mine = replace(SHORT, policies=[dies_once(tmp_path / "flag")])
+    results = run(mine, batch=BATCH, ray=nodes.address)
+    assert (tmp_path / "flag").exists()
+    assert lost
+    alone = run(SHORT, batch=BATCH)
+    assert results["mine"].mean == alone["whittle"].mean
+    assert results["mine"].se == alone["whittle"].se
+
+
+def test_an_error_in_a_worker_is_passed_on(nodes):
+    def table(*_: Any) -> Any:
+        raise StudyError("no table today")
+
+    mine = Policy("mine", table, max_age=LONG.horizon)
+    with pytest.raises(StudyError, match="no table today"):
+        run(replace(SHORT, policies=[mine]), batch=BATCH, ray=nodes.address)
+
+
+def test_trials_that_kill_every_worker_are_given_up(nodes, monkeypatch):
+    def table(*_: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(cluster, "_MOST_LOSSES", 1)
+    mine = Policy("mine", table, max_age=LONG.horizon)
+    with pytest.raises(UnavailableError, match="workers were lost 1 times with the same trials"):
+        run(replace(SHORT, policies=[mine]), batch=BATCH, ray=nodes.address)
+
+
+def test_workers_of_another_version_are_refused(nodes, monkeypatch):
+    there = versions()
+    monkeypatch.setattr(cluster, "versions", lambda: there | {"rmab": "9.9", "python": "4"})
+    with pytest.raises(StudyError) as why:
+        run(SHORT, ray=nodes.address)
+    assert f"a worker has other versions: rmab {there['rmab']} there, 9.9 here" in str(why.value)
+    assert "python" not in str(why.value)
+
+
+def test_points_of_the_same_programs_are_compiled_once(nodes):
+    """What recurs in other work is the same object in a worker."""
+    from rmab.engine.cluster import joined, parted
+    from rmab.engine.montecarlo import Trials, Work
+    from rmab.engine.setting import Setting
+    from rmab.policies.registry import named
+
+    setting = Setting.of(LONG.arms, 2, 40)
+    trials = Trials(LONG.arms, 1, setting, 100, 7, 32, 1)
+    work = Work(trials, {"a": named("whittle", 40), "": named("whittle", 40)}, None)
+    first, *others = parted(work)
+    assert joined(first, *others) == work
+    assert others[0] is setting
+    assert parted(replace(work, trials=replace(trials, seed=8)))[1:] == others
+
+
+# ---------------------------------------------------------------------------------------- addresses
+
+
+@pytest.mark.parametrize("address", ["", "nowhere", "host:0", "host:99999", "a b:1", "http://x:1"])
+def test_what_is_no_address_is_refused(address):
+    with pytest.raises(StudyError, match="must be auto, local or HOST:PORT, got"):
+        run(SHORT, ray=address)
+
+
+def test_where_nobody_listens(unused_port):
+    with pytest.raises(UnreachableError, match=r"no Ray can be reached: .*refused"):
+        run(SHORT, ray=f"127.0.0.1:{unused_port}")
+
+
+@pytest.fixture
+def unused_port() -> int:
+    import socket
+
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+# ---------------------------------------------------------------------------------- the end of it
+
+
+def test_a_cluster_that_goes_away(nodes, whole, tmp_path, monkeypatch):
+    """The last test with these nodes."""
+    monkeypatch.setattr(cluster, "_GONE_SECONDS", 0.5)
+    monkeypatch.setattr(cluster, "_RECRUIT_SECONDS", 0.2)
+    steps = []
+
+    def progress(_: int) -> None:
+        steps.append(1)
+        if len(steps) == 6:
+            nodes.kill_head()
+
+    with pytest.raises(UnreachableError, match="the cluster is gone"):
+        run(
+            replace(LONG, trials=10**8),
+            progress,
+            batch=BATCH,
+            ray=nodes.address,
+            checkpoint=tmp_path,
+        )
+    assert (tmp_path / "checkpoint" / "point-1.npz").exists()
