@@ -55,16 +55,22 @@ def compute_in_branch(holds: Array, compute: Callable[..., Any], *operands: Any)
     """compute(*operands), behind a branch that is always taken, on JAX.
 
     XLA stores what goes into a branch and what comes out of it, so neither is computed anew for all
-    that follows. holds: a scalar that is always true, but not in a way that XLA can prove.
+    that follows. holds: a scalar that is always true, but not in a way that XLA can prove. On an
+    accelerator a branch waits for the host, and a barrier does.
     """
     import jax
     import jax.numpy as jnp
+    from jax import lax
+
+    if jax.default_backend() != "cpu":
+        operands = lax.optimization_barrier(operands)  # type: ignore[no-untyped-call]
+        return lax.optimization_barrier(compute(*operands))  # type: ignore[no-untyped-call]
 
     def nothing(*operands: Any) -> Any:
         shapes = jax.eval_shape(compute, *operands)
         return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
-    return jax.lax.cond(holds, compute, nothing, *operands)
+    return lax.cond(holds, compute, nothing, *operands)
 
 
 def solve(matrix: Array, right: Array) -> Array:

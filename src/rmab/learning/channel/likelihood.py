@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jax import Array, lax
 
 from rmab.learning.channel.coordinates import Channel
+from rmab.linalg import compute_in_branch
 
 __all__ = ["TINY", "Observations", "log_likelihood", "over_gaps", "score", "summed"]
 
@@ -216,14 +218,15 @@ def over_gaps(
                 state = add(_GAP_BLOCK * number + place + 2, counts[place], *state)
             return state
 
-        # XLA stores what goes into a branch; else it would look up every count where it is used.
-        always, counts = number >= 0, observed.blocks[number]
-        added: tuple[Array, ...] = lax.cond(
-            always, add_all, lambda _, *state: state, counts, *state
+        # XLA would otherwise look up every count where it is used.
+        added: tuple[Array, ...] = compute_in_branch(
+            number >= 0, add_all, observed.blocks[number], *state
         )
         return added
 
-    found: tuple[Array, ...] = lax.fori_loop(0, observed.used, block, state)
+    # An accelerator would wait for the host to know how many there are.
+    used = observed.used if jax.default_backend() == "cpu" else len(observed.blocks)
+    found: tuple[Array, ...] = lax.fori_loop(0, used, block, state)
     return found
 
 
