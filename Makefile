@@ -18,7 +18,7 @@ COMPILE := pip compile --no-config --quiet --universal --python-version 3.11 \
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce check test test-slow bench format lock clean crash load liar year
+.PHONY: help setup reproduce check test test-slow bench bench-gpu format lock clean crash load liar year
 
 help:  ## Show this list
 	@echo "usage: make TARGET [ARGS='options for the command'] [PYTHON=python3.11]"
@@ -59,9 +59,11 @@ test: check  ## Run the checks, then the default test suite
 test-slow: setup  ## Run the tests that the default suite leaves out for their length
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
-bench: setup  ## Run the benchmarks
-	$(BIN)/python benchmarks/run.py $(ARGS)
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/indices.py
+bench: setup  ## Measure what things cost and write docs/benchmarks.md
+	$(BIN)/python -m benchmarks.bench $(ARGS)
+
+bench-gpu: setup  ## Measure the GPU's part of that page, where there is a GPU
+	$(BIN)/python -m benchmarks.bench gpu $(ARGS)
 
 format: setup  ## Format the code and apply the safe lint fixes
 	$(BIN)/ruff format .

@@ -14,20 +14,23 @@ and in the end that the sums are exactly those of what was sent.
     make year                            365 days
     make year ARGS='--days 90 --keep'    nothing is dropped, for comparison
     make year ARGS='--database postgresql://...'
+    make bench ARGS=year                 365 days both ways, into docs/benchmarks.md
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from benchmarks.records import Part, Row
 
 from rmab.federation.config import Federation, KnownArm
 from rmab.federation.messages import Upload
@@ -35,13 +38,14 @@ from rmab.service.server.uploads import receive
 from rmab.service.store.store import OpenRound, Store, open_store
 from rmab.service.tokens import make_token
 
-__all__ = ["Measured", "Year"]
+__all__ = ["Measured", "Year", "measure"]
 
 DAY = 86_400.0
 UPLOADS_A_DAY = 2
 AT_ONCE = 250  # uploads in one transaction, as under load
 SLOTS = 400  # between two uploads
 MEASURED_DAYS = (1, 7, 30, 60, 90, 180, 270, 365)
+PAGE_DAYS = (7, 30, 90, 180, 365)
 
 
 class Measured(NamedTuple):
@@ -150,6 +154,29 @@ class Year:
             for table in ("incarnations", "uploads", "ended")
         )
         return Measured(day, size / 1e6, incarnations, ledger, ended, restart)
+
+
+def measure(quick: bool, say: Callable[[str], None]) -> Part:
+    """The year as it is, and if nothing were dropped; quick: two weeks of 100 agents."""
+    load = os.getloadavg()[0]
+    days, agents = (14, 100) if quick else (365, 1000)
+    found: list[list[Measured]] = []
+    with tempfile.TemporaryDirectory(prefix="rmab-year-", dir="/var/tmp") as folder:
+        for keep in (False, True):
+            found.append([])
+            for one in Year(agents, days, keep).play(str(Path(folder) / f"{keep}.db"), PAGE_DAYS):
+                found[-1].append(one)
+                say(f"day {one.day}: {one.size:.1f} MB{' if nothing is dropped' if keep else ''}")
+    rows = [
+        Row.of(
+            f"after {one.day} days",
+            [one.size],
+            unit="MB",
+            more={"restart": one.restart, "kept": kept.size, "kept_restart": kept.restart},
+        )
+        for one, kept in zip(*found, strict=True)
+    ]
+    return Part.now({"year": rows}, (), load)
 
 
 def main() -> int:

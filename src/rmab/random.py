@@ -106,7 +106,7 @@ class Draws:
     def __init__(self, key: Key, episode: Array, wanted: Array | None = None) -> None:
         self._key = key
         self._episode = jnp.asarray(episode, jnp.uint32)
-        self._wanted = jnp.ones(self._episode.shape, bool) if wanted is None else wanted
+        self.wanted = jnp.ones(self._episode.shape, bool) if wanted is None else wanted
         self._used = 0
 
     def _counters(self, shape: tuple[int, ...]) -> Array:
@@ -160,7 +160,7 @@ class Draws:
             return jnp.where(good, 1, tries + 1), value, done
 
         value, done = attempt(flat, counters)
-        done = done | ~self._wanted
+        done = done | ~self.wanted
         start = jnp.ones(done.shape[-1], jnp.uint32), value, done
         _, value, _ = lax.while_loop(lambda s: (~s[2]).any(), retry, start)
         value = value.reshape(shape.shape)
@@ -208,7 +208,7 @@ class Draws:
     def again(self, times: Array | int) -> Draws:
         """Draws that share no numbers with these or with those of another count of times."""
         key = Key(*threefry(self._key, jnp.uint32(AGAIN), jnp.asarray(times, jnp.uint32)))
-        return Draws(key, self._episode, self._wanted)
+        return Draws(key, self._episode, self.wanted)
 
 
 def _binomial(count: Array, chance: Array, uniform: Array) -> Array:

@@ -30,6 +30,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -54,6 +55,7 @@ __all__ = ["draw_channels", "mean_channels"]
 _ALONG = 3  # the law beside those around the modes of three systems
 _SYSTEMS = np.array([RISING, STEEP, FALLING])[:, None, None]
 _MAX_COORDINATE = 30.0  # e^-60 and its inverse are numbers of single precision
+_BLOCK = 64  # channels that are drawn at once on a CPU
 _NEVER = -1e30  # the log of a weight that is never taken
 
 
@@ -132,19 +134,58 @@ def draw_channels(counts: Array, prior: tuple[float, float], draws: Draws) -> tu
     counts: (G + 1, 2, 2, n, trials), the last class further apart; prior: Beta(a, b) of both.
     """
     size = math.ceil(_TUNING.places / max(_TUNING.min_prior, min(1.0, *prior)))
+    lead = (size, *counts.shape[3:-1])
+    uniforms = jnp.stack([draws.uniform(*lead) for _ in range(5)])
+    if jax.default_backend() != "cpu":  # an accelerator takes as long for many gaps as for few
+        return _drawn(counts, prior, uniforms)
+    return _drawn_in_blocks(counts, prior, uniforms, draws.wanted)
+
+
+def _drawn_in_blocks(
+    counts: Array, prior: tuple[float, float], uniforms: Array, wanted: Array
+) -> tuple[Array, Array]:
+    """As `_drawn`, block by block. A likelihood costs as much as the largest gap between pairs, so
+    channels with about the same one go together; what nobody wants comes first and is left out."""
+    shape = counts.shape[3:]
+    size = math.prod(shape)
+    counts, uniforms = counts.reshape(-1, 4, size), uniforms.reshape(*uniforms.shape[:2], size)
+    gaps = np.arange(len(counts) - 1)[:, None]
+    largest = jnp.where(counts[:-1].max(1) > 0, gaps, 0).max(0)
+    largest = jnp.where(jnp.broadcast_to(wanted, shape).reshape(-1), largest, -1)
+    order = largest.argsort()
+    beyond = -size % _BLOCK
+    padded = jnp.concatenate([jnp.broadcast_to(order[:1], beyond), order])
+
+    def draw(these: Array) -> tuple[Array, Array]:
+        some = counts[..., these].reshape(-1, 2, 2, 1, _BLOCK)
+        return _drawn(some, prior, uniforms[..., None, these])
+
+    def leave(_: Array) -> tuple[Array, Array]:
+        return jnp.zeros((1, _BLOCK)), jnp.zeros((1, _BLOCK))
+
+    def block(these: Array) -> tuple[Array, Array]:
+        found: tuple[Array, Array] = lax.cond(largest[these].max() >= 0, draw, leave, these)
+        return found
+
+    found = lax.map(block, padded.reshape(-1, _BLOCK))
+    p01, p11 = (jnp.zeros(size).at[order].set(x.reshape(-1)[beyond:]).reshape(shape) for x in found)
+    return p01, p11
+
+
+def _drawn(counts: Array, prior: tuple[float, float], uniforms: Array) -> tuple[Array, Array]:
+    """p01 and p11; uniforms: (5, places, n, trials)."""
     posterior = _approximated(counts, prior)
     share, modes, _ = posterior.laws
-    lead = (size, *counts.shape[3:-1])
-    which, radius, angle, depth, luck = (draws.uniform(*lead) for _ in range(5))
+    which, radius, angle, depth, luck = uniforms
     along = which < share
     which = jnp.where(along, which / share, (which - share) / (1 - share))
     near = jnp.where(which < modes[0], RISING, jnp.where(which < 1 - modes[2], STEEP, FALLING))
     law = jnp.where(along, _ALONG, near)
     drawn = law, which, radius, angle, depth, jnp.log(luck)
-    law, *uniforms, luck = _computed_once(posterior.observed, *drawn)
-    found = _proposed(posterior, law, _Uniforms(*uniforms))
+    law, *stored, luck = _computed_once(posterior.observed, *drawn)
+    found = _proposed(posterior, law, _Uniforms(*stored))
     now = tuple(x[0] for x in found)
-    for step in range(1, size):
+    for step in range(1, len(luck)):
         takes = luck[step] < found[2][step] - now[2]
         now = tuple(jnp.where(takes, x[step], old) for x, old in zip(found, now, strict=True))
     return now[0], now[1]
