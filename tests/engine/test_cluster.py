@@ -205,6 +205,13 @@ def test_workers_of_another_version_are_refused(nodes, monkeypatch):
     assert "python" not in str(why.value)
 
 
+def test_a_cluster_without_room_is_not_waited_for_for_ever(nodes, monkeypatch):
+    monkeypatch.setattr(cluster, "_START_SECONDS", 0.3)
+    monkeypatch.setattr(Cluster, "_ask", lambda *_: None)
+    with pytest.raises(UnavailableError, match="no worker has started for 0 s, with 0 asked for"):
+        run(SHORT, ray=nodes.address)
+
+
 def test_points_of_the_same_programs_are_compiled_once(nodes):
     """What recurs in other work is the same object in a worker."""
     from rmab.engine.cluster import joined, parted
