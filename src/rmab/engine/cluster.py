@@ -62,9 +62,9 @@ def _worker_class() -> type:
             self.runner: tuple[int, Any] = -1, None  # and the work that it is for
             self.loaded: dict[bytes, Any] = {}
 
-        def hello(self, flags: str) -> tuple[dict[str, str], str]:
-            """The versions and the kind of device; flags: XLA's, before JAX reads them."""
-            os.environ["XLA_FLAGS"] = flags
+        def hello(self, settings: dict[str, str]) -> tuple[dict[str, str], str]:
+            """The versions and the kind of device; settings: what JAX reads when it is loaded."""
+            os.environ.update(settings)
             import rmab
 
             found = {"rmab": rmab.__version__}
@@ -273,11 +273,14 @@ class Cluster:
     def _ask(self, there: Mapping[str, float]) -> None:
         gpus, cores = int(there.get("GPU", 0)), int(there.get("CPU", 0))
         needs = {"num_cpus": 0, "num_gpus": 1} if gpus else {"num_cpus": 1}
+        settings = {"XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
+        if not gpus:  # one thread of XLA's on a core, too
+            settings |= dict.fromkeys(("NPROC", "PJRT_NPROC"), "1")
         self._room = gpus or cores
         for _ in range(self._room - len(self._workers | self._asked | self._spare)):
             worker = _Worker(self._class.options(**needs).remote())
             self._asked.add(worker)
-            call = worker.actor.hello.remote(os.environ.get("XLA_FLAGS", ""))
+            call = worker.actor.hello.remote(settings)
             worker.calls[call] = None
             self._calls[call] = worker
 
