@@ -134,14 +134,17 @@ def test_a_checkpoint_goes_on_with_and_without_ray(nodes, whole, tmp_path):
 
 
 def test_points_of_a_sweep_are_run_side_by_side(nodes, tmp_path):
-    """Interrupted in the middle of two, and gone on with."""
+    """Interrupted in the middle, and gone on with."""
     sweep = rmab.Sweep(replace(LONG, trials=20_000), {"seed": [3, 4, 5]})
     wanted = rmab.run_sweep(sweep)
     how = {"batch": BATCH, "checkpoint": tmp_path, "ray": nodes.address}
-    part = rmab.run_sweep(sweep, interrupt_after(12), **how)
-    assert part.interrupted
-    kept = sorted(path.name for path in (tmp_path / "checkpoint").glob("*.npz"))
-    assert kept == ["point-1.npz", "point-2.npz"]
+    first, second = (tmp_path / "checkpoint" / f"point-{n}.npz" for n in (1, 2))
+
+    def interrupt(_: int) -> None:
+        if first.exists() and second.exists():
+            raise KeyboardInterrupt
+
+    assert rmab.run_sweep(sweep, interrupt, **how).interrupted
     found = rmab.run_sweep(sweep, **how)
     assert list(found) == list(wanted) == ["seed = 3", "seed = 4", "seed = 5"]
     for label in wanted:
@@ -200,6 +203,13 @@ def test_workers_of_another_version_are_refused(nodes, monkeypatch):
         run(SHORT, ray=nodes.address)
     assert f"a worker has other versions: rmab {there['rmab']} there, 9.9 here" in str(why.value)
     assert "python" not in str(why.value)
+
+
+def test_a_cluster_without_room_is_not_waited_for_for_ever(nodes, monkeypatch):
+    monkeypatch.setattr(cluster, "_START_SECONDS", 0.3)
+    monkeypatch.setattr(Cluster, "_ask", lambda *_: None)
+    with pytest.raises(UnavailableError, match="no worker has started for 0 s, with 0 asked for"):
+        run(SHORT, ray=nodes.address)
 
 
 def test_points_of_the_same_programs_are_compiled_once(nodes):

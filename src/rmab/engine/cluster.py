@@ -62,9 +62,9 @@ def _worker_class() -> type:
             self.runner: tuple[int, Any] = -1, None  # and the work that it is for
             self.loaded: dict[bytes, Any] = {}
 
-        def hello(self, flags: str) -> tuple[dict[str, str], str]:
-            """The versions and the kind of device; flags: XLA's, before JAX reads them."""
-            os.environ["XLA_FLAGS"] = flags
+        def hello(self, settings: dict[str, str]) -> tuple[dict[str, str], str]:
+            """The versions and the kind of device; settings: what JAX reads when it is loaded."""
+            os.environ.update(settings)
             import rmab
 
             found = {"rmab": rmab.__version__}
@@ -181,7 +181,8 @@ class Cluster:
         self._open = 0  # pools
         self._closed = False
         self._error: BaseException | None = None  # that ends all calls
-        self._failures = 0  # of workers, since a call was answered
+        self._failures = 0  # of workers to start, since one did
+        self._room = 0  # for workers
         self._heard = self._recruited = time.monotonic()
         self._silent_since: float | None = None
         self._gone = False
@@ -272,16 +273,21 @@ class Cluster:
     def _ask(self, there: Mapping[str, float]) -> None:
         gpus, cores = int(there.get("GPU", 0)), int(there.get("CPU", 0))
         needs = {"num_cpus": 0, "num_gpus": 1} if gpus else {"num_cpus": 1}
-        for _ in range((gpus or cores) - len(self._workers | self._asked | self._spare)):
+        settings = {"XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
+        if not gpus:  # one thread of XLA's on a core, too
+            settings |= dict.fromkeys(("NPROC", "PJRT_NPROC"), "1")
+        self._room = gpus or cores
+        for _ in range(self._room - len(self._workers | self._asked | self._spare)):
             worker = _Worker(self._class.options(**needs).remote())
             self._asked.add(worker)
-            call = worker.actor.hello.remote(os.environ.get("XLA_FLAGS", ""))
+            call = worker.actor.hello.remote(settings)
             worker.calls[call] = None
             self._calls[call] = worker
 
     def _welcome(self, worker: _Worker, known: tuple[dict[str, str], str]) -> None:
         """A worker that said hello is used if its results would be the same as all others'."""
         self._asked.discard(worker)
+        self._failures = 0
         there, device = known
         mine = versions()
         differ = [
@@ -305,9 +311,10 @@ class Cluster:
 
     def _lose(self, worker: _Worker, error: BaseException) -> None:
         """Its blocks are for others to run."""
+        self._failures += worker in self._asked
         self._workers.discard(worker)
         self._asked.discard(worker)
-        self._failures += 1
+        self._spare.discard(worker)
         for call, task in worker.calls.items():
             self._calls.pop(call, None)
             if task is not None:
@@ -321,7 +328,7 @@ class Cluster:
                     )
                     task.done = True
         worker.calls.clear()
-        if self._failures > _MOST_LOSSES + 3 * len(self._workers):
+        if self._failures > _MOST_LOSSES * self._room:
             raise UnavailableError(
                 f"--ray {self.address}: workers are lost as soon as they start: {_line(error)}"
             )
@@ -386,6 +393,13 @@ class Cluster:
                 time.sleep(0.2)  # Ray would wait for it, and then end this process
                 return
             self._recruit()
+        if self._workers:
+            self._heard = now
+        elif now > self._heard + _START_SECONDS:
+            raise UnavailableError(
+                f"--ray {self.address}: no worker has started for {_START_SECONDS:.0f} s, with "
+                f"{self._room} asked for; are all cores in use?"
+            )
         with self._changed:
             calls = list(self._calls)
         if not calls:
@@ -401,13 +415,6 @@ class Cluster:
                     self._take(call)
             self._assign()
             self._changed.notify_all()
-        if self._workers:
-            self._heard = now
-        elif now > self._heard + _START_SECONDS:
-            raise UnavailableError(
-                f"--ray {self.address}: no worker has started for {_START_SECONDS:.0f} s; are all "
-                "cores in use?"
-            )
 
     def _take(self, call: Any) -> None:
         worker = self._calls.pop(call)
@@ -433,7 +440,6 @@ class Cluster:
         if task is None:
             self._welcome(worker, answer)
             return
-        self._failures = 0
         self._free.append(worker)
         task.answer, task.done = answer, True
 

@@ -130,7 +130,6 @@ def run_job(
 
     Workers run several points at a time.
     """
-
     lock = Lock()  # of a progress that several points may tell of
 
     def advance(trials: int) -> None:
@@ -156,7 +155,7 @@ def run_job(
     try:
         for point, results in zip(points, running, strict=True):
             done[point.label] = results
-            if results.interrupted:
+            if results.interrupted and workers is None:
                 break
     except KeyboardInterrupt:
         if not done:
@@ -168,22 +167,25 @@ def _side_by_side(
     run_point: Callable[[Point], Results], points: Sequence[Point], workers: Cluster
 ) -> Iterator[Results]:
     """The results of points in their order, some of which are run at a time, in a thread each."""
+
+    def run_one(point: Point) -> Results:
+        results = run_point(point)
+        if results.interrupted:
+            workers.end(KeyboardInterrupt())  # the others, too, with what they have done
+        return results
+
     with ThreadPoolExecutor(min(len(points), workers.n_asked, _POINTS_AT_A_TIME)) as pool:
-        waiting = [pool.submit(run_point, point) for point in points]
+        waiting = [pool.submit(run_one, point) for point in points]
         try:
             for each in waiting:
                 try:
                     results = each.result()
-                except KeyboardInterrupt:  # here alone: the others end with what they have done
-                    workers.end(KeyboardInterrupt())
-                    pool.shutdown(cancel_futures=True)
-                    if each.cancelled():
-                        raise
+                except KeyboardInterrupt as interrupt:  # it may have reached this thread alone
+                    workers.end(interrupt)
                     results = each.result()
                 yield results
         except BaseException as error:
             workers.end(error)
-            pool.shutdown(cancel_futures=True)
             raise
 
 
