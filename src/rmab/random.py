@@ -53,6 +53,7 @@ AGAIN = 0xFFFFFFFE  # the counter of the keys of `Draws.again`: no episode has t
 TINY = 1e-30  # keeps 0 / 0 away from chances of what cannot be
 SMALL_MEAN = 6.0  # of a binomial, up to which its probabilities are summed
 TERMS = 18  # of that sum: a chance of 1e-4 at most is left
+_GROUP = 16  # gammas of a trial of which one after the other is tried again
 ATTEMPTS = 64  # counters kept for one gamma's rejections; a first try fails 1 time in 20
 
 # What a stream of numbers is for.
@@ -135,8 +136,17 @@ class Draws:
         if least < 1:  # the method needs 1 or more: Gamma(a) = Gamma(a + 1) U^(1/a)
             boost = jnp.log(self.uniform(*shape.shape[:-1])) / shape
             shape = shape + 1
-        counters = self._counters(shape.shape).reshape(-1, 1)
-        flat = shape.reshape(-1, shape.shape[-1])  # (J, trials)
+        # Groups of a few variates of a trial on the first axis, (group, J, trials).
+        size, n_trials = math.prod(shape.shape[:-1]), shape.shape[-1]
+        group = min(size, _GROUP)
+        beyond = -size % group
+
+        def grouped(x: Array, fill: float) -> Array:
+            x = jnp.pad(x.reshape(size, -1), [(0, beyond), (0, 0)], constant_values=fill)
+            return x.reshape(group, -1, x.shape[-1])
+
+        counters = grouped(self._counters(shape.shape), 0)
+        shapes = grouped(shape, 1)
 
         def attempt(shape: Array, counters: Array) -> tuple[Array, Array]:
             """A value for each shape, and whether it is accepted."""
@@ -147,23 +157,22 @@ class Draws:
             bound = 0.5 * normal * normal + d * (1 - cube + jnp.log(jnp.maximum(cube, 1e-30)))
             return d * cube, (cube > 0) & (jnp.log(unit(words[1])) < bound)
 
-        # All are tried once. Few fail: of each trial one after the other is tried again, so that
-        # nothing is computed for the rest.
+        # All are tried once. Few fail: of each group one after the other is tried again, so that
+        # little is computed for the rest.
         def retry(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             tries, value, done = state
-            which = done.argmin(0)  # (trials,), the first that is not done
-            here = jnp.arange(done.shape[0])[:, None] == which
-            this = jnp.where(here, flat, 0).sum(0)
-            again, good = attempt(this, counters[which, 0] + tries)
+            here = jnp.arange(group)[:, None, None] == done.argmin(0)  # the first that is not done
+            this = jnp.where(here, shapes, 0).sum(0)
+            again, good = attempt(this, jnp.where(here, counters, 0).sum(0) + tries)
             good = good | (tries >= ATTEMPTS)
             done, value = done | (here & good), jnp.where(here & good & ~done, again, value)
             return jnp.where(good, 1, tries + 1), value, done
 
-        value, done = attempt(flat, counters)
-        done = done | ~self.wanted
-        start = jnp.ones(done.shape[-1], jnp.uint32), value, done
+        value, done = attempt(shapes, counters)
+        done = done | ~self.wanted | grouped(jnp.zeros((size, 1), bool), True)
+        start = jnp.ones(done.shape[1:], jnp.uint32), value, done
         _, value, _ = lax.while_loop(lambda s: (~s[2]).any(), retry, start)
-        value = value.reshape(shape.shape)
+        value = value.reshape(-1, n_trials)[:size].reshape(shape.shape)
         return value, boost
 
     def dirichlet(
