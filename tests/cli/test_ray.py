@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from rmab import UnreachableError
 from tests.cli.commands import PROGRAM, toml
 
@@ -23,6 +25,7 @@ def numbers(folder: Path) -> list[bytes | str]:
     return [json.dumps([table["policies"], table["trials"], table["study"]]), *curves]
 
 
+@pytest.mark.slow
 def test_a_ray_of_its_own_is_ended_by_ctrl_c_and_the_run_goes_on_without(call, study, tmp_path):
     """Standard output is the result's alone; nothing of Ray is left behind."""
     path, out = study(toml(ENDLESS)), tmp_path / "out"

@@ -174,7 +174,9 @@ def started(program: str, *words: str | Path) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "end", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_process_that_is_ended_at_any_moment(call, study, tmp_path, end):
     """Its batches are slow; where it ends is up to chance, the numbers are not."""
     path = study(toml({**STUDY, "trials": "8000"}))

@@ -297,6 +297,7 @@ def test_visits_end_the_episodes_of_one_agent(policy):
     assert np.mean([r.early for r in records]) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fedtswi", "means by gaps", "whittle"])
 def test_many_arms_in_one_realisation_with_weights(policy):
     compare(CASES["many arms, one realisation, weights"], policy)
@@ -320,6 +321,7 @@ def test_any_number_of_plays(policy, plays):
     compare(replace(CASES["two agents"], plays=plays), policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fedtswi", "feducb-wi"])
 def test_draws_of_each_agent(policy):
     """Every agent by a stream of its own, the first by the one that all share otherwise."""

@@ -173,10 +173,12 @@ def test_learning_on_arms_of_one_kind(case, policy):
     compare(CASES[case], policy)
 
 
+@pytest.mark.slow
 def test_draws_of_each_agent():
     compare(replace(CASES["never forgets"], draws="per-agent"), "fedts-myopic")
 
 
+@pytest.mark.slow
 def test_agents_that_learn_alone():
     records = compare(replace(CASES["never forgets"], aggregation="none"), "fedts-myopic")
     assert not any(np.array_equal(one, other) for r in records for one, other in r.found)

@@ -133,6 +133,7 @@ def test_a_checkpoint_goes_on_with_and_without_ray(nodes, whole, tmp_path):
     assert same(run(LONG, batch=BATCH, checkpoint=tmp_path, ray="auto"), whole)
 
 
+@pytest.mark.slow
 def test_points_of_a_sweep_are_run_side_by_side(nodes, tmp_path):
     """Interrupted in the middle, and gone on with."""
     sweep = rmab.Sweep(replace(LONG, trials=20_000), {"seed": [3, 4, 5]})
@@ -254,6 +255,7 @@ def unused_port() -> int:
 # ---------------------------------------------------------------------------------- the end of it
 
 
+@pytest.mark.slow
 def test_a_cluster_that_goes_away(nodes, whole, tmp_path, monkeypatch):
     """The last test with these nodes."""
     monkeypatch.setattr(cluster, "_GONE_SECONDS", 0.5)

@@ -113,6 +113,7 @@ def test_simulated_reward_is_the_exact_one(arms, plays, depth):
     assert abs(found.final - exact) < 4 * found.final_se + 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arms", "plays", "draws"),
     [(PAPER, 2, "per-agent"), pytest.param(ALIKE, 1, "shared", marks=pytest.mark.slow)],

@@ -83,6 +83,7 @@ def allowed(n_states: int, matrices: int) -> np.ndarray:
     return np.asarray(0.025 + 4 * np.sqrt(due * (1 - due) / (n_states * matrices)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gaps", ["1 to 12", "mostly long", "played often"])
 @pytest.mark.parametrize(("pairs", "prior"), [(30, 1.0), (10_000, 0.5)])
 def test_draws_are_calibrated(gaps, pairs, prior):

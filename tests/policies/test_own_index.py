@@ -60,6 +60,7 @@ def test_the_value_of_ucb_in_the_papers_scenario(plays, value):
     assert abs(found.mean["ucb"] - value) < 4 * found.se["ucb"] * math.sqrt(2) + 0.0005
 
 
+@pytest.mark.slow
 def test_agents_with_a_state_of_their_own_learn_alone():
     """What is shared by others makes no difference to them."""
     study = rmab.Study(PAPER, agents=3, plays=2, horizon=60, trials=32, policies=["ucb", "fedtswi"])
@@ -154,6 +155,7 @@ class OnceAnEpisode(Forgetful):
         return super().dynamics(_Recent(state.last, state.learnt), draws)
 
 
+@pytest.mark.slow
 def test_a_learner_may_change_its_state_after_each_episode():
     """Dynamics are asked for between episodes, so what is known then is all that there is."""
     from rmab.planning.channel.index import whittle_at

@@ -372,6 +372,7 @@ def test_few_slots_are_all_drawn():
 # ----------------------------------------------------------------------------------------- one run
 
 
+@pytest.mark.slow
 def test_one_run_has_the_regret_at_every_horizon():
     """The slots of a shorter run are those of a longer: under this schedule nothing looks ahead."""
     study = figure("regret-horizon").variants[1].study
