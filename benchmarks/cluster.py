@@ -107,13 +107,13 @@ def block_cost(found: Cluster, blocks: int) -> tuple[float, float]:
             sizes.append(sum(x.nbytes for x in (*sums.joint, *parts)))
 
     with short_blocks():
-        Cluster._take = counted  # type: ignore[method-assign]
+        Cluster._take = counted  # type: ignore[method-assign]  # put back below
         try:
             begun = time.process_time()
             seconds(blocks * BATCH, made=provenance(found), workers=found)
             spent = time.process_time() - begun
         finally:
-            Cluster._take = take  # type: ignore[method-assign]
+            Cluster._take = take  # type: ignore[method-assign]  # as it was
     return spent / len(sizes), sum(sizes) / len(sizes)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -194,7 +195,7 @@ def scene_rows(states: int, arms: int, rounds: int, steps: int) -> tuple[Row, Ro
 
     mine, plain, walked = [], [], []
     for n in range(rounds):
-        mine.append(several(lambda n=n: ours(100 + n)) / arms)  # type: ignore[misc]
+        mine.append(several(partial(ours, 100 + n)) / arms)
         plain.append(several(lambda: conjugate(scene, rng)) / arms)
         walked.append(several(walk.step) * worth / shares)
     name = "a channel" if states == 2 else f"{states} states"

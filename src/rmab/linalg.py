@@ -63,8 +63,8 @@ def compute_in_branch(holds: Array, compute: Callable[..., Any], *operands: Any)
     from jax import lax
 
     if jax.default_backend() != "cpu":
-        operands = lax.optimization_barrier(operands)  # type: ignore[no-untyped-call]
-        return lax.optimization_barrier(compute(*operands))  # type: ignore[no-untyped-call]
+        barrier: Any = lax.optimization_barrier  # which has no types
+        return barrier(compute(*barrier(operands)))
 
     def nothing(*operands: Any) -> Any:
         shapes = jax.eval_shape(compute, *operands)

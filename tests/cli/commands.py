@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 PROGRAM = [sys.executable, "-c", "import sys; from rmab.cli import main; sys.exit(main())"]
 Changes = Mapping[str, str | None]
 
@@ -85,3 +87,19 @@ def program(*arguments: str | Path, **settings: Any) -> subprocess.CompletedProc
     """Run a command in a process of its own."""
     command = [*PROGRAM, *map(str, arguments)]
     return subprocess.run(command, text=True, capture_output=True, timeout=300, **settings)
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    """Ctrl-C in the batch of that place."""
+    from rmab.engine import tally
+
+    done = 0
+
+    def reduce(*arguments: Any) -> Any:
+        nonlocal done
+        done += 1
+        if done == place:
+            raise KeyboardInterrupt
+        return tally.reduce_batch(*arguments)
+
+    monkeypatch.setattr("rmab.engine.montecarlo.reduce_batch", reduce)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rmab.studies.study import from_table
-from tests.cli.commands import Ran, toml
+from tests.cli.commands import Ran, interrupt, toml
 
 STUDY = {"policies": '["whittle", "random"]', "trials": "160"}
 
@@ -30,22 +30,6 @@ def _one_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of 32, one at a time: programs are compiled once."""
     monkeypatch.setattr("rmab.engine.montecarlo.batch_size", lambda _: 32)
     monkeypatch.setattr("rmab.engine.montecarlo.default_threads", lambda: 1)
-
-
-def interrupt(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
-    """Ctrl-C in the batch of that place."""
-    from rmab.engine import tally
-
-    done = 0
-
-    def reduce(*arguments: Any) -> Any:
-        nonlocal done
-        done += 1
-        if done == place:
-            raise KeyboardInterrupt
-        return tally.reduce_batch(*arguments)
-
-    monkeypatch.setattr("rmab.engine.montecarlo.reduce_batch", reduce)
 
 
 @pytest.fixture

@@ -3,11 +3,10 @@
 import csv
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cli.commands import VALUES, Ran, toml
+from tests.cli.commands import VALUES, Ran, interrupt, toml
 
 STUDY = toml({"policies": '["whittle", "random"]'})
 SWEEP = STUDY + "[sweep]\nagents = [1, 2]\nplays = [1, 2]\n"
@@ -131,22 +130,6 @@ def test_indices_are_those_of_the_study(call, study):
 
 
 # ----------------------------------------------------------------------------------- interruptions
-
-
-def interrupt(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
-    """Ctrl-C in the batch of that place, of all points."""
-    from rmab.engine import tally
-
-    done = 0
-
-    def reduce(*arguments: Any) -> Any:
-        nonlocal done
-        done += 1
-        if done == place:
-            raise KeyboardInterrupt
-        return tally.reduce_batch(*arguments)
-
-    monkeypatch.setattr("rmab.engine.montecarlo.reduce_batch", reduce)
 
 
 @pytest.mark.parametrize(("place", "points", "trials"), [(3, 1, 48), (4, 2, 80)])

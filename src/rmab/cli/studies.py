@@ -252,7 +252,7 @@ def _workers(address: str | None) -> AbstractContextManager[Cluster | None]:
         import jax
 
         # A GPU of this machine may be a worker's.
-        jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+        jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]  # untyped in JAX
     return workers_at(address)
 
 

@@ -3,7 +3,7 @@
 Everything is real but the arms: the server listens on loopback, the agents exchange with it over
 HTTP. All of it lives in one process and one temporary folder, and is gone when the demo ends. The
 four agents play slot by slot together and, as Algorithm 1 has it, wait for the next round at the
-end of an episode.
+end of an episode. It is apart from the command, which imports no server until it is asked for.
 """
 
 from __future__ import annotations
