@@ -159,8 +159,9 @@ def _npz(path: str, options: _Options) -> Recording:
         is_trace = {"state", "seg"} <= set(file.names)
         if is_trace and options.variable is None:
             return _finished(path, "level" in file.names, options)
-        names = [name for name in file.names if file.is_numbers(name)]
-        name = _chosen(path, options.variable, file.names, names)
+        name = options.variable
+        fit = [] if name else [one for one in file.names if file.is_numbers(one)]
+        name = _chosen(path, name, file.names, fit)
         array = file.read(name)
     samples = _samples(f"{path}: {name}", array, options)
     if is_trace:
@@ -212,8 +213,8 @@ def _mat(path: str, options: _Options) -> Recording:
         held = {name: (shape, kind) for name, shape, kind in whosmat(path)}
     except Exception as error:
         raise TraceError(f"{path}: not a .mat file up to version 7: {error}") from None
-    names = [n for n, (shape, kind) in held.items() if kind in _NUMBERS_OF_MAT and _fits(shape)]
-    name = _chosen(path, options.variable, list(held), names)
+    fit = [n for n, (shape, kind) in held.items() if kind in _NUMBERS_OF_MAT and _fits(shape)]
+    name = _chosen(path, options.variable, list(held), fit)
     shape, kind = held[name]
     if kind not in _NUMBERS_OF_MAT:
         raise TraceError(f"{path}: {name}: must be a full array of numbers, and is {kind}")

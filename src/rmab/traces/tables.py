@@ -90,25 +90,23 @@ def read_parquet(path: str, columns: Columns) -> Samples:
         ) from None
     except Exception as error:  # whatever its engine raises at a file that is none
         raise TraceError(f"{path}: not a .parquet file that pandas reads: {error}") from None
-    text = pd.DataFrame({name: _as_text(table[name]) for name in table.columns})
-    rows = ((i + 1, list(row)) for i, row in enumerate(text.itertuples(index=False, name=None)))
+    if table.index.name is not None:  # often the times
+        table = table.reset_index()
+    cells = zip(*(_as_text(table.iloc[:, i]) for i in range(table.shape[1])), strict=True)
+    rows = ((i + 1, list(row)) for i, row in enumerate(cells))
     header: Row = (0, [str(name) for name in table.columns])
     return _read_table(path, _chain(header, rows), columns)
 
 
-def _as_text(column: pd.Series[Any]) -> list[str]:
+def _as_text(column: pd.Series[Any]) -> Iterator[str]:
     """The cells of a column as a CSV file would have them."""
     # NaN stays, to be counted with those of other files; what has no value is empty.
     keeps_nan = isinstance(column.dtype, np.dtype) and column.dtype.kind == "f"
-    cells = zip(column.astype(object), column.isna(), strict=True)
-    return [
-        ""
-        if missing and not keeps_nan
-        else cell.isoformat()
-        if hasattr(cell, "isoformat")
-        else str(cell)
-        for cell, missing in cells
-    ]
+    for cell, missing in zip(column.astype(object), column.isna(), strict=True):
+        if missing and not keeps_nan:
+            yield ""
+        else:
+            yield cell.isoformat() if hasattr(cell, "isoformat") else str(cell)
 
 
 def parse_bands(text: str) -> tuple[Band, ...]:
