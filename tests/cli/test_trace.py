@@ -99,7 +99,10 @@ def test_levels_are_written_beside_good(call, raw, tmp_path):
     assert rmab.load_trace(out, levels=True).state[0, 0].tolist() == [0, 1]
     ran = call("trace", raw, "--levels=-80,-95", "--out", out)
     assert ", 3 states, the highest good" in ran.out
-    assert rmab.load_trace(out).state[0, 0].tolist() == [2, 1]
+    for levels in (False, True):
+        assert rmab.load_trace(out, levels).state[0, 0].tolist() == [2, 1]
+    assert call("trace", raw, "--levels", "-95", "--out", out).code == 0  # two states, and levels
+    assert rmab.load_trace(out, levels=True).states == 2
 
 
 def test_every_option_reaches_the_reader(call, tmp_path):

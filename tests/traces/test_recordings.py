@@ -3,6 +3,7 @@
 import gzip
 import io
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -291,7 +292,8 @@ def test_good_by_the_noise_floor(write):
 def test_levels(write):
     path = write(table(range(5), [-100, -95, -90, -80, -70], [0, 0, -99, None, 0]))
     found = read_recording(path, levels="-95,-80")
-    assert (found.trace.states, found.levels) == (3, None)
+    assert found.trace.states == 3
+    assert found.levels is found.trace
     assert found.trace.state[0].T.tolist() == [[0, 1, 1, 2, 2], [2, 2, 0, -1, 2]]
     found = read_recording(path, levels="-80, -95")  # lower is better
     assert found.trace.state[0].T.tolist() == [[2, 2, 1, 1, 0], [0, 0, 2, -1, 0]]
@@ -585,6 +587,31 @@ def test_mat_files_that_are_refused(tmp_path, write):
     for data in (b"", b"no", whole[:100], whole[:150], whole[:-8]):
         with pytest.raises(rmab.TraceError, match=r"raw\.mat: "):
             read_recording(write(data, "raw.mat"), good=GOOD)
+    savemat(tmp_path / "raw.mat", {"a": VALUES * 1j})
+    with pytest.raises(rmab.TraceError, match="a: IQ samples"):
+        read_recording(tmp_path / "raw.mat", good=GOOD)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", ["a", "rssi", "a_longer_name"])
+def test_a_mat_file_with_a_type_that_is_none_does_not_end_the_process(write, name, packed):
+    file = io.BytesIO()
+    savemat(file, {"first": np.eye(1), name: VALUES, "last": np.eye(1)}, do_compression=packed)
+    whole = file.getvalue()
+    assert states(write(whole, "raw.mat"), good=GOOD) == EXPECTED
+    start = 128 + 8 + struct.unpack_from("<I", whole, 132)[0]
+    size = struct.unpack_from("<I", whole, start + 4)[0]
+    inside = whole[start + 8 : start + 8 + size]
+    inside = zlib.decompress(inside)[8:] if packed else inside
+    numbers = VALUES.size * 8
+    place = inside.rindex(struct.pack("<II", 9, numbers))  # the tag of the numbers
+    inside = inside[:place] + struct.pack("<I", 116) + inside[place + 4 :]
+    if packed:
+        inside = zlib.compress(struct.pack("<II", 14, len(inside)) + inside)
+    damaged = whole[: start + 4] + struct.pack("<I", len(inside)) + inside
+    damaged += whole[start + 8 + size :]
+    with pytest.raises(rmab.TraceError, match=f"{name}: cannot be read: its numbers have no known"):
+        read_recording(write(damaged, "raw.mat"), good=GOOD)
 
 
 def test_other_files_are_refused(tmp_path, write):
@@ -596,3 +623,66 @@ def test_other_files_are_refused(tmp_path, write):
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(rmab.TraceError, match="cannot be read: Is a directory"):
         read_recording(tmp_path / "folder.csv", good=GOOD)
+
+
+# --------------------------------------------------------------------------------- sample by sample
+
+
+def read_plainly(rows, cuts, hysteresis, how, hole, n_slots):
+    """The same, one sample after another: states (agents, slots, arms) and segments.
+
+    rows: (slot, agent, arm, value) in the order of time; states are how many cuts a value reaches.
+    """
+    measured = {slot for slot, *_ in rows}
+    segment: list[int] = []
+    current, empty = 0, 0
+    for slot in range(n_slots):
+        if slot in measured:
+            current += bool(segment) and empty > hole and min(measured) < slot
+            empty = 0
+        else:
+            empty += 1
+        segment.append(current)
+    state = np.full((2, n_slots, 3), -1)
+    for agent in range(2):
+        for arm in range(3):
+            cells: dict[int, list[float]] = {}
+            for slot, m, n, value in rows:
+                if (m, n) == (agent, arm):
+                    cells.setdefault(slot, []).append(value)
+            last: int | None = None
+            since: int | None = None
+            for slot, values in cells.items():
+                judged = {"first": values[:1], "mean": [sum(values) / len(values)]}.get(how, values)
+                if segment[slot] != since:
+                    last, since = None, segment[slot]
+                seen = []
+                for value in judged:
+                    most = sum(value >= cut for cut in cuts)
+                    least = sum(value >= cut + hysteresis for cut in cuts)
+                    last = most if last is None else min(max(last, least), most)
+                    seen.append(last)
+                state[agent, slot, arm] = min(seen)
+    return state, segment
+
+
+@pytest.mark.parametrize("how", ["first", "any-bad", "mean"])
+@pytest.mark.parametrize("seed", range(8))
+def test_it_is_what_a_reading_sample_by_sample_gives(write, how, seed):
+    random = np.random.default_rng(seed)
+    times = np.sort(random.choice(60_000, 400, replace=False)) / 1000
+    times = times[(times < 20) | (times > 32)]
+    times[0] = 0
+    hysteresis = float(random.integers(0, 4))
+    rows, text = [], ["time,arm,value,agent"]
+    for time in times:
+        agent, arm, value = random.integers(2), random.integers(3), random.integers(-8, 9)
+        rows.append((int(time / 0.5 + 1e-9), agent, arm, float(value)))
+        text.append(f"{time},{arm},{value},{agent}")
+    found = read_recording(
+        write("\n".join(text)), levels="-3,1,5", hysteresis=hysteresis, slot=0.5, how=how, hole=9
+    ).trace
+    state, segment = read_plainly(rows, (-3, 1, 5), hysteresis, how, 9, found.state.shape[1])
+    np.testing.assert_array_equal(found.state, state)
+    np.testing.assert_array_equal(found.segment, segment)
+    assert found.n_segments > 1

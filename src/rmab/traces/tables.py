@@ -93,8 +93,8 @@ def read_parquet(path: str, columns: Columns) -> Samples:
     if table.index.name is not None:  # often the times
         table = table.reset_index()
     cells = zip(*(_as_text(table.iloc[:, i]) for i in range(table.shape[1])), strict=True)
-    rows = ((i + 1, list(row)) for i, row in enumerate(cells))
-    header: Row = (0, [str(name) for name in table.columns])
+    rows = ((i + 2, list(row)) for i, row in enumerate(cells))
+    header: Row = (1, [str(name) for name in table.columns])
     return _read_table(path, _chain(header, rows), columns)
 
 
@@ -226,9 +226,6 @@ def _read_table(path: str, rows: Iterator[Row], columns: Columns) -> Samples:
     """The samples of a table with a header."""
     line, header = next(rows)
     names = [name.strip() for name in header]
-    for place, name in enumerate(names):
-        if name and name in names[:place]:
-            raise TraceError(f"{path}: line {line}: two columns have the name {name!r}")
 
     def find(asked: str | None, usual: str) -> int | None:
         """A column's place; None where it is neither there nor asked for."""
@@ -242,6 +239,9 @@ def _read_table(path: str, rows: Iterator[Row], columns: Columns) -> Samples:
     time = find(columns.time, "time")
     if time is None:
         raise _no_column(path, line, "time", names, "; --time names another")
+    for place, name in enumerate(names):
+        if name and name in names[:place]:
+            raise TraceError(f"{path}: line {line}: two columns have the name {name!r}")
     agent = find(columns.agent, "agent")
     arm, value = find(columns.arm, "arm"), find(columns.value, "value")
     checked = _checked(path, rows, len(names))
