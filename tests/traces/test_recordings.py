@@ -228,6 +228,8 @@ def test_a_file_that_is_a_trace_already(tmp_path):
     other = read_recording(path, variable="pdr", good=">= 95").trace
     assert (other.arms, other.n_segments, other.slot_s) == (("x", "y"), 2, 2)
     np.testing.assert_array_equal(other.state, pdr > 95)
+    np.savez(path, state=np.where(state == 1, 2, state), meta='{"states": 3}')  # one segment
+    assert read_recording(path).trace.states == 3
     with pytest.raises(rmab.TraceError, match="need what was measured; --variable"):
         read_recording(path, levels="1,2")
 

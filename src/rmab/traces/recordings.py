@@ -154,7 +154,7 @@ def _npy(path: str, options: _Options) -> Recording:
 
 def _npz(path: str, options: _Options) -> Recording:
     with ArrayFile(path) as file:
-        is_trace = {"state", "seg"} <= set(file.names)
+        is_trace = "state" in file.names and not {"seg", "meta"}.isdisjoint(file.names)
         if is_trace and options.variable is None:
             return _finished(path, "level" in file.names, options)
         name = options.variable
