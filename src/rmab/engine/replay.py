@@ -26,7 +26,7 @@ from rmab.engine.setting import Fitted, Guide, Setting
 from rmab.engine.world import Recording, truth
 from rmab.errors import ModelError
 from rmab.model.arms import Arm, Arms, Moves
-from rmab.policies.filling import known_tables
+from rmab.policies.filling import MAX_KNOWN_AGES, KnownTables, known_tables
 from rmab.policies.policy import IndexRule, LookaheadRule, Policy
 from rmab.random import seed_words
 
@@ -93,11 +93,18 @@ class Replay:
             raise ModelError(
                 f"policy {policy.name}: on a trace it is for arms of two states that pay in one"
             )
-        n_arms, rewards = setting.n_arms, self.arms.reward_active
-        each = np.moveaxis(laws.steps, (0, 1), (-2, -1)).reshape(n_arms, -1, *laws.steps.shape[:2])
-        fitted = Arms([Arm(steps, reward=rewards[n]) for n in range(n_arms) for steps in each[n]])
-        known = known_tables(policy, fitted, self.plays)
-        tables = np.moveaxis(known.tables.reshape(n_arms, each.shape[1], -1), 1, -1)
-        # Every step has a chance, so all laws forget alike.
-        wraps = known.wraps.reshape(n_arms, -1)[:, 0]
-        return Fitted(apart(jnp.asarray(tables, jnp.float32)), which, jnp.asarray(wraps, jnp.int32))
+        known, place = self._tables(policy, laws)
+        tables = jnp.asarray(np.moveaxis(known.tables[place], 1, -1), jnp.float32)
+        # Every step has a chance, so no law swings: ages past the tables' are the same for all.
+        return Fitted(apart(tables), which, jnp.asarray(known.wraps[place[:, 0]], jnp.int32))
+
+    def _tables(self, policy: Policy, laws: Laws) -> tuple[KnownTables, npt.NDArray[np.intp]]:
+        """Tables of the laws that differ, and the place (N, G M R) of each among them."""
+        S, _, n_arms = laws.steps.shape[:3]
+        steps = np.moveaxis(laws.steps, (0, 1), (-2, -1)).reshape(n_arms, -1, S * S)
+        pays = np.broadcast_to(self.arms.reward_active[:, None], (*steps.shape[:2], S))
+        rows = np.concatenate([steps, pays], -1).reshape(-1, S * S + S)
+        differing, place = np.unique(rows, axis=0, return_inverse=True)
+        arms = Arms([Arm(row[: S * S].reshape(S, S), reward=row[S * S :]) for row in differing])
+        ages = min(self.setting.horizon, MAX_KNOWN_AGES)
+        return known_tables(policy, arms, self.plays, ages), place.reshape(n_arms, -1)

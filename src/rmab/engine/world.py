@@ -235,4 +235,5 @@ def _recorded(truth: Truth) -> Recording:
 
 
 def _at(series: Array, slot: Array) -> Array:
-    return lax.dynamic_index_in_dim(series, slot, keepdims=False)
+    found: Array = lax.dynamic_index_in_dim(series, slot, keepdims=False)
+    return found
