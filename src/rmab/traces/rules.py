@@ -26,7 +26,7 @@ from rmab.model.beliefs import NEVER, InformationStates, deviation, stationary_b
 from rmab.planning.channel.index import whittle_at
 from rmab.traces.trace import Trace
 
-__all__ = ["RULES", "Fitted", "fitted_dynamics", "rewards_of_rules", "rewards_of_states"]
+__all__ = ["RULES", "Fitted", "by_segment", "fitted_dynamics", "rewards_of_rules", "rewards_of_states"]
 
 Floats = npt.NDArray[np.float64]
 States = npt.NDArray[np.int8]
@@ -84,7 +84,7 @@ def rewards_of_states(
         raise StudyError(f"policies must be of {', '.join(RULES)}, got {unknown[0]!r}")
     n_traces, n_agents, _, n_arms = state.shape
     fitted = fitted_dynamics(state, segment)
-    side_by_side = _by_segment(state, segment)  # (slots, traces, agents, segments, arms)
+    side_by_side = by_segment(state, segment)  # (slots, traces, agents, segments, arms)
     length, *_, n_segments, _ = side_by_side.shape
     rows = side_by_side.reshape(length, n_traces * n_agents * n_segments, n_arms)
     law = Fitted(*(np.repeat(x.reshape(-1, n_arms), n_segments, axis=0) for x in fitted))
@@ -97,7 +97,7 @@ def rewards_of_states(
     return rewards
 
 
-def _by_segment(state: States, segment: npt.NDArray[np.int64]) -> States:
+def by_segment(state: States, segment: npt.NDArray[np.int64]) -> States:
     """(slots, ..., segments, arms): slot t of every segment, -1 where a segment has ended."""
     starts = np.flatnonzero(np.diff(segment, prepend=segment[0] - 1))
     lengths = np.diff(starts, append=len(segment))

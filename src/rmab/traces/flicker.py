@@ -1,0 +1,197 @@
+"""A hidden chain that is seen wrongly: two states, two probabilities of an error, by EM.
+
+The hidden state h moves as a channel, p01 and p11, and what is recorded is
+
+    Pr(good recorded | h bad) = e0,        Pr(bad recorded | h good) = e1.
+
+A stretch begins at the stationary law. With M_x[i, j] = Pr(j | i) Pr(x | j), the forward vector after
+a run of L equal records x is a M_x^L, and M_x = l1 P1 + l2 P2 with projectors P1, P2, so
+
+    M_x^L = l1^L P1 + l2^L P2,
+    sum over j < L of M_x^j E M_x^(L-1-j) = sum over a, b of s_ab P_a E P_b,
+
+s_aa = L la^(L-1) and s_ab = (la^L - lb^L) / (la - lb): one step of EM costs as much as there are runs.
+The runs of all series are one long list. The first slot of a stretch has a matrix of rank one, which
+forgets what was before, so products of matrices along that list are the filters of all stretches;
+they are computed by doubling, as a parallel prefix.
+
+Both errors stay at or below .45: at 1/2 the hidden state would not be seen at all, and above it good
+and bad would change names. A fitted error near that bound says that the state itself is flaky.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["MAX_ERROR", "Flicker", "fit_flicker"]
+
+MAX_ERROR = 0.45
+_LEAST = 1e-6  # of every probability: EM never leaves 0
+_STARTS = ((0.05, 0.05), (0.3, 0.05), (0.05, 0.3))  # errors; the likelihood has several summits
+_MAX_STEPS = 200
+_ENOUGH = 1e-5  # bits a slot that a step must gain in some series
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class Flicker(NamedTuple):
+    """Fitted to each of several series; all (series,)."""
+
+    p01: Floats
+    p11: Floats
+    good_when_bad: Floats
+    bad_when_good: Floats
+    bits: Floats  # - log2 of the likelihood of all next states
+
+
+class _Runs(NamedTuple):
+    """The runs of all series, one after another; all (runs,)."""
+
+    series: Ints
+    record: Ints  # what was recorded, 0 or 1
+    length: Ints  # slots
+    begins: npt.NDArray[np.bool_]  # the first slot of a stretch, which is a run of its own
+
+
+class _Law(NamedTuple):
+    """The parameters; all (series,)."""
+
+    p01: Floats
+    p11: Floats
+    e0: Floats
+    e1: Floats
+
+
+def fit_flicker(state: npt.NDArray[np.int8], segment: Ints) -> Flicker:
+    """Fit all series at once; state: (series, slots), each with a pair of measured slots."""
+    runs = _runs_of(state, segment)
+    n_series = len(state)
+    n = np.bincount(runs.series, np.where(runs.begins, 0, runs.length), n_series)
+    best: tuple[_Law, Floats] | None = None
+    for e0, e1 in _STARTS:
+        law = _Law(*(np.full(n_series, p) for p in (0.1, 0.9, e0, e1)))
+        found, bits = _climb(runs, n, law)
+        if best is None:
+            best = found, bits
+        else:
+            better = bits < best[1]
+            pairs = zip(found, best[0], strict=True)
+            law = _Law(*(np.where(better, new, old) for new, old in pairs))
+            best = law, np.where(better, bits, best[1])
+    assert best is not None
+    return Flicker(*best[0], best[1])
+
+
+def _runs_of(state: npt.NDArray[np.int8], segment: Ints) -> _Runs:
+    """The list of runs, in order of series and time."""
+    measured = state >= 0
+    joined = np.zeros(state.shape, bool)
+    joined[:, 1:] = measured[:, 1:] & measured[:, :-1] & (segment[1:] == segment[:-1])
+    begins = measured & ~joined
+    starts = begins.copy()
+    starts[:, 1:] |= joined[:, 1:] & (begins[:, :-1] | (state[:, 1:] != state[:, :-1]))
+    place = np.flatnonzero(starts[measured])
+    series, slot = np.nonzero(starts)
+    return _Runs(
+        series,
+        state[series, slot].astype(np.int64),
+        np.diff(place, append=measured.sum()),
+        begins[series, slot],
+    )
+
+
+def _climb(runs: _Runs, n: Floats, law: _Law) -> tuple[_Law, Floats]:
+    """EM until no series gains; the law and its bits."""
+    bits = np.full(len(n), np.inf)
+    for _ in range(_MAX_STEPS):
+        better, now = _step(runs, law, len(n))
+        if (bits - now < _ENOUGH * n).all():
+            break
+        law, bits = better, now
+    return law, now
+
+
+def _step(runs: _Runs, law: _Law, n_series: int) -> tuple[_Law, Floats]:
+    """One step of EM: the next law, and the bits of this one."""
+    moves = np.stack([[1 - law.p01, law.p01], [1 - law.p11, law.p11]])  # (2, 2, series)
+    shows = np.stack([[1 - law.e0, law.e1], [law.e0, 1 - law.e1]])  # (record, hidden, series)
+    one = moves * shows[:, None]  # (record, 2, 2, series): M_x
+    trace, difference = one[:, 0, 0] + one[:, 1, 1], one[:, 0, 0] - one[:, 1, 1]
+    root = np.sqrt(difference**2 + 4 * one[:, 0, 1] * one[:, 1, 0])
+    high, low = (trace + root) / 2, (trace - root) / 2
+    unit = np.eye(2)[:, :, None]
+    upper = (one - low[:, None, None] * unit) / root[:, None, None]  # P1
+    lower = (high[:, None, None] * unit - one) / root[:, None, None]  # P2
+    rest = law.p01 / (law.p01 + 1 - law.p11)
+    first = np.stack([1 - rest, rest]) * shows  # (record, hidden, series)
+
+    at = (runs.record, slice(None), slice(None), runs.series)
+    P1, P2, M = (np.moveaxis(x[at], 0, -1) for x in (upper, lower, one))  # (2, 2, runs)
+    l1, l2 = high[runs.record, runs.series], low[runs.record, runs.series]
+    ratio, L = l2 / l1, runs.length
+    faded = ratio**L
+    enters = np.moveaxis(first[runs.record, :, runs.series], 0, -1)  # (2, runs)
+    W = np.where(runs.begins, enters[None], np.maximum(P1 + faded * P2, 0))
+
+    ahead = _prefix(W)[0]  # (2, runs): the filter after each run
+    ahead /= ahead.sum(0)
+    ago = np.roll(ahead, 1, axis=-1)  # before it; of no matter where a stretch begins
+    behind = _prefix(W.swapaxes(0, 1)[..., ::-1])[..., ::-1].sum(0)
+    behind = np.roll(behind, -1, axis=-1)  # of what comes after each run
+    behind[:, -1] = 1
+    behind /= behind.sum(0)
+
+    chance = np.einsum("ir,ijr->r", ago, W)
+    log2 = np.where(runs.begins, 0, np.log2(chance) + L * np.log2(l1))
+    bits = -np.bincount(runs.series, log2, n_series)
+
+    a1, a2 = (np.einsum("ir,ijr->jr", ago, P) for P in (P1, P2))
+    b1, b2 = (np.einsum("ijr,jr->ir", P, behind) for P in (P1, P2))
+    both = (1 - faded) / (1 - ratio)
+    inside = L * a1[:, None] * b1 + both * (a1[:, None] * b2 + a2[:, None] * b1)
+    inside += L * ratio ** (L - 1) * a2[:, None] * b2
+    total = l1 * ((a1 * behind).sum(0) + faded * (a2 * behind).sum(0))
+    moved = np.where(runs.begins, 0, M * inside / total)  # (2, 2, runs): expected transitions
+    began = ahead * behind / (ahead * behind).sum(0)
+    shown = np.where(runs.begins, began, moved.sum(0))  # (2, runs): expected slots in each state
+
+    def summed(weights: Floats) -> Floats:
+        return np.bincount(runs.series, weights, n_series)
+
+    def share(part: Floats, other: Floats, most: float) -> Floats:
+        return np.clip(part / np.maximum(part + other, 1e-300), _LEAST, most)
+
+    n_moved = [[summed(moved[i, j]) for j in (0, 1)] for i in (0, 1)]
+    n_shown = [[summed(shown[h] * (runs.record == x)) for x in (0, 1)] for h in (0, 1)]
+    better = _Law(
+        share(n_moved[0][1], n_moved[0][0], 1 - _LEAST),
+        share(n_moved[1][1], n_moved[1][0], 1 - _LEAST),
+        share(n_shown[0][1], n_shown[0][0], MAX_ERROR),
+        share(n_shown[1][0], n_shown[1][1], MAX_ERROR),
+    )
+    return better, bits
+
+
+def _prefix(W: Floats) -> Floats:
+    """(2, 2, n): W_1, W_1 W_2, W_1 W_2 W_3, ..., each divided by the sum of its entries."""
+    if W.shape[-1] == 1:
+        return W / W.sum((0, 1))
+    pairs = _prefix(_product(W[..., :-1:2], W[..., 1::2]))
+    found = np.empty_like(W)
+    found[..., 0] = W[..., 0] / W[..., 0].sum()
+    found[..., 1::2] = pairs
+    odd = W[..., 2::2]
+    found[..., 2::2] = _product(pairs[..., : odd.shape[-1]], odd)
+    return found
+
+
+def _product(A: Floats, B: Floats) -> Floats:
+    """A B of (2, 2, n), divided by the sum of its entries."""
+    found = A[:, 0, None] * B[0] + A[:, 1, None] * B[1]
+    found /= found.sum((0, 1))
+    return np.asarray(found)
