@@ -38,6 +38,8 @@ NAMES = [
     "Sweep",
     "SweepResults",
     "TooLargeError",
+    "Trace",
+    "TraceError",
     "UnavailableError",
     "UnreachableError",
     "__version__",
@@ -50,10 +52,12 @@ NAMES = [
     "information_states",
     "load",
     "load_sweep",
+    "load_trace",
     "optimal",
     "regret_bound",
     "run",
     "run_sweep",
+    "save_trace",
     "slots_to_cross",
     "stationary_belief",
     "update_belief",
@@ -86,7 +90,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_every_error_is_an_rmab_error():
-    for name in ("ConvergenceError", "ModelError", "StudyError", "TooLargeError"):
+    for name in ("ConvergenceError", "ModelError", "StudyError", "TooLargeError", "TraceError"):
         assert issubclass(getattr(rmab, name), rmab.RmabError)
     assert issubclass(rmab.ModelError, ValueError)
     assert issubclass(rmab.StudyError, ValueError)
@@ -113,6 +117,7 @@ HEAVY = ("jax", "jaxlib", "scipy", "matplotlib", "pandas")
         ("rmab.federation.schedule", HEAVY),
         ("rmab.studies.study", HEAVY),
         ("rmab.studies.sweep", HEAVY),
+        ("rmab.traces.trace", HEAVY),
         (
             "rmab.service.agent.agent",
             (*HEAVY, "starlette", "uvicorn", "prometheus_client", "psycopg"),

@@ -1,1 +1,1 @@
-"""Measured data: recordings of arms, whether the model fits them, and back-tests on them."""
+"""Measured data: recordings become traces, which models are held against and policies play on."""
