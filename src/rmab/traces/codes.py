@@ -1,23 +1,21 @@
 """Models of a series' next state, and how many bits each of them needs.
 
-A *series* is one arm as one agent measured it. It falls into *stretches*: measured slots that follow
-one another inside a segment. A *pair* is two neighbouring slots of a stretch, and every model says how
-likely the second is, given the stretch up to the first. So the first slot of a stretch is never
-predicted, and all models are asked about the same n slots.
-
-The code length of a model with k parameters, fitted by maximum likelihood, is
+A pair is two neighbouring slots of a stretch, and every model says how likely the second is, given
+the stretch up to the first. So the first slot of a stretch is not predicted, and all models are asked
+about the same n slots. The code length of a model with k parameters, fitted by maximum likelihood, is
 
     - log2 (likelihood of the n next states) + (k / 2) log2 n      bits.
 
-    iid      one share of each state; k = S - 1, 1 with two states
-    order1   the chain; k = S (S - 1), 2
-    order2   next given the last two; in the second slot of a stretch the chain of order1; k = 4
+    iid      one share of each state; k = 1, with S states S - 1
+    order1   the chain; k = 2, S (S - 1)
+    order2   next given the last two; in the second slot of a stretch the chain of order1; k = 4,
+             S^2 (S - 1)
     ages     next given the state and how long the stretch has been in it, in slots: 1, 2-3, 4-7, ...,
-             1024 and more; a stretch begins at 1; k = the cells seen, times S - 1
-    regimes  chains on pieces: the pairs in order of time are 48 blocks of equal size, and a dynamic
-             programme cuts between blocks where that is shortest; k = 3 a piece, two for the
-             chain and one for where it ends
-    flicker  a hidden chain that is seen wrongly, rmab.traces.flicker; k = 4, of two states alone
+             1024 and more, from 1 where a stretch begins; k = the cells seen, times S - 1
+    regimes  chains on pieces: the pairs in order of time are 48 blocks of one size, and a dynamic
+             programme cuts between blocks wherever that is shorter; k = 3 a piece, its chain and
+             where it ends, S (S - 1) + 1
+    flicker  a hidden chain that is seen wrongly, rmab.traces.flicker; k = 4; for two states alone
 """
 
 from __future__ import annotations
@@ -25,79 +23,69 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import xlogy
 
-__all__ = ["MODELS", "Pairs", "Piece", "chain_bits", "code_lengths", "counts_of", "pairs_of", "regimes_of"]
+from rmab.traces.stretches import Floats, Ints, Pairs
+
+__all__ = [
+    "FLICKER_PARAMETERS",
+    "MODELS",
+    "Piece",
+    "chain_bits",
+    "code_lengths",
+    "counts_of",
+    "regimes_of",
+    "share_bits",
+]
 
 MODELS = ("iid", "order1", "order2", "ages", "regimes", "flicker")
+FLICKER_PARAMETERS = 4
 _N_BLOCKS = 48
-_MAX_AGE_CLASS = 10  # 2^10 slots and more
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
-
-class Pairs(NamedTuple):
-    """The pairs of a series in order of time; all (n,)."""
-
-    at: Ints  # the slot of the second
-    last: Ints  # the state of the first
-    next: Ints  # the state of the second
-    before: Ints  # the state of the slot before the first, -1 where the stretch begins there
-    age: Ints  # slots that the stretch has been in `last`, from 1
+_LAST_AGE_CLASS = 10  # 2^10 slots and more
 
 
 class Piece(NamedTuple):
-    """A piece of `regimes`: its first slot, the slot after its last, and its counts."""
+    """A piece of `regimes`: its first slot, the slot after its last, and its pairs."""
 
     start: int
     end: int
     counts: Floats  # (S, S): pairs by last and next state
 
 
-def pairs_of(state: npt.NDArray[np.int8], segment: Ints) -> Pairs:
-    """All pairs of one series: state and segment are (slots,)."""
-    joined = np.zeros(len(state), bool)
-    joined[1:] = (state[1:] >= 0) & (state[:-1] >= 0) & (segment[1:] == segment[:-1])
-    changed = ~joined
-    changed[1:] |= state[1:] != state[:-1]
-    slot = np.arange(len(state))
-    since = slot - np.maximum.accumulate(np.where(changed, slot, 0)) + 1
-    at = np.flatnonzero(joined)
-    before = np.where(joined[at - 1], state[at - 2], -1)  # joined[0] is False: at - 2 >= 0
-    return Pairs(at, *(x.astype(np.int64) for x in (state[at - 1], state[at], before, since[at - 1])))
-
-
 def counts_of(pairs: Pairs, states: int) -> Floats:
     """(S, S): pairs by last and next state."""
-    return _table(pairs.next, states, pairs.last)
+    return _table(pairs.last, pairs.next, states, states)
 
 
 def code_lengths(pairs: Pairs, states: int) -> dict[str, float]:
-    """Bits of all n next states under each model but `flicker`."""
+    """Bits of all n next states under each model but `regimes` and `flicker`."""
     log_n = np.log2(len(pairs.next))
     free = states - 1
     counts = counts_of(pairs, states)
     begins = pairs.before < 0
-    later = Pairs(*(x[~begins] for x in pairs))
-    by_two = _table(later.next, states, later.before * states + later.last)
+    two, after_two = (pairs.before * states + pairs.last)[~begins], pairs.next[~begins]
+    by_two = _table(two, after_two, states**2, states)
     chance = counts / np.maximum(counts.sum(-1, keepdims=True), 1)
-    first = -np.log2(chance[pairs.last[begins], pairs.next[begins]]).sum()
-    age_class = np.minimum(np.log2(pairs.age).astype(np.int64), _MAX_AGE_CLASS)
-    by_age = _table(pairs.next, states, pairs.last * (_MAX_AGE_CLASS + 1) + age_class)
-    cells = (by_age.sum(-1) > 0).sum()
+    second = -np.log2(chance[pairs.last[begins], pairs.next[begins]]).sum()
+    classes = _LAST_AGE_CLASS + 1
+    age_class = np.minimum(np.log2(pairs.age).astype(np.int64), _LAST_AGE_CLASS)
+    by_age = _table(pairs.last * classes + age_class, pairs.next, states * classes, states)
+    n_cells = np.count_nonzero(by_age.sum(-1))
     return {
-        "iid": float(_bits(counts.sum(0)) + 0.5 * free * log_n),
+        "iid": share_bits(counts.sum(0)),
         "order1": chain_bits(counts),
-        "order2": float(_bits(by_two).sum() + first + 0.5 * states**2 * free * log_n),
-        "ages": float(_bits(by_age).sum() + 0.5 * cells * free * log_n),
-        "regimes": regimes_of(pairs, states)[0],
+        "order2": float(_bits(by_two).sum() + second + 0.5 * states**2 * free * log_n),
+        "ages": float(_bits(by_age).sum() + 0.5 * n_cells * free * log_n),
     }
 
 
+def share_bits(counts: Floats) -> float:
+    """Code length of `iid` from how often each state came next: (S,)."""
+    return float(_bits(counts) + 0.5 * (len(counts) - 1) * np.log2(counts.sum()))
+
+
 def chain_bits(counts: Floats) -> float:
-    """Code length of `order1` for one series or several with one law, from counts (S, S)."""
+    """Code length of `order1` from counts (S, S), of one series or of several with one law."""
     states = len(counts)
     return float(_bits(counts).sum() + 0.5 * states * (states - 1) * np.log2(counts.sum()))
 
@@ -107,32 +95,30 @@ def regimes_of(pairs: Pairs, states: int) -> tuple[float, list[Piece]]:
     n = len(pairs.next)
     n_blocks = min(_N_BLOCKS, n)
     block = np.arange(n) * n_blocks // n
-    each = _table(pairs.next, states, block * states + pairs.last)
+    each = _table(block * states + pairs.last, pairs.next, n_blocks * states, states)
     each = each.reshape(n_blocks, states, states)
     so_far = np.concatenate([np.zeros((1, states, states)), each.cumsum(0)])
-    counts = so_far[None] - so_far[:, None]  # [i, j]: blocks i to j - 1
+    counts = np.maximum(so_far[None] - so_far[:, None], 0)  # [i, j]: blocks i to j - 1
     price = 0.5 * (states * (states - 1) + 1) * np.log2(n)
-    cost = _bits(np.maximum(counts, 0)).sum(-1) + price
-    best, cut = np.zeros(n_blocks + 1), np.zeros(n_blocks + 1, int)
+    cost = _bits(counts).sum(-1) + price
+    best, cut = np.zeros(n_blocks + 1), np.zeros(n_blocks + 1, np.int64)
     for end in range(1, n_blocks + 1):
         total = best[:end] + cost[:end, end]
         cut[end] = total.argmin()
         best[end] = total[cut[end]]
     pieces, end = [], n_blocks
     while end > 0:
-        inside = np.flatnonzero((block >= cut[end]) & (block < end))
-        first, last = pairs.at[inside[[0, -1]]]
-        pieces.append(Piece(int(first) - 1, int(last) + 1, counts[cut[end], end]))
-        end = cut[end]
+        start = int(cut[end])
+        first, last = pairs.at[(block >= start) & (block < end)][[0, -1]]
+        pieces.append(Piece(int(first) - 1, int(last) + 1, counts[start, end]))
+        end = start
     return float(best[-1]), pieces[::-1]
 
 
-def _table(next_state: Ints, states: int, context: Ints) -> Floats:
-    """(contexts, S): how often each state came next, in each context up to the last one seen."""
-    n_contexts = max(int(context.max(initial=-1)) + 1, 1)
-    n_contexts = -(-n_contexts // states) * states  # whole rows of a chain
+def _table(context: Ints, next_state: Ints, n_contexts: int, states: int) -> Floats:
+    """(contexts, S): how often each state came next in each context."""
     found = np.bincount(context * states + next_state, minlength=n_contexts * states)
-    return found.reshape(n_contexts, states).astype(float)
+    return found.reshape(n_contexts, states).astype(np.float64)
 
 
 def _bits(counts: Floats) -> Floats:

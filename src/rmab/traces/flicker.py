@@ -21,22 +21,20 @@ and bad would change names. A fitted error near that bound says that the state i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+
+from rmab.traces.stretches import Floats, Ints, Runs, States, joined, runs_of
 
 __all__ = ["MAX_ERROR", "Flicker", "fit_flicker"]
 
 MAX_ERROR = 0.45
 _LEAST = 1e-6  # of every probability: EM never leaves 0
-_STARTS = ((0.05, 0.05), (0.3, 0.05), (0.05, 0.3))  # errors; the likelihood has several summits
+# p01, p11, e0, e1: the likelihood has several summits.
+_STARTS = ((0.1, 0.9, 0.05, 0.05), (0.1, 0.9, 0.3, 0.05), (0.1, 0.9, 0.05, 0.3))
 _MAX_STEPS = 200
 _ENOUGH = 1e-5  # bits a slot that a step must gain in some series
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class Flicker(NamedTuple):
@@ -49,15 +47,6 @@ class Flicker(NamedTuple):
     bits: Floats  # - log2 of the likelihood of all next states
 
 
-class _Runs(NamedTuple):
-    """The runs of all series, one after another; all (runs,)."""
-
-    series: Ints
-    record: Ints  # what was recorded, 0 or 1
-    length: Ints  # slots
-    begins: npt.NDArray[np.bool_]  # the first slot of a stretch, which is a run of its own
-
-
 class _Law(NamedTuple):
     """The parameters; all (series,)."""
 
@@ -67,45 +56,46 @@ class _Law(NamedTuple):
     e1: Floats
 
 
-def fit_flicker(state: npt.NDArray[np.int8], segment: Ints) -> Flicker:
+def fit_flicker(state: States, segment: Ints) -> Flicker:
     """Fit all series at once; state: (series, slots), each with a pair of measured slots."""
-    runs = _runs_of(state, segment)
+    runs = _with_first_slots(runs_of(state, segment))
     n_series = len(state)
     n = np.bincount(runs.series, np.where(runs.begins, 0, runs.length), n_series)
-    best: tuple[_Law, Floats] | None = None
-    for e0, e1 in _STARTS:
-        law = _Law(*(np.full(n_series, p) for p in (0.1, 0.9, e0, e1)))
-        found, bits = _climb(runs, n, law)
-        if best is None:
-            best = found, bits
-        else:
-            better = bits < best[1]
-            pairs = zip(found, best[0], strict=True)
-            law = _Law(*(np.where(better, new, old) for new, old in pairs))
-            best = law, np.where(better, bits, best[1])
-    assert best is not None
-    return Flicker(*best[0], best[1])
+    # A chain that is never seen wrongly is one of these models, and EM would not quite reach it.
+    none = np.full(n_series, _LEAST)
+    law = _Law(*_chains(state, segment), none, none)
+    bits = _step(runs, law, n_series)[1]
+    for start in _STARTS:
+        found, needed = _climb(runs, n, _Law(*(np.full(n_series, p) for p in start)))
+        better = needed < bits
+        both = zip(found, law, strict=True)
+        law = _Law(*(np.where(better, new, old) for new, old in both))
+        bits = np.where(better, needed, bits)
+    return Flicker(*law, bits)
 
 
-def _runs_of(state: npt.NDArray[np.int8], segment: Ints) -> _Runs:
-    """The list of runs, in order of series and time."""
-    measured = state >= 0
-    joined = np.zeros(state.shape, bool)
-    joined[:, 1:] = measured[:, 1:] & measured[:, :-1] & (segment[1:] == segment[:-1])
-    begins = measured & ~joined
-    starts = begins.copy()
-    starts[:, 1:] |= joined[:, 1:] & (begins[:, :-1] | (state[:, 1:] != state[:, :-1]))
-    place = np.flatnonzero(starts[measured])
-    series, slot = np.nonzero(starts)
-    return _Runs(
-        series,
-        state[series, slot].astype(np.int64),
-        np.diff(place, append=measured.sum()),
-        begins[series, slot],
+def _with_first_slots(runs: Runs) -> Runs:
+    """The first slot of every stretch as a run of its own, and nothing else begins a stretch."""
+    length = runs.length - runs.begins
+    number = np.repeat(np.arange(len(length)), 1 + (runs.begins & (length > 0)))
+    first = runs.begins[number] & (np.diff(number, prepend=-1) > 0)
+    return Runs(
+        runs.series[number], runs.state[number], np.where(first, 1, length[number]), first
     )
 
 
-def _climb(runs: _Runs, n: Floats, law: _Law) -> tuple[_Law, Floats]:
+def _chains(state: States, segment: Ints) -> tuple[Floats, Floats]:
+    """p01 and p11 of the series as they were seen."""
+    follows = joined(state, segment)[:, 1:]
+    p = []
+    for last in (0, 1):
+        from_last = follows & (state[:, :-1] == last)
+        n, n_good = from_last.sum(-1), (from_last & (state[:, 1:] == 1)).sum(-1)
+        p.append(np.clip(n_good / np.maximum(n, 1), _LEAST, 1 - _LEAST))
+    return p[0], p[1]
+
+
+def _climb(runs: Runs, n: Floats, law: _Law) -> tuple[_Law, Floats]:
     """EM until no series gains; the law and its bits."""
     bits = np.full(len(n), np.inf)
     for _ in range(_MAX_STEPS):
@@ -116,7 +106,7 @@ def _climb(runs: _Runs, n: Floats, law: _Law) -> tuple[_Law, Floats]:
     return law, now
 
 
-def _step(runs: _Runs, law: _Law, n_series: int) -> tuple[_Law, Floats]:
+def _step(runs: Runs, law: _Law, n_series: int) -> tuple[_Law, Floats]:
     """One step of EM: the next law, and the bits of this one."""
     moves = np.stack([[1 - law.p01, law.p01], [1 - law.p11, law.p11]])  # (2, 2, series)
     shows = np.stack([[1 - law.e0, law.e1], [law.e0, 1 - law.e1]])  # (record, hidden, series)
@@ -130,12 +120,12 @@ def _step(runs: _Runs, law: _Law, n_series: int) -> tuple[_Law, Floats]:
     rest = law.p01 / (law.p01 + 1 - law.p11)
     first = np.stack([1 - rest, rest]) * shows  # (record, hidden, series)
 
-    at = (runs.record, slice(None), slice(None), runs.series)
+    at = (runs.state, slice(None), slice(None), runs.series)
     P1, P2, M = (np.moveaxis(x[at], 0, -1) for x in (upper, lower, one))  # (2, 2, runs)
-    l1, l2 = high[runs.record, runs.series], low[runs.record, runs.series]
+    l1, l2 = high[runs.state, runs.series], low[runs.state, runs.series]
     ratio, L = l2 / l1, runs.length
     faded = ratio**L
-    enters = np.moveaxis(first[runs.record, :, runs.series], 0, -1)  # (2, runs)
+    enters = np.moveaxis(first[runs.state, :, runs.series], 0, -1)  # (2, runs)
     W = np.where(runs.begins, enters[None], np.maximum(P1 + faded * P2, 0))
 
     ahead = _prefix(W)[0]  # (2, runs): the filter after each run
@@ -167,7 +157,7 @@ def _step(runs: _Runs, law: _Law, n_series: int) -> tuple[_Law, Floats]:
         return np.clip(part / np.maximum(part + other, 1e-300), _LEAST, most)
 
     n_moved = [[summed(moved[i, j]) for j in (0, 1)] for i in (0, 1)]
-    n_shown = [[summed(shown[h] * (runs.record == x)) for x in (0, 1)] for h in (0, 1)]
+    n_shown = [[summed(shown[h] * (runs.state == x)) for x in (0, 1)] for h in (0, 1)]
     better = _Law(
         share(n_moved[0][1], n_moved[0][0], 1 - _LEAST),
         share(n_moved[1][1], n_moved[1][0], 1 - _LEAST),

@@ -18,18 +18,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from rmab.errors import StudyError
 from rmab.model.arms import Dynamics
 from rmab.model.beliefs import NEVER, InformationStates, deviation, stationary_belief
 from rmab.planning.channel.index import whittle_at
-from rmab.traces.trace import Trace
+from rmab.traces.stretches import Bools, Floats, Ints, States, slots_by_segment
+from rmab.traces.trace import MISSING, Trace
 
-__all__ = ["RULES", "Fitted", "by_segment", "fitted_dynamics", "rewards_of_rules", "rewards_of_states"]
+__all__ = ["RULES", "Fitted", "fitted_dynamics", "rewards_of_rules", "rewards_of_states"]
 
-Floats = npt.NDArray[np.float64]
-States = npt.NDArray[np.int8]
 _LONGEST = 1 << 30  # an age above all: so ranks of `stay` and `round-robin` are one number
 
 
@@ -46,11 +44,11 @@ class _Seen(NamedTuple):
     """What a rule may look at in a slot; all (rows, arms)."""
 
     last_seen: States
-    age: npt.NDArray[np.int64]  # slots since, NEVER before the first observation
+    age: Ints  # slots since, NEVER before the first observation
     now: States  # the states themselves, for `genie` alone
 
 
-def fitted_dynamics(state: States, segment: npt.NDArray[np.int64]) -> Fitted:
+def fitted_dynamics(state: States, segment: Ints) -> Fitted:
     """p01 = (n01 + 1/2) / (n0 + 1) and so on, over all slots; state: (..., slots, arms)."""
     before, after = state[..., :-1, :], state[..., 1:, :]
     joined = (segment[1:] == segment[:-1])[:, None] & (before >= 0) & (after >= 0)
@@ -73,7 +71,7 @@ def rewards_of_rules(trace: Trace, plays: int, policies: Sequence[str]) -> dict[
 
 
 def rewards_of_states(
-    state: States, segment: npt.NDArray[np.int64], plays: int, policies: Sequence[str]
+    state: States, segment: Ints, plays: int, policies: Sequence[str]
 ) -> dict[str, Floats]:
     """The average reward of each policy on each of several traces: (traces,).
 
@@ -84,7 +82,7 @@ def rewards_of_states(
         raise StudyError(f"policies must be of {', '.join(RULES)}, got {unknown[0]!r}")
     n_traces, n_agents, _, n_arms = state.shape
     fitted = fitted_dynamics(state, segment)
-    side_by_side = by_segment(state, segment)  # (slots, traces, agents, segments, arms)
+    side_by_side = _by_segment(state, segment)  # (slots, traces, agents, segments, arms)
     length, *_, n_segments, _ = side_by_side.shape
     rows = side_by_side.reshape(length, n_traces * n_agents * n_segments, n_arms)
     law = Fitted(*(np.repeat(x.reshape(-1, n_arms), n_segments, axis=0) for x in fitted))
@@ -97,18 +95,15 @@ def rewards_of_states(
     return rewards
 
 
-def by_segment(state: States, segment: npt.NDArray[np.int64]) -> States:
+def _by_segment(state: States, segment: Ints) -> States:
     """(slots, ..., segments, arms): slot t of every segment, -1 where a segment has ended."""
-    starts = np.flatnonzero(np.diff(segment, prepend=segment[0] - 1))
-    lengths = np.diff(starts, append=len(segment))
-    slot = starts + np.arange(lengths.max())[:, None]  # (slots, segments)
-    there = np.arange(lengths.max())[:, None] < lengths
-    found = state[..., np.where(there, slot, 0), :]  # (..., slots, segments, arms)
-    found[..., ~there, :] = -1
+    slot = slots_by_segment(segment)  # (slots, segments)
+    found = state[..., slot, :]  # (..., slots, segments, arms)
+    found[..., slot < 0, :] = MISSING
     return np.ascontiguousarray(np.moveaxis(found, -3, 0))
 
 
-def _play(rows: States, index: Callable[[_Seen], Floats], plays: int) -> npt.NDArray[np.int64]:
+def _play(rows: States, index: Callable[[_Seen], Floats], plays: int) -> Ints:
     """What each row earned: (rows,); rows: (slots, rows, arms)."""
     _, n_rows, n_arms = rows.shape
     last_seen = np.zeros((n_rows, n_arms), np.int8)
@@ -123,7 +118,7 @@ def _play(rows: States, index: Callable[[_Seen], Floats], plays: int) -> npt.NDA
     return earned
 
 
-def _largest(worth: Floats, plays: int) -> npt.NDArray[np.bool_]:
+def _largest(worth: Floats, plays: int) -> Bools:
     """(rows, arms): the arms of the largest entries, of equal ones the lower."""
     if plays == 1:
         return np.asarray(worth.argmax(-1)[:, None] == np.arange(worth.shape[-1]))

@@ -1,0 +1,352 @@
+"""Whether a Markov chain is a fair model of a trace.
+
+Two currencies, and no tests of significance: bits a slot that a model leaves on the table
+(rmab.traces.codes), and what policies earn on the trace and on its twins (rmab.traces.twin).
+
+A series, one arm of one agent, is tested if it has 100 pairs of neighbouring slots and 8 changes.
+Bits are of all tested series, a slot: b(model) = sum of code lengths / sum of n. The share of a model
+is what it predicts beyond `iid`, of what the best of them does:
+
+    share(model) = (b(iid) - b(model)) / (b(iid) - b(best)).
+
+Agents are alike as far as one law for all of them, arm by arm, loses no bits. With b(one share) and
+b(one chain) for tested series of an arm under one law,
+
+    lost = (b(one chain) - b(order1)) / (b(one share) - b(order1)),
+
+0 where one chain is as good as a chain for each agent, 1 where it says no more than one share does.
+Agents are correlated by rho, the correlation of the states of two agents on one arm in slots that both
+measured: the mean over pairs, then over arms. M agents are then worth M / (1 + (M - 1) rho).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rmab.traces.codes import (
+    FLICKER_PARAMETERS,
+    MODELS,
+    Piece,
+    chain_bits,
+    code_lengths,
+    regimes_of,
+    share_bits,
+)
+from rmab.traces.flicker import fit_flicker
+from rmab.traces.portrait import Portrait, portrait_of
+from rmab.traces.rules import rewards_of_states
+from rmab.traces.stretches import Floats, States, by_series, pairs_of
+from rmab.traces.trace import MISSING, Trace
+from rmab.traces.twin import pair_counts, twins_of
+from rmab.traces.verdicts import Sizes, Verdict, verdicts_of
+
+__all__ = ["POLICIES", "Earned", "Fit", "Series", "fit_trace"]
+
+POLICIES = ("stay", "myopic", "whittle", "genie")
+_MIN_PAIRS = 100
+_MIN_CHANGES = 8
+_PLAYS = 1
+
+
+class Series(NamedTuple):
+    """One arm as one agent measured it."""
+
+    agent: int
+    arm: int
+    p01: float  # (n01 + 1/2) / (n0 + 1)
+    p11: float
+    good: float  # share of measured slots
+    pairs: int
+    bits: Mapping[str, float]  # code length by model; empty where it is not tested
+    pieces: tuple[Piece, ...]  # of `regimes`
+    good_when_bad: float  # of `flicker`, NaN where that is not fitted
+    bad_when_good: float
+
+
+class Earned(NamedTuple):
+    """The average reward of a policy on the trace and on each of its twins."""
+
+    trace: float
+    twins: Floats  # (twins,)
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """What was found.
+
+    counts: (S, S, agents, arms), pairs by state and next state; twin_states: the first twin.
+    """
+
+    trace: Trace
+    counts: Floats
+    series: tuple[Series, ...]
+    portrait: Portrait
+    twin_states: States
+    twins: tuple[Portrait, ...]
+    earned: Mapping[str, Earned]
+
+    @cached_property
+    def tested(self) -> list[Series]:
+        """The series with enough pairs and changes."""
+        return [each for each in self.series if each.bits]
+
+    @cached_property
+    def bits(self) -> dict[str, float | None]:
+        """Bits a slot by model; None where nothing was tested, or the model is of two states."""
+        n = sum(each.pairs for each in self.tested)
+        known = self.tested[0].bits if self.tested else ()
+        return {
+            model: sum(each.bits[model] for each in self.tested) / n if model in known else None
+            for model in MODELS
+        }
+
+    @cached_property
+    def best(self) -> str:
+        """The model of fewest bits; `iid` where nothing was tested."""
+        return min(self.bits, key=lambda model: _or_inf(self.bits[model]))
+
+    @cached_property
+    def share(self) -> dict[str, float | None]:
+        """What each model predicts beyond iid, of what the best does; None if that is nothing."""
+        most = self._beyond_iid(self.best)
+        if not most:
+            return dict.fromkeys(MODELS)
+        found = {model: self._beyond_iid(model) for model in MODELS}
+        return {model: None if x is None else x / most for model, x in found.items()}
+
+    def _beyond_iid(self, model: str) -> float | None:
+        iid, bits = self.bits["iid"], self.bits[model]
+        return None if iid is None or bits is None else iid - bits
+
+    @cached_property
+    def pooling_bits_lost(self) -> float | None:
+        """The share of bits lost by one law for all agents, from 0 to 1."""
+        if not self.tested:
+            return None
+        own = sum(each.bits["order1"] for each in self.tested)
+        one_chain = one_share = 0.0
+        for arm in {each.arm for each in self.tested}:
+            agents = [each.agent for each in self.tested if each.arm == arm]
+            counts = self.counts[:, :, agents, arm].sum(-1)
+            one_chain += chain_bits(counts)
+            one_share += share_bits(counts.sum(0))
+        lost, most = one_chain - own, one_share - own
+        return float(np.clip(lost / most, 0, 1)) if most > 0 and lost > 0 else 0.0
+
+    @cached_property
+    def correlation(self) -> float | None:
+        """Of two agents on one arm; None where there is one agent, or no two have common slots."""
+        return _mean(self.portrait.agents)
+
+    @cached_property
+    def effective(self) -> float:
+        """How many independent agents the agents are worth; a negative correlation counts as 0."""
+        M = len(self.trace.agents)
+        return M / (1 + (M - 1) * max(self.correlation or 0.0, 0.0))
+
+    @cached_property
+    def errors(self) -> tuple[float | None, float | None]:
+        """Good seen in bad slots and bad in good ones: medians over tested series."""
+        both = [[each.good_when_bad, each.bad_when_good] for each in self.tested]
+        if not both or np.isnan(both).any():
+            return None, None
+        good_when_bad, bad_when_good = np.median(both, axis=0)
+        return float(good_when_bad), float(bad_when_good)
+
+    @cached_property
+    def verdicts(self) -> list[Verdict]:
+        """The six questions, answered."""
+        order1, regimes, flicker = (self.share[m] for m in ("order1", "regimes", "flicker"))
+        saved, iid = self._beyond_iid("order1"), self.bits["iid"]
+        chances = [_mean(each.agents) or 0.0 for each in self.twins]
+        good_when_bad, bad_when_good = self.errors
+        return verdicts_of(
+            Sizes(
+                memory=saved / iid if saved is not None and iid else None,
+                order=order1,
+                best=self.best,
+                regimes=_more(regimes, order1, self.tested),
+                changed=self.regimes[1] or 0.0,
+                flicker=_more(flicker, order1, good_when_bad is not None),
+                good_when_bad=good_when_bad or 0.0,
+                bad_when_good=bad_when_good or 0.0,
+                n_agents=len(self.trace.agents),
+                lost=self.pooling_bits_lost,
+                correlation=self.correlation,
+                by_chance=max(chances),
+                effective=self.effective,
+            )
+        )
+
+    @cached_property
+    def regimes(self) -> tuple[float | None, float | None]:
+        """The median number of pieces of a tested series, and the share that has several."""
+        pieces = [len(each.pieces) for each in self.tested]
+        if not pieces:
+            return None, None
+        return float(np.median(pieces)), float(np.mean([n > 1 for n in pieces]))
+
+    @cached_property
+    def reversals(self) -> list[tuple[str, str]]:
+        """Policies (a, b), where a earns more than b on the trace and less on nearly all twins."""
+        return _reversals({name: self.earned[name] for name in POLICIES if name != "genie"})
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the pictures; what is not known is None."""
+        median, changed = self.regimes
+        good_when_bad, bad_when_good = self.errors
+        agents, arms = self.trace.agents, self.trace.arms
+        return {
+            "series": len(self.series),
+            "tested": len(self.tested),
+            "bits": self.bits,
+            "share": self.share,
+            "regimes": {"median": median, "changed": changed},
+            "flicker": {"good_when_bad": good_when_bad, "bad_when_good": bad_when_good},
+            "agents": {
+                "correlation": self.correlation,
+                "effective": self.effective,
+                "pooling_bits_lost": self.pooling_bits_lost,
+            },
+            "twin": {
+                name: {
+                    "trace": each.trace,
+                    "twin": float(each.twins.mean()),
+                    "low": float(each.twins.min()),
+                    "high": float(each.twins.max()),
+                }
+                for name, each in self.earned.items()
+            },
+            "verdicts": [
+                {"question": v.question, "size": v.size, "answer": v.answer, "so": v.so}
+                for v in self.verdicts
+            ],
+            "arms": [
+                {
+                    "agent": agents[each.agent],
+                    "arm": arms[each.arm],
+                    "p01": each.p01,
+                    "p11": each.p11,
+                    "good": each.good,
+                    "pairs": each.pairs,
+                }
+                for each in self.series
+            ],
+        }
+
+
+def fit_trace(trace: Trace) -> Fit:
+    """Hold the trace against the model: bits, agents, twins."""
+    groups = twins_of(trace)
+    portraits: list[Portrait] = []
+    rewards: dict[str, list[float]] = {name: [] for name in POLICIES}
+    first: States | None = None
+    for group in groups:
+        first = group[0].copy() if first is None else first
+        portraits += [portrait_of(each, trace.segment, trace.states) for each in group]
+        for name, each in _rewards(trace, group).items():
+            rewards[name] += each.tolist()
+    assert first is not None
+    on_trace = _rewards(trace, trace.state[None])
+    return Fit(
+        trace=trace,
+        counts=pair_counts(trace),
+        series=tuple(_series_of(trace)),
+        portrait=portrait_of(trace.state, trace.segment, trace.states),
+        twin_states=first,
+        twins=tuple(portraits),
+        earned={
+            name: Earned(float(on_trace[name][0]), np.array(rewards[name])) for name in POLICIES
+        },
+    )
+
+
+def _rewards(trace: Trace, state: States) -> dict[str, Floats]:
+    return rewards_of_states(_good(state, trace.states), trace.segment, _PLAYS, POLICIES)
+
+
+def _good(state: States, states: int) -> States:
+    """1 for the highest state, 0 for all others, -1 where nothing was measured."""
+    if states == 2:
+        return state
+    return np.where(state < 0, MISSING, state == states - 1).astype(np.int8)
+
+
+def _series_of(trace: Trace) -> list[Series]:
+    """Every arm that an agent measured, in the order of agents and arms."""
+    found: list[Series] = []
+    rows = by_series(trace.state)
+    n_arms = len(trace.arms)
+    for number, row in enumerate(rows):
+        if (row < 0).all():
+            continue
+        agent, arm = divmod(number, n_arms)
+        pairs = pairs_of(row, trace.segment)
+        n = len(pairs.next)
+        tested = n >= _MIN_PAIRS and np.count_nonzero(pairs.last != pairs.next) >= _MIN_CHANGES
+        bits, pieces = {}, []
+        if tested:
+            bits = code_lengths(pairs, trace.states)
+            bits["regimes"], pieces = regimes_of(pairs, trace.states)
+        top = trace.states - 1
+        p = []
+        for last in (pairs.last != top, pairs.last == top):
+            p.append(float((np.count_nonzero(last & (pairs.next == top)) + 0.5) / (last.sum() + 1)))
+        good = float(np.mean(row[row >= 0] == top))
+        nan = float("nan")
+        found.append(Series(agent, arm, *p, good, n, bits, tuple(pieces), nan, nan))
+    return found if trace.states > 2 else _with_flicker(trace, rows, found)
+
+
+def _with_flicker(trace: Trace, rows: States, series: Sequence[Series]) -> list[Series]:
+    """The same with the hidden chain, fitted to all tested series at once."""
+    tested = [place for place, each in enumerate(series) if each.bits]
+    if not tested:
+        return list(series)
+    numbers = [series[place].agent * len(trace.arms) + series[place].arm for place in tested]
+    fitted = fit_flicker(rows[numbers], trace.segment)
+    found = list(series)
+    for i, place in enumerate(tested):
+        each = series[place]
+        bits = float(fitted.bits[i]) + 0.5 * FLICKER_PARAMETERS * float(np.log2(each.pairs))
+        found[place] = each._replace(
+            bits={**each.bits, "flicker": bits},
+            good_when_bad=float(fitted.good_when_bad[i]),
+            bad_when_good=float(fitted.bad_when_good[i]),
+        )
+    return found
+
+
+def _reversals(earned: Mapping[str, Earned]) -> list[tuple[str, str]]:
+    found = []
+    for a in earned:
+        for b in earned:
+            ahead = earned[a].trace - earned[b].trace
+            behind = earned[b].twins - earned[a].twins
+            if ahead > 0 and (behind > 0).mean() >= _NEARLY_ALL:
+                found.append((a, b))
+    return found
+
+
+_NEARLY_ALL = 0.95  # of the twins
+
+
+def _or_inf(bits: float | None) -> float:
+    return float("inf") if bits is None else bits
+
+
+def _mean(values: Floats) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else None
+
+
+def _more(share: float | None, than: float | None, asked: object) -> float | None:
+    """How much of the share is more; 0 where there is nothing to predict, None if not asked."""
+    if not asked:
+        return None
+    return max(share - than, 0.0) if share is not None and than is not None else 0.0
