@@ -1,8 +1,9 @@
 """Models of a series' next state, and how many bits each of them needs.
 
 A pair is two neighbouring slots of a stretch, and every model says how likely the second is, given
-the stretch up to the first. So the first slot of a stretch is not predicted, and all models are asked
-about the same n slots. The code length of a model with k parameters, fitted by maximum likelihood, is
+the stretch up to the first. So the first slot of a stretch is not predicted, and all models are
+asked about the same n slots. The code length of a model with k parameters, fitted by maximum
+likelihood, is
 
     - log2 (likelihood of the n next states) + (k / 2) log2 n      bits.
 
@@ -10,8 +11,8 @@ about the same n slots. The code length of a model with k parameters, fitted by 
     order1   the chain; k = 2, S (S - 1)
     order2   next given the last two; in the second slot of a stretch the chain of order1; k = 4,
              S^2 (S - 1)
-    ages     next given the state and how long the stretch has been in it, in slots: 1, 2-3, 4-7, ...,
-             1024 and more, from 1 where a stretch begins; k = the cells seen, times S - 1
+    ages     next given the state and how long the stretch has been in it, in slots: 1, 2-3, 4-7,
+             ..., 1024 and more, from 1 where a stretch begins; k = the cells seen, times S - 1
     regimes  chains on pieces: the pairs in order of time are 48 blocks of one size, and a dynamic
              programme cuts between blocks wherever that is shorter; k = 3 a piece, its chain and
              where it ends, S (S - 1) + 1

@@ -4,8 +4,8 @@ Two currencies, and no tests of significance: bits a slot that a model leaves on
 (rmab.traces.codes), and what policies earn on the trace and on its twins (rmab.traces.twin).
 
 A series, one arm of one agent, is tested if it has 100 pairs of neighbouring slots and 8 changes.
-Bits are of all tested series, a slot: b(model) = sum of code lengths / sum of n. The share of a model
-is what it predicts beyond `iid`, of what the best of them does:
+Bits are of all tested series, a slot: b(model) = sum of code lengths / sum of n. The share of a
+model is what it predicts beyond `iid`, of what the best of them does:
 
     share(model) = (b(iid) - b(model)) / (b(iid) - b(best)).
 
@@ -15,13 +15,13 @@ b(one chain) for tested series of an arm under one law,
     lost = (b(one chain) - b(order1)) / (b(one share) - b(order1)),
 
 0 where one chain is as good as a chain for each agent, 1 where it says no more than one share does.
-Agents are correlated by rho, the correlation of the states of two agents on one arm in slots that both
-measured: the mean over pairs, then over arms. M agents are then worth M / (1 + (M - 1) rho).
+Agents are correlated by rho, the correlation of the states of two agents on one arm in slots that
+both measured: the mean over pairs, then over arms. M agents are then worth M / (1 + (M - 1) rho).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -39,11 +39,11 @@ from rmab.traces.codes import (
 )
 from rmab.traces.flicker import fit_flicker
 from rmab.traces.portrait import Portrait, portrait_of
-from rmab.traces.rules import rewards_of_states
+from rmab.traces.rules import fitted_dynamics, rewards_of_states
 from rmab.traces.stretches import Floats, States, by_series, pairs_of
 from rmab.traces.trace import MISSING, Trace
 from rmab.traces.twin import pair_counts, twins_of
-from rmab.traces.verdicts import Sizes, Verdict, verdicts_of
+from rmab.traces.verdicts import FITS, UNKNOWN, Sizes, Verdict, verdicts_of
 
 __all__ = ["POLICIES", "Earned", "Fit", "Series", "fit_trace"]
 
@@ -64,8 +64,7 @@ class Series(NamedTuple):
     pairs: int
     bits: Mapping[str, float]  # code length by model; empty where it is not tested
     pieces: tuple[Piece, ...]  # of `regimes`
-    good_when_bad: float  # of `flicker`, NaN where that is not fitted
-    bad_when_good: float
+    errors: tuple[float, float] | None  # of `flicker`: good seen when bad, bad seen when good
 
 
 class Earned(NamedTuple):
@@ -152,8 +151,8 @@ class Fit:
     @cached_property
     def errors(self) -> tuple[float | None, float | None]:
         """Good seen in bad slots and bad in good ones: medians over tested series."""
-        both = [[each.good_when_bad, each.bad_when_good] for each in self.tested]
-        if not both or np.isnan(both).any():
+        both = [each.errors for each in self.tested if each.errors is not None]
+        if not both:
             return None, None
         good_when_bad, bad_when_good = np.median(both, axis=0)
         return float(good_when_bad), float(bad_when_good)
@@ -167,14 +166,15 @@ class Fit:
         good_when_bad, bad_when_good = self.errors
         return verdicts_of(
             Sizes(
-                memory=saved / iid if saved is not None and iid else None,
+                tested=bool(self.tested),
+                memory=saved / iid if saved is not None and iid else 0.0,
                 order=order1,
                 best=self.best,
-                regimes=_more(regimes, order1, self.tested),
+                regimes=regimes,
                 changed=self.regimes[1] or 0.0,
-                flicker=_more(flicker, order1, good_when_bad is not None),
-                good_when_bad=good_when_bad or 0.0,
-                bad_when_good=bad_when_good or 0.0,
+                flicker=flicker,
+                good_when_bad=good_when_bad,
+                bad_when_good=bad_when_good,
                 n_agents=len(self.trace.agents),
                 lost=self.pooling_bits_lost,
                 correlation=self.correlation,
@@ -195,6 +195,45 @@ class Fit:
     def reversals(self) -> list[tuple[str, str]]:
         """Policies (a, b), where a earns more than b on the trace and less on nearly all twins."""
         return _reversals({name: self.earned[name] for name in POLICIES if name != "genie"})
+
+    @cached_property
+    def in_short(self) -> str:
+        """Which questions fit and which do not, in a sentence or two."""
+        by_answer: dict[str, list[str]] = {answer: [] for answer in (FITS, "", UNKNOWN)}
+        for v in self.verdicts:
+            by_answer[v.answer if v.answer in (FITS, UNKNOWN) else ""].append(v.question)
+        said = [
+            f"{kind}: {', '.join(questions)}"
+            for kind, questions in zip(
+                ("Fits", "Does not fit", "Not known"), by_answer.values(), strict=True
+            )
+            if questions
+        ]
+        return ". ".join(said) + "."
+
+    @cached_property
+    def order_in_words(self) -> str:
+        """Whether policies change places between trace and twins, in a sentence or two."""
+        promised: dict[str, list[str]] = {}
+        for a, b in self.reversals:
+            promised.setdefault(b, []).append(a)
+        if not promised:
+            return (
+                "No order reverses: of stay, myopic and whittle, what earns more on the twins "
+                "earns no less on the trace."
+            )
+        said = []
+        for b, others in promised.items():
+            twin, trace = (
+                f"{mine} against "
+                + " and ".join(f"{theirs} of {a}" for a, theirs in zip(others, each, strict=True))
+                for mine, *each in (
+                    [f"{self.earned[name].twins.mean():.4f}" for name in (b, *others)],
+                    [f"{self.earned[name].trace:.4f}" for name in (b, *others)],
+                )
+            )
+            said.append(f"On its twins {b} earns more ({twin}), on the trace less ({trace}).")
+        return f"The order reverses. {' '.join(said)}"
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the pictures; what is not known is None."""
@@ -279,46 +318,41 @@ def _good(state: States, states: int) -> States:
 
 def _series_of(trace: Trace) -> list[Series]:
     """Every arm that an agent measured, in the order of agents and arms."""
-    found: list[Series] = []
+    fitted = fitted_dynamics(_good(trace.state, trace.states), trace.segment)
     rows = by_series(trace.state)
-    n_arms = len(trace.arms)
-    for number, row in enumerate(rows):
-        if (row < 0).all():
-            continue
-        agent, arm = divmod(number, n_arms)
-        pairs = pairs_of(row, trace.segment)
+    found = []
+    for number in np.flatnonzero((rows >= 0).any(-1)).tolist():
+        at = agent, arm = divmod(number, len(trace.arms))
+        pairs = pairs_of(rows[number], trace.segment)
         n = len(pairs.next)
-        tested = n >= _MIN_PAIRS and np.count_nonzero(pairs.last != pairs.next) >= _MIN_CHANGES
-        bits, pieces = {}, []
-        if tested:
+        bits: dict[str, float] = {}
+        pieces: list[Piece] = []
+        if n >= _MIN_PAIRS and np.count_nonzero(pairs.last != pairs.next) >= _MIN_CHANGES:
             bits = code_lengths(pairs, trace.states)
             bits["regimes"], pieces = regimes_of(pairs, trace.states)
-        top = trace.states - 1
-        p = []
-        for last in (pairs.last != top, pairs.last == top):
-            p.append(float((np.count_nonzero(last & (pairs.next == top)) + 0.5) / (last.sum() + 1)))
-        good = float(np.mean(row[row >= 0] == top))
-        nan = float("nan")
-        found.append(Series(agent, arm, *p, good, n, bits, tuple(pieces), nan, nan))
+        p01, p11, good = (float(x[at]) for x in (fitted.p01, fitted.p11, fitted.good))
+        found.append(Series(agent, arm, p01, p11, good, n, bits, tuple(pieces), None))
     return found if trace.states > 2 else _with_flicker(trace, rows, found)
 
 
-def _with_flicker(trace: Trace, rows: States, series: Sequence[Series]) -> list[Series]:
+def _with_flicker(trace: Trace, rows: States, series: list[Series]) -> list[Series]:
     """The same with the hidden chain, fitted to all tested series at once."""
-    tested = [place for place, each in enumerate(series) if each.bits]
+    tested = [each.agent * len(trace.arms) + each.arm for each in series if each.bits]
     if not tested:
-        return list(series)
-    numbers = [series[place].agent * len(trace.arms) + series[place].arm for place in tested]
-    fitted = fit_flicker(rows[numbers], trace.segment)
-    found = list(series)
-    for i, place in enumerate(tested):
-        each = series[place]
-        bits = float(fitted.bits[i]) + 0.5 * FLICKER_PARAMETERS * float(np.log2(each.pairs))
-        found[place] = each._replace(
-            bits={**each.bits, "flicker": bits},
-            good_when_bad=float(fitted.good_when_bad[i]),
-            bad_when_good=float(fitted.bad_when_good[i]),
-        )
+        return series
+    fitted = zip(*fit_flicker(rows[tested], trace.segment), strict=True)
+    found = []
+    for each in series:
+        if each.bits:
+            _, _, good_when_bad, bad_when_good, needed = map(float, next(fitted))
+            bits = needed + 0.5 * FLICKER_PARAMETERS * float(np.log2(each.pairs))
+            found.append(
+                each._replace(
+                    bits={**each.bits, "flicker": bits}, errors=(good_when_bad, bad_when_good)
+                )
+            )
+        else:
+            found.append(each)
     return found
 
 
@@ -343,10 +377,3 @@ def _or_inf(bits: float | None) -> float:
 def _mean(values: Floats) -> float | None:
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else None
-
-
-def _more(share: float | None, than: float | None, asked: object) -> float | None:
-    """How much of the share is more; 0 where there is nothing to predict, None if not asked."""
-    if not asked:
-        return None
-    return max(share - than, 0.0) if share is not None and than is not None else 0.0

@@ -4,19 +4,19 @@ The hidden state h moves as a channel, p01 and p11, and what is recorded is
 
     Pr(good recorded | h bad) = e0,        Pr(bad recorded | h good) = e1.
 
-A stretch begins at the stationary law. With M_x[i, j] = Pr(j | i) Pr(x | j), the forward vector after
-a run of L equal records x is a M_x^L, and M_x = l1 P1 + l2 P2 with projectors P1, P2, so
+A stretch begins at the stationary law. With M_x[i, j] = Pr(j | i) Pr(x | j), a forward vector a is
+a M_x^L after a run of L equal records x, and M_x = l1 P1 + l2 P2 with projectors P1, P2, so
 
     M_x^L = l1^L P1 + l2^L P2,
     sum over j < L of M_x^j E M_x^(L-1-j) = sum over a, b of s_ab P_a E P_b,
 
-s_aa = L la^(L-1) and s_ab = (la^L - lb^L) / (la - lb): one step of EM costs as much as there are runs.
-The runs of all series are one long list. The first slot of a stretch has a matrix of rank one, which
-forgets what was before, so products of matrices along that list are the filters of all stretches;
-they are computed by doubling, as a parallel prefix.
+s_aa = L la^(L-1) and s_ab = (la^L - lb^L) / (la - lb): a step of EM costs as much as there are
+runs. The runs of all series are one long list. The first slot of a stretch has a matrix of rank
+one, which forgets what was before, so products of matrices along that list are the filters of all
+stretches; they are computed by doubling, as a parallel prefix.
 
-Both errors stay at or below .45: at 1/2 the hidden state would not be seen at all, and above it good
-and bad would change names. A fitted error near that bound says that the state itself is flaky.
+Both errors stay at or below .45: at 1/2 the hidden state would not be seen at all, and above it
+good and bad would change names. A fitted error near that bound says that the state itself is flaky.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def fit_flicker(state: States, segment: Ints) -> Flicker:
     """Fit all series at once; state: (series, slots), each with a pair of measured slots."""
     runs = _with_first_slots(runs_of(state, segment))
     n_series = len(state)
-    n = np.bincount(runs.series, np.where(runs.begins, 0, runs.length), n_series)
+    n = _sums(runs, np.where(runs.begins, 0.0, runs.length), n_series)
     # A chain that is never seen wrongly is one of these models, and EM would not quite reach it.
     none = np.full(n_series, _LEAST)
     law = _Law(*_chains(state, segment), none, none)
@@ -79,9 +79,7 @@ def _with_first_slots(runs: Runs) -> Runs:
     length = runs.length - runs.begins
     number = np.repeat(np.arange(len(length)), 1 + (runs.begins & (length > 0)))
     first = runs.begins[number] & (np.diff(number, prepend=-1) > 0)
-    return Runs(
-        runs.series[number], runs.state[number], np.where(first, 1, length[number]), first
-    )
+    return Runs(runs.series[number], runs.state[number], np.where(first, 1, length[number]), first)
 
 
 def _chains(state: States, segment: Ints) -> tuple[Floats, Floats]:
@@ -138,7 +136,7 @@ def _step(runs: Runs, law: _Law, n_series: int) -> tuple[_Law, Floats]:
 
     chance = np.einsum("ir,ijr->r", ago, W)
     log2 = np.where(runs.begins, 0, np.log2(chance) + L * np.log2(l1))
-    bits = -np.bincount(runs.series, log2, n_series)
+    bits = -_sums(runs, log2, n_series)
 
     a1, a2 = (np.einsum("ir,ijr->jr", ago, P) for P in (P1, P2))
     b1, b2 = (np.einsum("ijr,jr->ir", P, behind) for P in (P1, P2))
@@ -150,14 +148,13 @@ def _step(runs: Runs, law: _Law, n_series: int) -> tuple[_Law, Floats]:
     began = ahead * behind / (ahead * behind).sum(0)
     shown = np.where(runs.begins, began, moved.sum(0))  # (2, runs): expected slots in each state
 
-    def summed(weights: Floats) -> Floats:
-        return np.bincount(runs.series, weights, n_series)
-
     def share(part: Floats, other: Floats, most: float) -> Floats:
         return np.clip(part / np.maximum(part + other, 1e-300), _LEAST, most)
 
-    n_moved = [[summed(moved[i, j]) for j in (0, 1)] for i in (0, 1)]
-    n_shown = [[summed(shown[h] * (runs.state == x)) for x in (0, 1)] for h in (0, 1)]
+    n_moved = [[_sums(runs, moved[i, j], n_series) for j in (0, 1)] for i in (0, 1)]
+    n_shown = [
+        [_sums(runs, shown[h] * (runs.state == x), n_series) for x in (0, 1)] for h in (0, 1)
+    ]
     better = _Law(
         share(n_moved[0][1], n_moved[0][0], 1 - _LEAST),
         share(n_moved[1][1], n_moved[1][0], 1 - _LEAST),
@@ -167,10 +164,15 @@ def _step(runs: Runs, law: _Law, n_series: int) -> tuple[_Law, Floats]:
     return better, bits
 
 
+def _sums(runs: Runs, weights: Floats, n_series: int) -> Floats:
+    """(series,): the sum over each series' runs."""
+    return np.bincount(runs.series, weights, n_series).astype(np.float64)
+
+
 def _prefix(W: Floats) -> Floats:
     """(2, 2, n): W_1, W_1 W_2, W_1 W_2 W_3, ..., each divided by the sum of its entries."""
     if W.shape[-1] == 1:
-        return W / W.sum((0, 1))
+        return np.asarray(W / W.sum((0, 1)))
     pairs = _prefix(_product(W[..., :-1:2], W[..., 1::2]))
     found = np.empty_like(W)
     found[..., 0] = W[..., 0] / W[..., 0].sum()
@@ -182,6 +184,6 @@ def _prefix(W: Floats) -> Floats:
 
 def _product(A: Floats, B: Floats) -> Floats:
     """A B of (2, 2, n), divided by the sum of its entries."""
-    found = A[:, 0, None] * B[0] + A[:, 1, None] * B[1]
+    found = np.asarray(A[:, 0, None] * B[0] + A[:, 1, None] * B[1])
     found /= found.sum((0, 1))
-    return np.asarray(found)
+    return found

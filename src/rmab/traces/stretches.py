@@ -1,7 +1,7 @@
 """What a trace has of pairs and runs.
 
-A *series* is one arm as one agent measured it. It falls into *stretches*: measured slots that follow
-one another inside a segment. Nothing is said about two slots of different stretches.
+A *series* is one arm as one agent measured it. It falls into *stretches*: measured slots that
+follow one another inside a segment. Nothing is said about two slots of different stretches.
 """
 
 from __future__ import annotations
@@ -11,7 +11,19 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Bools", "Floats", "Ints", "Pairs", "Runs", "States", "by_series", "joined", "pairs_of", "runs_of", "slots_by_segment"]
+__all__ = [
+    "Bools",
+    "Floats",
+    "Ints",
+    "Pairs",
+    "Runs",
+    "States",
+    "by_series",
+    "joined",
+    "pairs_of",
+    "runs_of",
+    "slots_by_segment",
+]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -28,9 +28,9 @@ def pair_counts(trace: Trace) -> Floats:
     follows = joined(state, trace.segment)[..., 1:]
     S = trace.states
     step = np.where(follows, state[..., :-1].astype(np.int16) * S + state[..., 1:], -1)
-    return np.stack(
-        [[(step == i * S + j).sum(-1) for j in range(S)] for i in range(S)]
-    ).astype(np.float64)
+    return np.stack([[(step == i * S + j).sum(-1) for j in range(S)] for i in range(S)]).astype(
+        np.float64
+    )
 
 
 def fitted_chains(counts: Floats) -> Floats:
