@@ -71,6 +71,10 @@ class Comparison:
         good: np.ndarray = _OPERATORS[self.sign](values, self.bound)
         return good
 
+    def stricter(self, by: float) -> Comparison:
+        """The same with a bound that is harder to meet by so much."""
+        return replace(self, bound=self.bound + (by if ">" in self.sign else -by))
+
     def __str__(self) -> str:
         return f"{self.sign} {self.bound:g}"
 
@@ -147,7 +151,7 @@ class Trace:
     @property
     def missing(self) -> float:
         """The share of cells where nothing was measured."""
-        return 1.0 - float(np.count_nonzero(self.measured)) / max(1, self.state.size)
+        return float(np.count_nonzero(self.state == MISSING)) / max(1, self.state.size)
 
     @property
     def good(self) -> float:
