@@ -66,16 +66,21 @@ def _what_was_read(fit: Fit) -> str:
     trace = fit.trace
     agents, slots, arms = trace.state.shape
     length = "" if trace.slot_s is None else f" of {trace.slot_s:g} s"
-    left_out = trace.state.shape[0] * trace.state.shape[2] - len(fit.series)
+    left_out = len(trace.never_measured)
     several = "" if trace.states == 2 else f" {trace.states} states, of which the highest is good."
     return (
-        f"{agents} agents, {slots:,} slots{length}, {arms} arms, {trace.n_segments} segments; "
+        f"{_several(agents, 'agent')}, {_several(slots, 'slot')}{length}, {_several(arms, 'arm')}, "
+        f"{_several(trace.n_segments, 'segment')}; "
         f"{100 * trace.good:.1f} % good, {100 * trace.missing:.1f} % missing.{several} "
         f"{len(fit.tested)} of {len(fit.series)} series have 100 pairs of neighbouring slots and 8 "
         "changes, and are tested."
         + (f" {left_out} were never measured and are left out." if left_out else "")
         + f" Source: {trace.source}."
     )
+
+
+def _several(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def _verdicts(verdicts: list[Verdict]) -> Markup:
@@ -130,11 +135,12 @@ def _models(fit: Fit) -> Markup:
 
 
 def _effective(fit: Fit) -> str:
+    """What the last picture says of the agents."""
     if fit.correlation is None:
         return ""
     return (
-        f"With a mean correlation of {fit.correlation:.2f} between agents, {len(fit.trace.agents)} "
-        f"agents are worth {fit.effective:.1f}: M / (1 + (M - 1) rho)."
+        f"With a mean correlation rho = {fit.correlation:.2f} between agents, M = "
+        f"{len(fit.trace.agents)} agents are worth M / (1 + (M - 1) rho) = {fit.effective:.1f}."
     )
 
 

@@ -38,7 +38,7 @@ def _rewards(fit: Fit) -> Figure:
     at = np.arange(len(names))
     twins = np.array([fit.earned[name].twins for name in names])  # (policies, twins)
     middle = twins.mean(1)
-    reach = [middle - twins.min(1), twins.max(1) - middle]
+    reach = np.maximum([middle - twins.min(1), twins.max(1) - middle], 0)  # rounding aside
     axes.errorbar(
         at - 0.08, middle, yerr=reach, fmt="_", color=_TWIN, capsize=5, elinewidth=5, alpha=0.7,
         markersize=16, label="Twins, lowest to highest",
@@ -46,8 +46,17 @@ def _rewards(fit: Fit) -> Figure:
     trace = [fit.earned[name].trace for name in names]
     axes.plot(at + 0.08, trace, "D", color=_TRACE, label="Trace")
     for x, on_trace, on_twins in zip(at, trace, middle, strict=True):
-        axes.annotate(f"{on_trace:.4f}", (x + 0.16, on_trace), va="center", color=_TRACE)
-        axes.annotate(f"{on_twins:.4f}", (x - 0.18, on_twins), va="center", ha="right", color=_TWIN)
+        axes.annotate(
+            f"{on_trace:.4f}", (x + 0.16, on_trace), va="center", color=_TRACE, fontsize=9
+        )
+        axes.annotate(
+            f"{on_twins:.4f}",
+            (x - 0.18, on_twins),
+            va="center",
+            ha="right",
+            color=_TWIN,
+            fontsize=9,
+        )
     axes.set_xticks(at, names)
     axes.set_xlim(-0.75, len(names) - 0.3)
     axes.margins(y=0.12)

@@ -21,6 +21,7 @@ good and bad would change names. A fitted error near that bound says that the st
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -31,10 +32,11 @@ __all__ = ["MAX_ERROR", "Flicker", "fit_flicker"]
 
 MAX_ERROR = 0.45
 _LEAST = 1e-6  # of every probability: EM never leaves 0
-# p01, p11, e0, e1: the likelihood has several summits.
-_STARTS = ((0.1, 0.9, 0.05, 0.05), (0.1, 0.9, 0.3, 0.05), (0.1, 0.9, 0.05, 0.3))
-_MAX_STEPS = 200
-_ENOUGH = 1e-5  # bits a slot that a step must gain in some series
+_STARTS = ((0.05, 0.05), (0.3, 0.05), (0.05, 0.3))  # e0, e1; the likelihood has several summits
+_FIRST_STEPS = 10  # from each start, of which the best goes on
+_MAX_LEAPS = 50
+_LONGEST_LEAP = 100.0
+_ENOUGH = 1e-5  # bits a slot that a leap must gain
 
 
 class Flicker(NamedTuple):
@@ -61,17 +63,26 @@ def fit_flicker(state: States, segment: Ints) -> Flicker:
     runs = _with_first_slots(runs_of(state, segment))
     n_series = len(state)
     n = _sums(runs, np.where(runs.begins, 0.0, runs.length), n_series)
+    seen = _chains(state, segment)
     # A chain that is never seen wrongly is one of these models, and EM would not quite reach it.
-    none = np.full(n_series, _LEAST)
-    law = _Law(*_chains(state, segment), none, none)
-    bits = _step(runs, law, n_series)[1]
-    for start in _STARTS:
-        found, needed = _climb(runs, n, _Law(*(np.full(n_series, p) for p in start)))
-        better = needed < bits
-        both = zip(found, law, strict=True)
-        law = _Law(*(np.where(better, new, old) for new, old in both))
-        bits = np.where(better, needed, bits)
+    honest = _Law(*seen, *np.full((2, n_series), _LEAST))
+    plain = honest, _step(runs, honest, n_series)[1]
+    tried = []
+    for errors in _STARTS:
+        law = _Law(*seen, *(np.full(n_series, e) for e in errors))
+        for _ in range(_FIRST_STEPS):
+            law, _ = _step(runs, law, n_series)
+        tried.append((law, _step(runs, law, n_series)[1]))
+    start, _ = reduce(_better, tried)
+    law, bits = _better(plain, _climb(runs, n, start))
     return Flicker(*law, bits)
+
+
+def _better(one: tuple[_Law, Floats], other: tuple[_Law, Floats]) -> tuple[_Law, Floats]:
+    """Of two laws with their bits, the one that needs fewer, series by series."""
+    fewer = other[1] < one[1]
+    both = zip(one[0], other[0], strict=True)
+    return _Law(*(np.where(fewer, b, a) for a, b in both)), np.minimum(one[1], other[1])
 
 
 def _with_first_slots(runs: Runs) -> Runs:
@@ -94,14 +105,41 @@ def _chains(state: States, segment: Ints) -> tuple[Floats, Floats]:
 
 
 def _climb(runs: Runs, n: Floats, law: _Law) -> tuple[_Law, Floats]:
-    """EM until no series gains; the law and its bits."""
-    bits = np.full(len(n), np.inf)
-    for _ in range(_MAX_STEPS):
-        better, now = _step(runs, law, len(n))
-        if (bits - now < _ENOUGH * n).all():
+    """EM in leaps, of each series until it gains no more; the law and its bits.
+
+    Two steps of EM from x, in log odds, are r = F(x) - x and v = F(F(x)) - F(x) - r. A leap goes to
+    x + 2 a r + a^2 v with a = |r| / |v|, and then makes a step (Varadhan and Roland's squared
+    extrapolation); where it lands worse than x, it is taken back to F(F(x)).
+    """
+    best, bits = _Law(*(np.array(p) for p in law)), np.full(len(n), np.inf)
+    left = np.arange(len(n))  # the series that still gain
+    for _ in range(_MAX_LEAPS):
+        once, now = _step(runs, law, len(left))
+        gains = bits[left] - now >= _ENOUGH * n[left]
+        bits[left] = now
+        for kept, p in zip(best, law, strict=True):
+            kept[left] = p
+        if not gains.any():
             break
-        law, bits = better, now
-    return law, now
+        left = left[gains]
+        law, once = (_Law(*(p[gains] for p in each)) for each in (law, once))
+        here = gains[runs.series]
+        runs = Runs((np.cumsum(gains) - 1)[runs.series[here]], *(x[here] for x in runs[1:]))
+        twice, _ = _step(runs, once, len(left))
+        landed, there = _step(runs, _leap(law, once, twice), len(left))
+        law, _ = _better((twice, now[gains]), (landed, there))
+    return best, bits
+
+
+def _leap(law: _Law, once: _Law, twice: _Law) -> _Law:
+    """Where two steps of EM point to, kept inside the bounds."""
+    x, y, z = (np.log(p) - np.log1p(-p) for p in map(np.stack, (law, once, twice)))  # (4, series)
+    r, v = y - x, z - 2 * y + x
+    size = np.maximum(np.linalg.norm(v, axis=0), 1e-300)
+    a = np.clip(np.linalg.norm(r, axis=0) / size, 1, _LONGEST_LEAP)
+    leapt = 1 / (1 + np.exp(-(x + 2 * a * r + a**2 * v)))
+    most = np.array([1 - _LEAST, 1 - _LEAST, MAX_ERROR, MAX_ERROR])[:, None]
+    return _Law(*np.clip(leapt, _LEAST, most))
 
 
 def _step(runs: Runs, law: _Law, n_series: int) -> tuple[_Law, Floats]:

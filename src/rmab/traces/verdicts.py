@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["FITS", "UNKNOWN", "Sizes", "Verdict", "verdicts_of"]
+__all__ = ["CORRELATED", "FITS", "UNKNOWN", "Sizes", "Verdict", "verdicts_of"]
 
 FITS = "fits"
 UNKNOWN = "not known"
+CORRELATED = "correlated"
 _MIN_MEMORY = 0.02
 _MIN_ORDER = 0.75
 _MAX_MORE = 0.05  # that regimes or flicker add, or one law loses
@@ -103,12 +104,12 @@ def _order(sizes: Sizes) -> Verdict:
 
 
 def _regimes(sizes: Sizes) -> Verdict:
-    more, shares = _gain(sizes.regimes, sizes.order, "chains on pieces")
+    more, shares = _gain(sizes.regimes, sizes.order, "chains on pieces predict")
     several = f"{_percent(sizes.changed)} of the series have several"
     if more < _MAX_MORE:
         answer = FITS
         so = 'Keep forget = "never".'
-        sentence = f"One law does for the whole time: {shares}; {several}."
+        sentence = f"One law is nearly as good: {shares}; {several}."
     else:
         answer = "laws change"
         so = 'Set forget = "bank" and longest = 50, as the -robust policies do.'
@@ -120,7 +121,7 @@ def _flicker(sizes: Sizes) -> Verdict:
     if sizes.good_when_bad is None or sizes.bad_when_good is None:
         sentence = "A hidden chain is fitted to two states alone."
         return Verdict("flicker", None, UNKNOWN, "Leave out --levels to ask this.", sentence)
-    more, shares = _gain(sizes.flicker, sizes.order, "a hidden chain seen wrongly")
+    more, shares = _gain(sizes.flicker, sizes.order, "a hidden chain seen wrongly predicts")
     seen = (
         f"good is seen in {_percent(sizes.good_when_bad)} of bad slots, "
         f"bad in {_percent(sizes.bad_when_good)} of good ones"
@@ -148,8 +149,8 @@ def _flicker(sizes: Sizes) -> Verdict:
 def _gain(share: float | None, order1: float | None, name: str) -> tuple[float, str]:
     """How much more than the chain a model predicts, and both shares in words."""
     if share is None or order1 is None:
-        return 0.0, f"{name} predict nothing either"
-    return max(share - order1, 0.0), f"{name}: {_percent(share)}, the chain: {_percent(order1)}"
+        return 0.0, f"{name} nothing either"
+    return max(share - order1, 0.0), f"{name} {_percent(share)}, one chain {_percent(order1)}"
 
 
 def _alike(sizes: Sizes) -> Verdict:
@@ -185,7 +186,7 @@ def _correlated(sizes: Sizes) -> Verdict:
         answer, so = FITS, "Draws may be shared or per agent."
         sentence = f"Agents see different things: {worth}."
     else:
-        answer = "correlated"
+        answer = CORRELATED
         so = 'Set draws = "per-agent"; sharing gains less, and intervals are too narrow.'
         sentence = f"Agents see the same things: {worth}."
     return Verdict(question, size, answer, so, sentence)
