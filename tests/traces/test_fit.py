@@ -49,7 +49,7 @@ def test_one_agent_has_nobody_to_be_like():
 
 def test_a_second_order_chain_is_missed():
     found = fit_trace(trace_of(second_order()))
-    assert found.share["order1"] < 0.1
+    assert found.to_json()["share"]["order1"] < 0.1
     assert found.share["order2"] == pytest.approx(1, abs=0.01)
     assert answers(found)["memory"] == "no memory"
     assert answers(found)["order"] == "misses something"
@@ -58,7 +58,7 @@ def test_a_second_order_chain_is_missed():
 def test_two_regimes_are_found():
     found = fit_trace(trace_of(two_regimes()))
     assert found.best == "regimes"
-    assert found.share["order1"] < 0.1
+    assert found.to_json()["share"]["order1"] < 0.1
     assert answers(found)["regimes"] == "laws change"
     assert found.regimes == (2.0, 1.0)
     for each in found.tested:
@@ -94,7 +94,7 @@ def test_copies_of_one_recording_are_worth_one_agent():
 def test_agents_that_differ_are_not_pooled():
     law = np.array([[0.1, 0.1], [0.6, 0.6]]), np.array([[0.9, 0.9], [0.4, 0.4]])
     found = fit_trace(trace_of(chain(*law)))
-    assert found.pooling_bits_lost > 0.3
+    assert found.to_json()["agents"]["pooling_bits_lost"] > 0.3
     assert answers(found)["agents alike"] == "agents differ"
     assert answers(found)["agents correlated"] == FITS
 

@@ -37,12 +37,16 @@ def by_loops(trace, plays, policy):
         good = [np.mean(x[x >= 0]) for x in trace.state[m].T]
         for t in range(slots):
             if t == 0 or trace.segment[t] != trace.segment[t - 1]:
-                last, age = [None] * arms, [0] * arms
+                last, age = [-1] * arms, [0] * arms
             index = []
             for a in range(arms):
                 b = rest[a]
                 for k in range(age[a]):
-                    b = (p11[a] if last[a] else p01[a]) if k == 0 else p01[a] + (p11 - p01)[a] * b
+                    b = (
+                        (p11[a] if last[a] == 1 else p01[a])
+                        if k == 0
+                        else p01[a] + (p11 - p01)[a] * b
+                    )
                 turn = age[a] or 1e6
                 if policy == "whittle":
                     index.append(whittle_index(channels(p01[a], p11[a], 1.0), b)[0])

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmab.traces.stretches import Floats, Ints, Runs, States, joined, runs_of
+from rmab.traces.stretches import Bools, Floats, Ints, Runs, States, joined, runs_of
 
 __all__ = ["MAX_ERROR", "Flicker", "fit_flicker"]
 
@@ -123,12 +123,18 @@ def _climb(runs: Runs, n: Floats, law: _Law) -> tuple[_Law, Floats]:
             break
         left = left[gains]
         law, once = (_Law(*(p[gains] for p in each)) for each in (law, once))
-        here = gains[runs.series]
-        runs = Runs((np.cumsum(gains) - 1)[runs.series[here]], *(x[here] for x in runs[1:]))
+        runs = _of_series(runs, gains)
         twice, _ = _step(runs, once, len(left))
         landed, there = _step(runs, _leap(law, once, twice), len(left))
         law, _ = _better((twice, now[gains]), (landed, there))
     return best, bits
+
+
+def _of_series(runs: Runs, kept: Bools) -> Runs:
+    """The runs of some of the series, which are numbered again."""
+    here = kept[runs.series]
+    number = np.cumsum(kept) - 1
+    return Runs(number[runs.series[here]], runs.state[here], runs.length[here], runs.begins[here])
 
 
 def _leap(law: _Law, once: _Law, twice: _Law) -> _Law:
