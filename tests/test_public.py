@@ -54,6 +54,7 @@ NAMES = [
     "load_sweep",
     "load_trace",
     "optimal",
+    "read_recording",
     "regret_bound",
     "run",
     "run_sweep",
@@ -118,6 +119,7 @@ HEAVY = ("jax", "jaxlib", "scipy", "matplotlib", "pandas")
         ("rmab.studies.study", HEAVY),
         ("rmab.studies.sweep", HEAVY),
         ("rmab.traces.trace", HEAVY),
+        ("rmab.traces.recordings", HEAVY),
         (
             "rmab.service.agent.agent",
             (*HEAVY, "starlette", "uvicorn", "prometheus_client", "psycopg"),
@@ -154,7 +156,7 @@ def blocks(file: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
-PAGES = ["README.md", "docs/own-policy.md", "docs/any-arms.md"]
+PAGES = ["README.md", "docs/own-policy.md", "docs/any-arms.md", "docs/traces.md"]
 EXAMPLES = [(file, place) for file in PAGES for place in range(len(blocks(file)))]
 
 

@@ -62,6 +62,7 @@ _HOMES = {
     "load_sweep": "rmab.studies.sweep",
     "Trace": "rmab.traces.trace",
     "load_trace": "rmab.traces.trace",
+    "read_recording": "rmab.traces.recordings",
     "save_trace": "rmab.traces.trace",
 }
 
@@ -105,6 +106,7 @@ __all__ = [
     "load_sweep",
     "load_trace",
     "optimal",
+    "read_recording",
     "regret_bound",
     "run",
     "run_sweep",
@@ -157,6 +159,7 @@ if TYPE_CHECKING:
     from rmab.studies.run import run, run_sweep, value
     from rmab.studies.study import Study, load
     from rmab.studies.sweep import Sweep, load_sweep
+    from rmab.traces.recordings import read_recording
     from rmab.traces.trace import Trace, load_trace, save_trace
 
 

@@ -83,6 +83,7 @@ COMMANDS = (
     "index",
     "reproduce",
     "fit",
+    "trace",
     "server",
     "enroll",
     "revoke",

@@ -210,7 +210,7 @@ def _line(found: Recording) -> str:
     ]
     most = trace if found.levels is None else found.levels
     if most.states > 2:
-        highest = ", the highest good" if found.levels is None else ""
+        highest = ", the highest good" if most is trace else ""
         parts.append(f"{most.states} states{highest}")
     if found.not_finite:
         parts.append(f"{_several(found.not_finite, 'value')} NaN or Inf, read as missing")

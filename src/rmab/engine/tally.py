@@ -218,37 +218,32 @@ def _paid(rewards: Array, scale: Array) -> Array:
 
 
 @jax.jit
-def _totals(rewards: Array, scale: Array) -> Array:
-    """What was earned after each slot, (T, R) whole numbers, from rewards (T, R)."""
-
-    def earn(before: Array, rewards: Array) -> tuple[Array, Array]:
-        now = before + _paid(rewards, scale)
-        return now, now
-
-    found: Array = lax.scan(earn, jnp.zeros(rewards.shape[1], jnp.int64), rewards)[1]
-    return found
-
-
-@jax.jit
-def _sums_of(out: Outcome, against: Array, scale: Array, count: Array) -> tuple[Array, Any]:
-    """A policy's total in each trial, (R,), and its sums over the first `count` trials, by
-    attribute of Tally; against: (T, R), the totals of the reference after each slot."""
+def _sums_of(
+    out: Outcome, reference: Array, scale: Array, count: Array
+) -> tuple[tuple[Array, Array], Any]:
+    """What a policy and the reference earned in each trial, (R,) whole numbers each, and the
+    policy's sums over the first `count` trials, by attribute of Tally; reference: its rewards."""
     horizon, n_trials = out.rewards.shape
     there = jnp.arange(n_trials) < count
+    several, last = len(out.lengths) > 1, final_slots(horizon)
 
     # Slot by slot: a slot of all trials stays in a core's cache.
-    def earn(before: Array, slot: tuple[Array, Array, Array]) -> tuple[Array, Any]:
-        rewards, other, bits = slot
+    def earn(state: Any, slot: tuple[Array, ...]) -> tuple[Any, Any]:
+        mine, theirs, early = state
+        number, bits, rewards, other = slot
         paid = _paid(rewards, scale)
-        now = before + paid
-        behind = _shortened(other - now, bits)
-        return now, (now, sums(jnp.stack([paid, behind]), there))
+        mine, theirs = mine + paid, theirs + _paid(other, scale)
+        early = jnp.where(number < horizon - last, mine, early)
+        by_slot = sums(jnp.stack([paid, _shortened(theirs - mine, bits)]), there)
+        return (mine, theirs, early), (by_slot, (mine, theirs) if several else ())
 
-    start = jnp.zeros(n_trials, jnp.int64)
+    none = jnp.zeros(n_trials, jnp.int64)
     bits = jnp.array([shift(slots) for slots in range(1, horizon + 1)], jnp.int64)
-    total, (totals, by_slot) = lax.scan(earn, start, (out.rewards, against, bits))
-    last = final_slots(horizon)
-    final = total - (totals[-last - 1] if last < horizon else 0)
+    slots = jnp.arange(horizon), bits, out.rewards, reference
+    (total, against, early), (by_slot, after) = lax.scan(earn, (none, none, none), slots)
+    # After each slot, (T, R); of one episode only the end matters.
+    after = after if several else (total[None], against[None])
+    final = total - early
     # Stacked, so that the sums are compiled once.
     by_trial = sums(jnp.stack([_shortened(final, shift(last)), out.episodes]), there)
 
@@ -257,8 +252,8 @@ def _sums_of(out: Outcome, against: Array, scale: Array, count: Array) -> tuple[
         k, ended, before, known = state
         length = out.lengths[k].astype(jnp.int64)  # 0 past the last episode
         ended = ended + length
-        place = jnp.maximum(ended - 1, 0), jnp.arange(n_trials)
-        earned = jnp.stack([totals[place], against[place]])
+        place = jnp.clip(ended - 1, 0, len(after[0]) - 1), jnp.arange(n_trials)
+        earned = jnp.stack([x[place] for x in after])
         mine, theirs = earned - before
         each = jnp.maximum(length, 1)
         series = [length, _divided(mine, each), _divided(theirs - mine, each)]
@@ -274,8 +269,8 @@ def _sums_of(out: Outcome, against: Array, scale: Array, count: Array) -> tuple[
         )
 
     size = 3 + (out.error.shape[1] if out.error.shape[0] else 0)
-    none = Sums(*(jnp.zeros((len(out.lengths), size), jnp.int64) for _ in Sums._fields))
-    begin = jnp.int64(0), start, jnp.stack([start, start]), none
+    nothing = Sums(*(jnp.zeros((len(out.lengths), size), jnp.int64) for _ in Sums._fields))
+    begin = jnp.int64(0), none, jnp.stack([none, none]), nothing
     by_episode = lax.while_loop(lambda s: s[0] < out.episodes.max(), conclude, begin)[3]
     found = {
         "reward": Sums(*(x[:, 0] for x in by_slot)),
@@ -288,7 +283,7 @@ def _sums_of(out: Outcome, against: Array, scale: Array, count: Array) -> tuple[
     }
     if out.error.shape[0]:
         found["error"] = Sums(*(x[:, 3:] for x in by_episode))
-    return total, found
+    return (total, against), found
 
 
 def _divided(values: Array, by: Array) -> Array:
@@ -319,14 +314,14 @@ def reduce_batch(outcomes: Mapping[str, Outcome], units: Units, count: int) -> B
     """Sums over the first `count` trials of a batch; the reference comes last, as REFERENCE_KEY."""
     with wide():
         scale, first = jnp.float64(units.scale), jnp.int64(count)
-        against = _totals(outcomes[REFERENCE_KEY].rewards, scale)
+        reference = outcomes[REFERENCE_KEY].rewards
         totals, parts = [], {}
         for name, out in outcomes.items():
             if name != REFERENCE_KEY:
-                total, parts[name] = _sums_of(out, against, scale, first)
+                (total, against), parts[name] = _sums_of(out, reference, scale, first)
                 totals.append(total)
         bits = jnp.int64(shift(units.horizon))
-        joint = _products([*totals, against[-1]], first, bits)
+        joint = _products([*totals, against], first, bits)
         joint, fetched = jax.device_get((joint, parts))
     return Batch(count, joint, {name: fetched[name] for name in parts})  # JAX sorts the names
 

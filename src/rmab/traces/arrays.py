@@ -7,9 +7,8 @@ than its file can hold is refused by it, so a file of a few kilobytes cannot fil
 from __future__ import annotations
 
 import math
-import struct
+import warnings
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from os import PathLike
@@ -20,7 +19,7 @@ import numpy as np
 
 from rmab.errors import TraceError, is_lasting, system_reason
 
-__all__ = ["MAX_CELLS", "ArrayFile", "check_cells", "opened", "read_npy"]
+__all__ = ["MAX_CELLS", "ArrayFile", "check_cells", "chosen", "opened", "read_npy"]
 
 MAX_CELLS = 2**31
 _SUFFIX = ".npy"
@@ -28,24 +27,26 @@ _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-# What NumPy and zipfile raise where a file is not what its name says, or is cut off.
-_DAMAGED = (
-    ValueError,
-    EOFError,
-    SyntaxError,
-    RuntimeError,
-    NotImplementedError,
-    KeyError,
-    struct.error,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 def check_cells(place: str, shape: tuple[int, ...]) -> None:
     """Refuse more cells than rmab reads."""
     if math.prod(shape) > MAX_CELLS:
         raise TraceError(f"{place}: shape {shape} has more than 2^31 cells")
+
+
+def chosen(path: str, asked: str | None, names: list[str], fit: list[str]) -> str:
+    """The array of a file that is asked for, or the only one that may be a recording."""
+    if asked is not None:
+        if asked not in names:
+            raise TraceError(f"{path}: no array {asked!r}; there are {', '.join(names) or 'none'}")
+        return asked
+    if len(fit) != 1:
+        found = f"of {', '.join(fit)}" if fit else "of which there is none"
+        raise TraceError(
+            f"{path}: --variable must name the array of numbers with two or three axes, {found}"
+        )
+    return fit[0]
 
 
 @contextmanager
@@ -105,9 +106,11 @@ class ArrayFile:
 
 @contextmanager
 def _damage(what: str) -> Iterator[None]:
-    """Say so of a file that is not what its name says."""
+    """Say so of a file that is not what its name says, whatever NumPy and zipfile raise at it."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of headers that Python 2 wrote
+            yield
     except TraceError:
         raise
     except MemoryError:
@@ -116,7 +119,7 @@ def _damage(what: str) -> Iterator[None]:
         if not is_lasting(error):
             raise
         raise TraceError(f"{what}: {system_reason(error)}") from None
-    except _DAMAGED as error:
+    except Exception as error:
         raise TraceError(f"{what}: {error}") from None
 
 

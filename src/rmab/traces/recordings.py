@@ -21,8 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from rmab.errors import TraceError
-from rmab.traces.arrays import ArrayFile, check_cells, opened, read_npy
+from rmab.traces.arrays import ArrayFile, check_cells, chosen, read_npy
 from rmab.traces.grading import ABOVE_FLOOR_DB, Grading, by_noise_floor, parse_levels
+from rmab.traces.mat import read_mat
 from rmab.traces.samples import Samples, Series, on_grid, on_steps, segments
 from rmab.traces.tables import Columns, parse_bands, read_csv, read_parquet
 from rmab.traces.trace import MISSING, Comparison, Trace, check_usable, load_trace
@@ -33,10 +34,6 @@ HOWS = ("first", "any-bad", "mean")
 HOLE = 10
 _AUTO = "auto"
 _STATES = Comparison("==", 1.0)  # of values that are states themselves
-_HDF5 = b"\x89HDF\r\n\x1a\n"
-_NUMBERS_OF_MAT = frozenset(
-    ["double", "single", "logical", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))]
-)
 
 
 class Floor(NamedTuple):
@@ -52,7 +49,8 @@ class Floor(NamedTuple):
 class Recording:
     """What was read.
 
-    levels: the same in several states, where these were asked for beside good.
+    levels: the same in several states, where these were asked for; without a rule for good it is
+        the trace itself.
     not_finite: how many values were NaN or infinite, and are missing.
     floors: of good = "auto".
     """
@@ -156,11 +154,12 @@ def _npy(path: str, options: _Options) -> Recording:
 
 def _npz(path: str, options: _Options) -> Recording:
     with ArrayFile(path) as file:
-        is_trace = {"state", "seg"} <= set(file.names)
+        is_trace = "state" in file.names and not {"seg", "meta"}.isdisjoint(file.names)
         if is_trace and options.variable is None:
             return _finished(path, "level" in file.names, options)
-        names = [name for name in file.names if file.is_numbers(name)]
-        name = _chosen(path, options.variable, file.names, names)
+        name = options.variable
+        fit = [] if name else [one for one in file.names if file.is_numbers(one)]
+        name = chosen(path, name, file.names, fit)
         array = file.read(name)
     samples = _samples(f"{path}: {name}", array, options)
     if is_trace:
@@ -201,47 +200,8 @@ def _slots_and_arms(samples: Samples) -> tuple[int, int]:
 
 
 def _mat(path: str, options: _Options) -> Recording:
-    with opened(path) as file:
-        start = file.read(520)
-    if b"MATLAB 7.3" in start[:128] or _HDF5 in (start[:8], start[512:520]):
-        raise TraceError(f"{path}: MATLAB 7.3 is not read; save it with save(..., '-v7')")
-    from scipy.io import loadmat, whosmat
-
-    # What a damaged file makes SciPy raise is of many kinds.
-    try:
-        held = {name: (shape, kind) for name, shape, kind in whosmat(path)}
-    except Exception as error:
-        raise TraceError(f"{path}: not a .mat file up to version 7: {error}") from None
-    names = [n for n, (shape, kind) in held.items() if kind in _NUMBERS_OF_MAT and _fits(shape)]
-    name = _chosen(path, options.variable, list(held), names)
-    shape, kind = held[name]
-    if kind not in _NUMBERS_OF_MAT:
-        raise TraceError(f"{path}: {name}: must be a full array of numbers, and is {kind}")
-    check_cells(f"{path}: {name}", shape)
-    try:
-        array = np.asarray(loadmat(path, variable_names=[name])[name])
-    except Exception as error:
-        raise TraceError(f"{path}: {name}: cannot be read: {error}") from None
+    name, array = read_mat(path, options.variable)
     return _recording(path, _samples(f"{path}: {name}", array, options), options)
-
-
-def _fits(shape: tuple[int, ...]) -> bool:
-    """Whether it may be a recording: MATLAB's numbers and rows are arrays with two axes, too."""
-    return len(shape) in (2, 3) and shape[-2] > 1
-
-
-def _chosen(path: str, asked: str | None, names: list[str], fit: list[str]) -> str:
-    """The array asked for, or the only one that may be a recording."""
-    if asked is not None:
-        if asked not in names:
-            raise TraceError(f"{path}: no array {asked!r}; there are {', '.join(names) or 'none'}")
-        return asked
-    if len(fit) != 1:
-        found = f"of {', '.join(fit)}" if fit else "of which there is none"
-        raise TraceError(
-            f"{path}: --variable must name the array of numbers with two or three axes, {found}"
-        )
-    return fit[0]
 
 
 def _samples(place: str, array: np.ndarray, options: _Options) -> Samples:
@@ -343,9 +303,10 @@ def _recording(path: str, samples: Samples, options: _Options) -> Recording:
             states=2 if grading is None else grading.states,
         )
         check_usable(traces[what], path)
-    trace = traces.get("good") or traces["levels"]
-    levels = traces.get("levels") if "good" in traces else None
-    return Recording(trace, levels, samples.not_finite, tuple(floors))
+    levels = traces.get("levels")
+    return Recording(
+        traces.get("good") or traces["levels"], levels, samples.not_finite, tuple(floors)
+    )
 
 
 def _in_slots(path: str, samples: Samples, options: _Options) -> tuple[int, float | None]:

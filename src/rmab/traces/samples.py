@@ -20,7 +20,7 @@ __all__ = ["Clock", "Samples", "Series", "natural_order", "on_grid", "on_steps",
 
 NS = 1_000_000_000
 _LATEST = 9_000_000_000  # seconds; 64 bits of nanoseconds end at 9.2e9
-_FRACTION = re.compile(r"(.*:[0-9]{2})[.,]([0-9]+)(.*)", re.DOTALL)
+_FRACTION = re.compile(r"(.*[0-9]{2})[.,]([0-9]+)(.*)", re.DOTALL)
 # A time may lie so much before a slot's start, in slots, and still count as at it: times that
 # were added up from steps, or printed with few digits, are a little off.
 _SLACK = 1e-5
@@ -77,11 +77,11 @@ class Samples:
             if wrong.size:
                 at = int(wrong[0]) + 1
                 line = at if one.lines is None else int(one.lines[at])
-                before, time = one.times[at - 1 : at + 1] / NS
-                how = "comes twice" if before == time else f"goes back from {before:.10g}"
-                said = f"time {time:.10g} s of arm {self.arms[arm]!r} {how}"
-                if before != time:
-                    said += "; --sort sorts"
+                before, time = one.times[at - 1 : at + 1].tolist()
+                how = f"goes back from {before / NS:.15g}; --sort sorts"
+                if before == time:
+                    how = "comes twice"
+                said = f"time {time / NS:.15g} s of arm {self.arms[arm]!r} {how}"
                 if worst is None or line < worst[0]:
                     worst = line, said
         if worst is not None:
@@ -117,15 +117,10 @@ class Clock:
 
     def _date(self, text: str) -> int:
         """Without a zone a time counts as one of UTC."""
-        found = _FRACTION.fullmatch(text)
-        fraction = 0
-        if found is not None:  # which the library cuts off after six digits
-            text_of_seconds = found[1] + found[3]
-            fraction = int(found[2][:9].ljust(9, "0"))
-        else:
-            text_of_seconds = text
+        found = _FRACTION.fullmatch(text)  # which the library cuts off after six digits
+        fraction = int(found[2][:9].ljust(9, "0")) if found else 0
         try:
-            time = datetime.fromisoformat(text_of_seconds)
+            time = datetime.fromisoformat(found[1] + found[3] if found else text)
         except ValueError:
             raise ValueError(
                 f"time {text!r} is neither a number of seconds nor a date by ISO 8601"

@@ -90,25 +90,23 @@ def read_parquet(path: str, columns: Columns) -> Samples:
         ) from None
     except Exception as error:  # whatever its engine raises at a file that is none
         raise TraceError(f"{path}: not a .parquet file that pandas reads: {error}") from None
-    text = pd.DataFrame({name: _as_text(table[name]) for name in table.columns})
-    rows = ((i + 1, list(row)) for i, row in enumerate(text.itertuples(index=False, name=None)))
-    header: Row = (0, [str(name) for name in table.columns])
+    if table.index.name is not None:  # often the times
+        table = table.reset_index()
+    cells = zip(*(_as_text(table.iloc[:, i]) for i in range(table.shape[1])), strict=True)
+    rows = ((i + 2, list(row)) for i, row in enumerate(cells))
+    header: Row = (1, [str(name) for name in table.columns])
     return _read_table(path, _chain(header, rows), columns)
 
 
-def _as_text(column: pd.Series[Any]) -> list[str]:
+def _as_text(column: pd.Series[Any]) -> Iterator[str]:
     """The cells of a column as a CSV file would have them."""
     # NaN stays, to be counted with those of other files; what has no value is empty.
     keeps_nan = isinstance(column.dtype, np.dtype) and column.dtype.kind == "f"
-    cells = zip(column.astype(object), column.isna(), strict=True)
-    return [
-        ""
-        if missing and not keeps_nan
-        else cell.isoformat()
-        if hasattr(cell, "isoformat")
-        else str(cell)
-        for cell, missing in cells
-    ]
+    for cell, missing in zip(column.astype(object), column.isna(), strict=True):
+        if missing and not keeps_nan:
+            yield ""
+        else:
+            yield cell.isoformat() if hasattr(cell, "isoformat") else str(cell)
 
 
 def parse_bands(text: str) -> tuple[Band, ...]:
@@ -228,9 +226,6 @@ def _read_table(path: str, rows: Iterator[Row], columns: Columns) -> Samples:
     """The samples of a table with a header."""
     line, header = next(rows)
     names = [name.strip() for name in header]
-    for place, name in enumerate(names):
-        if name and name in names[:place]:
-            raise TraceError(f"{path}: line {line}: two columns have the name {name!r}")
 
     def find(asked: str | None, usual: str) -> int | None:
         """A column's place; None where it is neither there nor asked for."""
@@ -244,6 +239,9 @@ def _read_table(path: str, rows: Iterator[Row], columns: Columns) -> Samples:
     time = find(columns.time, "time")
     if time is None:
         raise _no_column(path, line, "time", names, "; --time names another")
+    for place, name in enumerate(names):
+        if name and name in names[:place]:
+            raise TraceError(f"{path}: line {line}: two columns have the name {name!r}")
     agent = find(columns.agent, "agent")
     arm, value = find(columns.arm, "arm"), find(columns.value, "value")
     checked = _checked(path, rows, len(names))

@@ -246,7 +246,7 @@ def load_trace(path: str | PathLike[str], levels: bool = False) -> Trace:
             states=states,
         )
     except TraceError as error:
-        raise TraceError(f"{path}: {error}") from None
+        raise TraceError(f"{path if name == 'state' else place}: {error}") from None
     except TypeError:
         raise TraceError(f"{path}: meta: slot_s and states must be numbers") from None
     check_usable(trace, str(path))

@@ -142,26 +142,24 @@ def cells(observed: Observations) -> Cells:
 def _agreement(levels: npt.NDArray[np.float64], at: Balance, excess: Array) -> Agreement:
     """The estimates of b0 and 1 - b0 sum up to more than 1 where the excess is positive: from m = 0
     down it falls through 0 at most once, and rises through it at most once after that."""
-    none = jnp.zeros_like(excess[0])
-    memory, b0, found = [none, none], [none, none], [none > 0, none > 0]
-    for k in range(_HALF, 0, -1):
-        high, low = excess[k], excess[k - 1]
-        falls, rises = (high > 0) & (low <= 0) & ~found[1], (high <= 0) & (low > 0)
-        share = high / jnp.where(high == low, 1, high - low)
-        m = levels[k] + share * (levels[k - 1] - levels[k])
-        b = at.b0[k] + share * (at.b0[k - 1] - at.b0[k])
-        for which, here in enumerate((rises, falls)):
-            memory[which] = jnp.where(here, m, memory[which])
-            b0[which] = jnp.where(here, b, b0[which])
-            found[which] = found[which] | here
+    places = np.arange(1, _HALF + 1)[:, None, None]
+    high, low = excess[1 : _HALF + 1], excess[:_HALF]
+    share = high / jnp.where(high == low, 1, high - low)
+    edges = jnp.asarray(levels[: _HALF + 1, None, None], jnp.float32)
+    crossings = (x[1:] + share * (x[:-1] - x[1:]) for x in (edges, at.b0[: _HALF + 1]))
+    falls = jnp.where((high > 0) & (low <= 0), places, 0).max(0)
+    rises = jnp.where((high <= 0) & (low > 0), places, CELLS).min(0)
+    found = jnp.stack([rises < CELLS, falls > 0])
+    here = places == jnp.stack([rises, falls])[:, None]  # (2, _HALF, n, trials)
+    memory, b0 = (jnp.where(here, x, 0).sum(1) for x in crossings)
     # The second of two may be a slope that goes on where m > 0.
-    alone, near = found[0] & ~found[1], _NEAR_CELL
-    memory[1] = jnp.where(alone, levels[near], memory[1])
-    b0[1] = jnp.where(alone, at.b0[near] / (at.b0[near] + at.q0[near]), b0[1])
-    down = -jnp.stack(memory)
-    low, room = down / (1 + down), (1 - down) / (1 + down)
-    inside = jnp.clip(jnp.stack(b0), low + _INSIDE * room, low + (1 - _INSIDE) * room)
-    return Agreement(inside, -down, jnp.stack([found[0], found[1] | alone]))
+    alone = found[0] & ~found[1]
+    second = jnp.stack([jnp.zeros_like(alone), alone])
+    memory = jnp.where(second, levels[_NEAR_CELL], memory)
+    b0 = jnp.where(second, at.b0[_NEAR_CELL] / (at.b0[_NEAR_CELL] + at.q0[_NEAR_CELL]), b0)
+    least, room = -memory / (1 - memory), (1 + memory) / (1 - memory)
+    inside = jnp.clip(b0, least + _INSIDE * room, least + (1 - _INSIDE) * room)
+    return Agreement(inside, memory, found | second)
 
 
 def pick_memory(shares: Array, tails: Array | None, which: Array, depth: Array) -> Array:
