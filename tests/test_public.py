@@ -196,6 +196,6 @@ def test_the_example_of_the_package_runs(capsys):
     lines = [line[4:] for line in rmab.__doc__.splitlines() if line.startswith("    ")]
     example = "\n".join(lines)
     assert "rmab.Study(" in example
-    small = example.replace("rmab.Study(", "rmab.Study(horizon=20, trials=4, ")
+    small = example.replace("rmab.Study(", "rmab.Study(horizon=60, trials=32, ")
     exec(small, {})
     assert "fedtswi" in capsys.readouterr().out

@@ -2,7 +2,7 @@
 
     import rmab
 
-    arms = rmab.channels(p01=[0.2, 0.89], p11=[0.8, 0.17], reward=[0.4, 0.9])
+    arms = rmab.channels(p01=[0.2, 0.89, 0.1], p11=[0.8, 0.17, 0.9], reward=[0.4, 0.9, 0.7])
     study = rmab.Study(arms=arms, agents=4, plays=1, policies=["fedtswi", "whittle"])
     print(rmab.run(study).mean)
 
