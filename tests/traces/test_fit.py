@@ -29,7 +29,7 @@ def test_a_true_chain_fits(true_chain):
     assert true_chain.share["order1"] > 0.99
     assert answers(true_chain) == dict.fromkeys(QUESTIONS, FITS)
     assert true_chain.reversals == []
-    assert true_chain.order_in_words.startswith("No order reverses")
+    assert true_chain.order_in_words.startswith("The order ")
     assert (len(true_chain.tested), len(true_chain.series)) == (4, 4)
     assert true_chain.regimes == (1.0, 0.0)
     assert true_chain.effective == pytest.approx(2, abs=0.1)
@@ -139,6 +139,7 @@ def test_policies_that_change_places_are_named(true_chain):
     earned = {name: Earned(trace[name], np.full(20, twins[name])) for name in POLICIES}
     found = replace(true_chain, earned=earned)
     assert found.reversals == [("stay", "whittle"), ("myopic", "whittle")]
+    assert found.reversal_matters
     assert found.order_in_words == (
         "The order reverses. On its twins whittle earns more (0.7000 against 0.5000 of stay and "
         "0.6000 of myopic), on the trace less (0.6000 against 0.6500 of stay and 0.7000 of myopic)."
@@ -146,14 +147,38 @@ def test_policies_that_change_places_are_named(true_chain):
 
 
 def test_places_that_twins_do_not_agree_on_are_not_reversed(true_chain):
-    shaky = np.where(np.arange(20) < 18, 0.8, 0.6)
+    shaky = np.where(np.arange(20) < 18, 0.8, 0.6)  # above stay on 18 of 20
     earned = {
         "stay": Earned(0.75, np.full(20, 0.7)),
         "myopic": Earned(0.75, np.full(20, 0.7)),
         "whittle": Earned(0.7, shaky),
         "genie": Earned(1.0, np.ones(20)),
     }
-    assert replace(true_chain, earned=earned).reversals == []
+    found = replace(true_chain, earned=earned)
+    assert found.reversals == []
+    assert found.order_in_words == (
+        "The order differs, but twins do not agree on theirs: whittle, stay, myopic on their mean, "
+        "stay, myopic, whittle on the trace."
+    )
+
+
+def test_the_same_order_is_said_to_be_so(true_chain):
+    rewards = {"stay": 0.7, "myopic": 0.8, "whittle": 0.8, "genie": 1.0}
+    earned = {name: Earned(x, np.full(20, x - 0.1)) for name, x in rewards.items()}
+    found = replace(true_chain, earned=earned)
+    assert (
+        found.order_in_words == "The order is the same on trace and twins: myopic, whittle, stay."
+    )
+
+
+def test_a_small_reversal_is_said_to_be_small(true_chain):
+    rewards = {"stay": 0.7, "myopic": 0.8, "whittle": 0.7999, "genie": 1.0}
+    promised = {"stay": 0.7, "myopic": 0.8, "whittle": 0.9, "genie": 1.0}
+    earned = {name: Earned(rewards[name], np.full(20, promised[name])) for name in POLICIES}
+    found = replace(true_chain, earned=earned)
+    assert found.reversals == [("myopic", "whittle")]
+    assert not found.reversal_matters
+    assert "less than a five-hundredth" in found.order_in_words
 
 
 def test_the_json_object(true_chain):

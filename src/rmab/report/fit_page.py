@@ -101,7 +101,7 @@ def _mark(verdict: Verdict) -> Markup:
 
 def _order_of_policies(fit: Fit) -> list[tuple[str, str]]:
     """What the first picture says, in words; a reversal stands out."""
-    if fit.reversals:
+    if fit.reversal_matters:
         more = (
             " A study of these chains would recommend the wrong one: back-test before you choose."
         )

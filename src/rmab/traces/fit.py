@@ -21,9 +21,10 @@ both measured: the mean over pairs, then over arms. M agents are then worth M / 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations, permutations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +52,10 @@ POLICIES = ("stay", "myopic", "whittle", "genie")
 _MIN_PAIRS = 100
 _MIN_CHANGES = 8
 _PLAYS = 1
+_RANKED = ("stay", "myopic", "whittle")  # whose order is compared; genie is above them all
+_AS_FITTING = {"agents correlated": "agents independent"}  # what would fit
+_NEARLY_ALL = 0.95  # of the twins
+_MATTERS = 1 / 500  # of the reward
 
 
 class Series(NamedTuple):
@@ -194,14 +199,27 @@ class Fit:
     @cached_property
     def reversals(self) -> list[tuple[str, str]]:
         """Policies (a, b), where a earns more than b on the trace and less on nearly all twins."""
-        return _reversals({name: self.earned[name] for name in POLICIES if name != "genie"})
+        return [
+            (a, b)
+            for a, b in permutations(_RANKED, 2)
+            if self.earned[a].trace > self.earned[b].trace
+            and (self.earned[a].twins < self.earned[b].twins).mean() >= _NEARLY_ALL
+        ]
+
+    @cached_property
+    def reversal_matters(self) -> bool:
+        """Whether what the twins would recommend costs at least a five-hundredth of the reward."""
+        earned = [(self.earned[a].trace, self.earned[b].trace) for a, b in self.reversals]
+        return any(a - b >= _MATTERS * a for a, b in earned)
 
     @cached_property
     def in_short(self) -> str:
         """Which questions fit and which do not, in a sentence or two."""
         by_answer: dict[str, list[str]] = {answer: [] for answer in (FITS, "", UNKNOWN)}
         for v in self.verdicts:
-            by_answer[v.answer if v.answer in (FITS, UNKNOWN) else ""].append(v.question)
+            by_answer[v.answer if v.answer in (FITS, UNKNOWN) else ""].append(
+                _AS_FITTING.get(v.question, v.question)
+            )
         said = [
             f"{kind}: {', '.join(questions)}"
             for kind, questions in zip(
@@ -214,26 +232,33 @@ class Fit:
     @cached_property
     def order_in_words(self) -> str:
         """Whether policies change places between trace and twins, in a sentence or two."""
+        if not self.reversals:
+            return self._no_reversal()
         promised: dict[str, list[str]] = {}
         for a, b in self.reversals:
             promised.setdefault(b, []).append(a)
-        if not promised:
-            return (
-                "No order reverses: of stay, myopic and whittle, what earns more on the twins "
-                "earns no less on the trace."
-            )
-        said = []
+        said = ["The order reverses."]
         for b, others in promised.items():
-            twin, trace = (
-                f"{mine} against "
-                + " and ".join(f"{theirs} of {a}" for a, theirs in zip(others, each, strict=True))
-                for mine, *each in (
-                    [f"{self.earned[name].twins.mean():.4f}" for name in (b, *others)],
-                    [f"{self.earned[name].trace:.4f}" for name in (b, *others)],
-                )
-            )
+            twin = _against(b, others, {x: _on_twins(e) for x, e in self.earned.items()})
+            trace = _against(b, others, {x: _on_trace(e) for x, e in self.earned.items()})
             said.append(f"On its twins {b} earns more ({twin}), on the trace less ({trace}).")
-        return f"The order reverses. {' '.join(said)}"
+        if not self.reversal_matters:
+            said.append("On the trace that is less than a five-hundredth of the reward.")
+        return " ".join(said)
+
+    def _no_reversal(self) -> str:
+        trace, twin = (
+            sorted(_RANKED, key=lambda name: -reward(self.earned[name]))
+            for reward in (_on_trace, _on_twins)
+        )
+        if any(
+            _on_trace(self.earned[a]) < _on_trace(self.earned[b]) for a, b in combinations(twin, 2)
+        ):
+            return (
+                f"The order differs, but twins do not agree on theirs: {', '.join(twin)} on their "
+                f"mean, {', '.join(trace)} on the trace."
+            )
+        return f"The order is the same on trace and twins: {', '.join(twin)}."
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the pictures; what is not known is None."""
@@ -356,18 +381,18 @@ def _with_flicker(trace: Trace, rows: States, series: list[Series]) -> list[Seri
     return found
 
 
-def _reversals(earned: Mapping[str, Earned]) -> list[tuple[str, str]]:
-    found = []
-    for a in earned:
-        for b in earned:
-            ahead = earned[a].trace - earned[b].trace
-            behind = earned[b].twins - earned[a].twins
-            if ahead > 0 and (behind > 0).mean() >= _NEARLY_ALL:
-                found.append((a, b))
-    return found
+def _on_trace(earned: Earned) -> float:
+    return earned.trace
 
 
-_NEARLY_ALL = 0.95  # of the twins
+def _on_twins(earned: Earned) -> float:
+    return float(earned.twins.mean())
+
+
+def _against(name: str, others: Sequence[str], rewards: Mapping[str, float]) -> str:
+    """The reward of a policy beside others', in words."""
+    theirs = " and ".join(f"{rewards[other]:.4f} of {other}" for other in others)
+    return f"{rewards[name]:.4f} against {theirs}"
 
 
 def _or_inf(bits: float | None) -> float:
