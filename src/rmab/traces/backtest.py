@@ -46,7 +46,7 @@ from rmab.traces.laws import segment_starts, share_laws, step_laws
 from rmab.traces.outcome import Backtest, Earned, Timeline
 from rmab.traces.trace import Trace
 
-__all__ = ["POLICIES_ON_TRACES", "backtest", "rewards_of_rules", "rewards_of_twins"]
+__all__ = ["POLICIES_ON_TRACES", "backtest", "rewards_of_rules", "rewards_of_twins", "steps"]
 
 Floats = npt.NDArray[np.float64]
 States = npt.NDArray[np.int8]
@@ -126,6 +126,8 @@ def backtest(
     Ctrl-C returns the policies that are done, with `interrupted` set.
     """
     trace = _with_agents(trace, same, agents)
+    if not trace.agent_slots:
+        raise TraceError("nothing was measured anywhere")
     field = _Field.of(trace, _rewards_of(reward, trace.states))
     names = _named(policies)
     settings = _with_longest(names, dict(options or {}), longest)
@@ -146,7 +148,7 @@ def backtest(
     interrupted = False
     try:
         for each, rewards in _played(field, study, list(everyone.values()), progress):
-            earned[each.name] = Earned(rewards, learns=each.learns, fitted=each.fitted)
+            earned[each.name] = Earned(rewards, each.learns, each.fitted, each.drawn)
     except KeyboardInterrupt:
         if not any(each.name in earned for each in names) or not earned.keys() >= set(
             _REFERENCES.values()
@@ -163,6 +165,12 @@ def backtest(
         references={key: earned[name] for key, name in _REFERENCES.items()},
         interrupted=interrupted,
     )
+
+
+def steps(policies: Sequence[str | Policy], runs: int) -> int:
+    """How many runs a back-test reports as done, of all its policies."""
+    names = {each.name for each in _named(policies)}
+    return runs * len(names.union(_REFERENCES.values()))
 
 
 def rewards_of_rules(trace: Trace, plays: int, policies: Sequence[str]) -> dict[str, float]:
@@ -274,6 +282,8 @@ def _with_agents(trace: Trace, same: int | str | None, agents: int | None) -> Tr
     if count < 1:
         raise TraceError(f"--agents must be at least 1, got {count}")
     name = trace.agents[place]
+    if not trace.measured[place].any():
+        raise TraceError(f"--same {same}: agent {name} measured nothing")
     return replace(
         trace,
         state=np.repeat(trace.state[place : place + 1], count, axis=0),
@@ -283,12 +293,12 @@ def _with_agents(trace: Trace, same: int | str | None, agents: int | None) -> Tr
 
 def _agent(trace: Trace, same: int | str) -> int:
     """The number of an agent that is named, or numbered from 0."""
-    if isinstance(same, str) and same in trace.agents:
-        return trace.agents.index(same)
-    number = int(same) if isinstance(same, int) or same.isdecimal() else -1
-    if 0 <= number < len(trace.agents):
-        return number
     names = trace.agents
+    number = int(same) if isinstance(same, int) or same.isdecimal() else -1
+    if 0 <= number < len(names):
+        return number
+    if same in names:
+        return names.index(same)
     listed = f"0 to {len(names) - 1}" if len(names) > 1 else "0"
     some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     raise TraceError(f"--same {same}: there is no such agent; there are {listed}: {some}")

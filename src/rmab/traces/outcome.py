@@ -68,11 +68,15 @@ class Timeline:
 
 
 class Earned(NamedTuple):
-    """What a policy earned, (W, M, runs); learns, fitted: what it is."""
+    """What a policy earned, (W, M, runs); one run where all are the same.
+
+    learns: whether it learns; fitted: whether it knew the trace; drawn: whether runs differ.
+    """
 
     rewards: Floats
     learns: bool
     fitted: bool
+    drawn: bool
 
 
 class Difference(NamedTuple):
@@ -107,26 +111,72 @@ class Backtest:
 
     @property
     def se(self) -> dict[str, float]:
-        """Its standard error over runs: 0 where all runs are the same, NaN where one was drawn."""
+        """Its standard error over runs: 0 where they do not differ, NaN where one was drawn."""
         return {name: self._se(each) for name, each in self.earned.items()}
 
-    def by_agent(self, name: str) -> Floats:
-        """(M,), NaN for an agent that could never play."""
-        rewards = self.earned[name].rewards.mean(-1).sum(0)
-        return _ratio(rewards, self.timeline.slots.sum(0))
+    def note(self, name: str) -> str:
+        """What a table says beside a policy that saw more than it could have; else nothing."""
+        if name == "genie":
+            return "sees the states"
+        return "fitted to this trace" if self.earned[name].fitted else ""
+
+    def mean_text(self, name: str) -> str:
+        """The average reward for people, with its standard error where runs differ."""
+        se = self.se[name]
+        plain = f"{self.mean[name]:.4f}"
+        return plain if np.isnan(se) or not self.earned[name].drawn else f"{plain} ± {se:.4f}"
+
+    @property
+    def in_short(self) -> str:
+        """Which policy would have earned most, and whether learning would have paid."""
+        honest = [name for name in self.earned if not self.note(name)]
+        said = []
+        if honest:
+            best = max(honest, key=self.mean.__getitem__)
+            said.append(
+                f"Of what could have been played, {best} earned most: {self.mean_text(best)}."
+            )
+        learners = [name for name in honest if self.earned[name].learns]
+        if learners:
+            best = max(learners, key=self.mean.__getitem__)
+            apart = self.over(best, "stay")
+            ahead = abs(apart.difference)
+            if apart.low > 0:
+                said.append(f"Learning paid: {best} earned {ahead:.4f} more than stay.")
+            elif apart.high < 0:
+                said.append(f"Learning did not pay: {best} earned {ahead:.4f} less than stay.")
+            else:
+                said.append(
+                    f"Learning changed little: between {best} and stay, the difference of "
+                    f"{apart.difference:+.4f} may be luck."
+                )
+        return " ".join(said)
+
+    def by_agent(self, name: str, *, reference: bool = False) -> Floats:
+        """(M,), NaN for an agent that could never play; reference: of one of those."""
+        each = (self.references if reference else self.earned)[name]
+        return _ratio(each.rewards.mean(-1).sum(0), self.timeline.slots.sum(0))
 
     def by_block(self, name: str) -> Floats:
         """(B,), NaN where nobody could play."""
         return _ratio(self._block_rewards(self.earned[name]), self._block_slots)
 
-    def over_time(self, name: str) -> tuple[Ints, Floats, Floats]:
-        """By window: the first slot, the average reward, and its standard error over runs."""
-        slots = self.timeline.slots.sum(1)
+    def over_time(self, name: str, bins: int | None = None) -> tuple[Ints, Floats, Floats]:
+        """By window: the first slot, the average reward, and its standard error over runs.
+
+        bins: so many windows at most, several together where there are more.
+        """
+        slots, rewards = self.timeline.slots.sum(1), self.earned[name].rewards.sum(1)
+        first = self.timeline.first
+        if bins is not None and bins < len(first):
+            edges = np.arange(bins) * len(first) // bins
+            slots, rewards = (np.add.reduceat(x, edges, axis=0) for x in (slots, rewards))
+            first = first[edges]
         there = slots > 0
-        rewards = self.earned[name].rewards.sum(1)[there] / slots[there][:, None]
-        runs = rewards.shape[1]
-        se = rewards.std(1, ddof=1) / np.sqrt(runs) if runs > 1 else np.zeros(len(rewards))
-        return self.timeline.first[there], rewards.mean(1), se
+        means = rewards[there] / slots[there][:, None]
+        runs = means.shape[1]
+        se = means.std(1, ddof=1) / np.sqrt(runs) if runs > 1 else np.zeros(len(means))
+        return first[there], means.mean(1), se
 
     def over(self, name: str, reference: str) -> Difference:
         """The average reward less that of "stay", or of the best "fixed" choice."""
@@ -168,7 +218,7 @@ class Backtest:
         runs = self._by_run(each)
         if len(runs) > 1:
             return float(runs.std(ddof=1) / np.sqrt(len(runs)))
-        return float("nan") if each.learns and self.runs == 1 else 0.0
+        return float("nan") if each.drawn else 0.0
 
     def _block_rewards(self, each: Earned) -> Floats:
         return self.timeline.by_block(each.rewards.mean(-1).sum(1))
