@@ -59,7 +59,7 @@ def played(trace, plays, index, rewards=(0.0, 1.0)):
 
             for arm in sorted(there, key=lambda arm: (-worth(arm), arm))[:plays]:
                 total += rewards[now[arm]]
-                known[arm] = (now[arm], slot)
+                known[int(arm)] = (int(now[arm]), slot)
     return total / slots
 
 
@@ -173,7 +173,7 @@ def test_a_recorded_simulation_pays_what_the_simulation_did(policies):
 def test_stay_on_arms_that_are_always_observed():
     """It plays what is good now, as whoever looks at the rewards does."""
     law = [[0.7, 0.3], [0.4, 0.6]]
-    arms = [rmab.Arm(law, reward=[0, 1], observed="always")] * 2
+    arms = rmab.Arms([rmab.Arm(law, reward=[0, 1], observed="always")] * 2)
     study = rmab.Study(arms=arms, horizon=SLOTS, trials=32, policies=["stay", "myopic"])
     means = rmab.run(study, threads=1).mean
     assert means["stay"] == means["myopic"] > 0.5
