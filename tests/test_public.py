@@ -47,6 +47,7 @@ NAMES = [
     "catalogue",
     "channels",
     "episode_bound",
+    "fit_trace",
     "gittins_indices",
     "index_table",
     "information_states",

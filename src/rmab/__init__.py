@@ -61,6 +61,7 @@ _HOMES = {
     "Sweep": "rmab.studies.sweep",
     "load_sweep": "rmab.studies.sweep",
     "Trace": "rmab.traces.trace",
+    "fit_trace": "rmab.traces.fit",
     "load_trace": "rmab.traces.trace",
     "read_recording": "rmab.traces.recordings",
     "save_trace": "rmab.traces.trace",
@@ -99,6 +100,7 @@ __all__ = [
     "catalogue",
     "channels",
     "episode_bound",
+    "fit_trace",
     "gittins_indices",
     "index_table",
     "information_states",
@@ -159,6 +161,7 @@ if TYPE_CHECKING:
     from rmab.studies.run import run, run_sweep, value
     from rmab.studies.study import Study, load
     from rmab.studies.sweep import Sweep, load_sweep
+    from rmab.traces.fit import fit_trace
     from rmab.traces.recordings import read_recording
     from rmab.traces.trace import Trace, load_trace, save_trace
 

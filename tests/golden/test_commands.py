@@ -82,6 +82,7 @@ COMMANDS = (
     "value",
     "index",
     "reproduce",
+    "fit",
     "trace",
     "server",
     "enroll",

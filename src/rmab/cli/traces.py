@@ -1,20 +1,22 @@
-"""The commands on measured data: trace."""
+"""The commands on measured data: trace, fit."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmab.cli.console import DONE, Commands, columns, say, whole
+from rmab.cli.console import DONE, Commands, columns, folder, say, whole
 from rmab.errors import StudyError, is_lasting, system_reason
 
 if TYPE_CHECKING:
+    from rmab.traces.fit import Fit
     from rmab.traces.recordings import Recording
     from rmab.traces.trace import Trace
 
-__all__ = ["add_commands"]
+__all__ = ["add_choice_of_states", "add_commands", "left_out", "several"]
 
 _INPUTS = """
 what is read, by the end of its name:
@@ -33,6 +35,21 @@ the .npz file that is written has
   seg            (slots,): segments
   level          of --levels, as state in several states
   meta           JSON: slot_s, agents, channels, source, states, level_states
+"""
+
+
+_FIT_JSON = """
+with --json, and in fit.json
+  series, tested  arms as agents measured them; those with 100 pairs and 8 changes or more
+  bits, share     by model iid, order1, order2, ages, regimes, flicker: bits a slot, and what it
+                  predicts beyond iid as a share of what the best does
+  regimes         median: pieces of a series; changed: share of series with more than one
+  flicker         good_when_bad, bad_when_good: fitted errors, medians
+  agents          correlation, effective: how many they are worth, pooling_bits_lost: by one law
+  twin            by policy: average reward on the trace; on twins the mean, low and high
+  verdicts        question, size, answer ("fits" or what is wrong), so: what to set
+  arms            agent, arm, p01, p11, good, pairs
+what is not known is null
 """
 
 
@@ -88,6 +105,33 @@ def add_commands(command: Commands) -> None:
     trace.add_argument("--variable", metavar="NAME", help="which array of a .mat or .npz file")
     trace.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
+    fit = command(
+        "fit",
+        _fit,
+        "say whether a Markov chain is a fair model of a trace",
+        "  rmab fit trace.npz --out fitted\n"
+        "  rmab fit trace.npz --json\n"
+        '  rmab fit trace.npz --good "== 0" --out fitted --study study.toml\n',
+        lambda: _FIT_JSON,
+    )
+    fit.add_argument("trace", metavar="TRACE.npz", help="a trace, as rmab trace writes it")
+    fit.add_argument("--out", metavar="DIR", help="write fit.html, fit.json and the pictures")
+    fit.add_argument(
+        "--study", metavar="STUDY.toml", help="write the fitted arms as a study for rmab run"
+    )
+    add_choice_of_states(fit)
+    fit.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def add_choice_of_states(parser: argparse.ArgumentParser) -> None:
+    """What is good in a trace that is read."""
+    parser.add_argument(
+        "--good", metavar="RULE", help='which states are good, as "== 0" (default: the highest)'
+    )
+    parser.add_argument(
+        "--levels", action="store_true", help="in several states, those of the array level"
+    )
+
 
 def _trace(options: argparse.Namespace) -> int:
     slot = _number("--slot", options.slot)
@@ -121,7 +165,7 @@ def _trace(options: argparse.Namespace) -> int:
         print(_line(found))
         if found.floors:
             print(_floors_table(found))
-    for names in _left_out(found.trace):
+    for names in left_out(found.trace):
         say(names)
     return DONE
 
@@ -156,28 +200,29 @@ def _line(found: Recording) -> str:
     trace = found.trace
     size = trace.summary()
     parts = [
-        _several(size["agents"], "agent"),
-        _several(size["slots"], "slot"),
-        _several(size["arms"], "arm"),
+        several(size["agents"], "agent"),
+        several(size["slots"], "slot"),
+        several(size["arms"], "arm"),
         "slot length unknown" if trace.slot_s is None else f"slot {trace.slot_s:g} s",
         f"{size['good']:.2%} good".replace("%", " %"),
         f"{size['missing']:.2%} missing".replace("%", " %"),
-        _several(size["segments"], "segment"),
+        several(size["segments"], "segment"),
     ]
     most = trace if found.levels is None else found.levels
     if most.states > 2:
         highest = ", the highest good" if most is trace else ""
         parts.append(f"{most.states} states{highest}")
     if found.not_finite:
-        parts.append(f"{_several(found.not_finite, 'value')} NaN or Inf, read as missing")
+        parts.append(f"{several(found.not_finite, 'value')} NaN or Inf, read as missing")
     return ", ".join(parts)
 
 
-def _several(n: int, what: str) -> str:
+def several(n: int, what: str) -> str:
+    """So many of something, in words."""
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 
-def _left_out(trace: Trace) -> list[str]:
+def left_out(trace: Trace) -> list[str]:
     """A line for each agent that never measured some arms."""
     arms: dict[int, list[str]] = {}
     for agent, arm in trace.never_measured:
@@ -210,3 +255,64 @@ def _as_json(found: Recording) -> dict[str, Any]:
         "noise_floors": [floor._asdict() for floor in found.floors],
         "source": trace.source,
     }
+
+
+def _fit(options: argparse.Namespace) -> int:
+    from rmab.traces.trace import load_trace
+
+    trace = load_trace(options.trace, levels=options.levels)
+    if options.good is not None:
+        trace = trace.regraded(options.good)
+    out = None if options.out is None else folder(options.out)
+    from rmab.traces.fit import fit_trace
+
+    found = fit_trace(trace)
+    if options.study is not None:
+        _write_study(found, options.study)
+    written = [] if options.study is None else [options.study]
+    if out is not None:
+        from rmab.report.fit_page import write_fit
+
+        write_fit(out, Path(options.trace).stem, found)
+        written.append(f"{out}/: fit.html, fit.json, pictures")
+    if options.json:
+        print(json.dumps(found.to_json(), allow_nan=False))
+    else:
+        print(_fit_tables(found))
+    for names in left_out(trace):
+        say(names)
+    if written:
+        say(f"written to {' and '.join(written)}")
+    return DONE
+
+
+def _write_study(found: Fit, path: str) -> None:
+    from rmab.traces.fitted_study import study_text
+
+    try:
+        Path(path).write_text(study_text(found), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and not is_lasting(error):
+            raise
+        reason = system_reason(error) if isinstance(error, OSError) else error
+        raise StudyError(f"--study {path}: must be a file to write to: {reason}") from None
+
+
+def _fit_tables(found: Fit) -> str:
+    """Verdicts, models, rewards, and whether policies change places."""
+    verdicts = [["question", "verdict", "size"]]
+    verdicts += [[v.question, v.answer, _cell(v.size, 3)] for v in found.verdicts]
+    models = [["model", "bits a slot", "share"]]
+    models += [[m, _cell(bits, 4), _cell(found.share[m], 3)] for m, bits in found.bits.items()]
+    rewards = [["reward of", "trace", "twins", "lowest", "highest"]]
+    for name, each in found.earned.items():
+        numbers = (each.trace, each.twins.mean(), each.twins.min(), each.twins.max())
+        rewards.append([name, *(f"{x:.4f}" for x in numbers)])
+    tables = [columns(verdicts, 2), columns(models), columns(rewards)]
+    head = f"{len(found.tested)} of {len(found.series)} series tested"
+    so = [f"{v.question}: {v.sentence} {v.so}" for v in found.verdicts]
+    return "\n\n".join([head, *tables, found.order_in_words, "\n".join(so)])
+
+
+def _cell(number: float | None, digits: int) -> str:
+    return "-" if number is None else f"{number:.{digits}f}"

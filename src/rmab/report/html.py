@@ -97,9 +97,9 @@ def table(
     )
 
 
-def write_page(folder: Path, title: str, body: Iterable[Markup]) -> Path:
-    """Write report.html; returns its path."""
-    path = folder / "report.html"
+def write_page(folder: Path, title: str, body: Iterable[Markup], name: str = "report.html") -> Path:
+    """Write the page; returns its path."""
+    path = folder / name
     page = _PAGE.format(
         title=escaped(title), style=_STYLE, body=join(*body), version=escaped(__version__)
     )

@@ -1,0 +1,404 @@
+"""Whether a Markov chain is a fair model of a trace.
+
+Two currencies, and no tests of significance: bits a slot that a model leaves on the table
+(rmab.traces.codes), and what policies earn on the trace and on its twins (rmab.traces.twin).
+
+A series, one arm of one agent, is tested if it has 100 pairs of neighbouring slots and 8 changes.
+Bits are of all tested series, a slot: b(model) = sum of code lengths / sum of n. The share of a
+model is what it predicts beyond `iid`, of what the best of them does:
+
+    share(model) = (b(iid) - b(model)) / (b(iid) - b(best)).
+
+Agents are alike as far as one law for all of them, arm by arm, loses no bits. With b(one share) and
+b(one chain) for tested series of an arm under one law,
+
+    lost = (b(one chain) - b(order1)) / (b(one share) - b(order1)),
+
+0 where one chain is as good as a chain for each agent, 1 where it says no more than one share does.
+Agents are correlated by rho, the correlation of the states of two agents on one arm in slots that
+both measured: the mean over pairs, then over arms. M agents are then worth M / (1 + (M - 1) rho).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, permutations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rmab.traces.codes import (
+    FLICKER_PARAMETERS,
+    MODELS,
+    Piece,
+    chain_bits,
+    code_lengths,
+    regimes_of,
+    share_bits,
+)
+from rmab.traces.flicker import fit_flicker
+from rmab.traces.portrait import Portrait, portrait_of
+from rmab.traces.rules import fitted_dynamics, rewards_of_states
+from rmab.traces.stretches import Floats, States, by_series, pairs_of
+from rmab.traces.trace import MISSING, Trace
+from rmab.traces.twin import pair_counts, twins_of
+from rmab.traces.verdicts import FITS, UNKNOWN, Sizes, Verdict, verdicts_of
+
+__all__ = ["POLICIES", "Earned", "Fit", "Series", "fit_trace"]
+
+POLICIES = ("stay", "myopic", "whittle", "genie")
+_MIN_PAIRS = 100
+_MIN_CHANGES = 8
+_PLAYS = 1
+_RANKED = ("stay", "myopic", "whittle")  # whose order is compared; genie is above them all
+_AS_FITTING = {"agents correlated": "agents independent"}  # what would fit
+_NEARLY_ALL = 0.95  # of the twins
+_MATTERS = 1 / 500  # of the reward
+
+
+class Series(NamedTuple):
+    """One arm as one agent measured it."""
+
+    agent: int
+    arm: int
+    p01: float  # (n01 + 1/2) / (n0 + 1)
+    p11: float
+    good: float  # share of measured slots
+    pairs: int
+    bits: Mapping[str, float]  # code length by model; empty where it is not tested
+    pieces: tuple[Piece, ...]  # of `regimes`
+    errors: tuple[float, float] | None  # of `flicker`: good seen when bad, bad seen when good
+
+
+class Earned(NamedTuple):
+    """The average reward of a policy on the trace and on each of its twins."""
+
+    trace: float
+    twins: Floats  # (twins,)
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """What was found.
+
+    counts: (S, S, agents, arms), pairs by state and next state; twin_states: the first twin.
+    """
+
+    trace: Trace
+    counts: Floats
+    series: tuple[Series, ...]
+    portrait: Portrait
+    twin_states: States
+    twins: tuple[Portrait, ...]
+    earned: Mapping[str, Earned]
+
+    @cached_property
+    def tested(self) -> list[Series]:
+        """The series with enough pairs and changes."""
+        return [each for each in self.series if each.bits]
+
+    @cached_property
+    def bits(self) -> dict[str, float | None]:
+        """Bits a slot by model; None where nothing was tested, or the model is of two states."""
+        n = sum(each.pairs for each in self.tested)
+        known = self.tested[0].bits if self.tested else ()
+        return {
+            model: sum(each.bits[model] for each in self.tested) / n if model in known else None
+            for model in MODELS
+        }
+
+    @cached_property
+    def best(self) -> str:
+        """The model of fewest bits; `iid` where nothing was tested."""
+        return min(self.bits, key=lambda model: _or_inf(self.bits[model]))
+
+    @cached_property
+    def share(self) -> dict[str, float | None]:
+        """What each model predicts beyond iid, of what the best does; None if that is nothing."""
+        most = self._beyond_iid(self.best)
+        if not most:
+            return dict.fromkeys(MODELS)
+        found = {model: self._beyond_iid(model) for model in MODELS}
+        return {model: None if x is None else x / most for model, x in found.items()}
+
+    def _beyond_iid(self, model: str) -> float | None:
+        iid, bits = self.bits["iid"], self.bits[model]
+        return None if iid is None or bits is None else iid - bits
+
+    @cached_property
+    def pooling_bits_lost(self) -> float | None:
+        """The share of bits lost by one law for all agents, from 0 to 1."""
+        if not self.tested:
+            return None
+        own = sum(each.bits["order1"] for each in self.tested)
+        one_chain = one_share = 0.0
+        for arm in {each.arm for each in self.tested}:
+            agents = [each.agent for each in self.tested if each.arm == arm]
+            counts = self.counts[:, :, agents, arm].sum(-1)
+            one_chain += chain_bits(counts)
+            one_share += share_bits(counts.sum(0))
+        lost, most = one_chain - own, one_share - own
+        return float(np.clip(lost / most, 0, 1)) if most > 0 and lost > 0 else 0.0
+
+    @cached_property
+    def correlation(self) -> float | None:
+        """Of two agents on one arm; None where there is one agent, or no two have common slots."""
+        return _mean(self.portrait.agents)
+
+    @cached_property
+    def effective(self) -> float:
+        """How many independent agents the agents are worth; a negative correlation counts as 0."""
+        M = len(self.trace.agents)
+        return M / (1 + (M - 1) * max(self.correlation or 0.0, 0.0))
+
+    @cached_property
+    def errors(self) -> tuple[float | None, float | None]:
+        """Good seen in bad slots and bad in good ones: medians over tested series."""
+        both = [each.errors for each in self.tested if each.errors is not None]
+        if not both:
+            return None, None
+        good_when_bad, bad_when_good = np.median(both, axis=0)
+        return float(good_when_bad), float(bad_when_good)
+
+    @cached_property
+    def verdicts(self) -> list[Verdict]:
+        """The six questions, answered."""
+        order1, regimes, flicker = (self.share[m] for m in ("order1", "regimes", "flicker"))
+        saved, iid = self._beyond_iid("order1"), self.bits["iid"]
+        chances = [_mean(each.agents) or 0.0 for each in self.twins]
+        good_when_bad, bad_when_good = self.errors
+        return verdicts_of(
+            Sizes(
+                tested=bool(self.tested),
+                memory=saved / iid if saved is not None and iid else 0.0,
+                order=order1,
+                best=self.best,
+                regimes=regimes,
+                changed=self.regimes[1] or 0.0,
+                flicker=flicker,
+                good_when_bad=good_when_bad,
+                bad_when_good=bad_when_good,
+                n_agents=len(self.trace.agents),
+                lost=self.pooling_bits_lost,
+                correlation=self.correlation,
+                by_chance=max(chances),
+                effective=self.effective,
+            )
+        )
+
+    @cached_property
+    def regimes(self) -> tuple[float | None, float | None]:
+        """The median number of pieces of a tested series, and the share that has several."""
+        pieces = [len(each.pieces) for each in self.tested]
+        if not pieces:
+            return None, None
+        return float(np.median(pieces)), float(np.mean([n > 1 for n in pieces]))
+
+    @cached_property
+    def reversals(self) -> list[tuple[str, str]]:
+        """Policies (a, b), where a earns more than b on the trace and less on nearly all twins."""
+        return [
+            (a, b)
+            for a, b in permutations(_RANKED, 2)
+            if self.earned[a].trace > self.earned[b].trace
+            and (self.earned[a].twins < self.earned[b].twins).mean() >= _NEARLY_ALL
+        ]
+
+    @cached_property
+    def reversal_matters(self) -> bool:
+        """Whether what the twins would recommend costs at least a five-hundredth of the reward."""
+        earned = [(self.earned[a].trace, self.earned[b].trace) for a, b in self.reversals]
+        return any(a - b >= _MATTERS * a for a, b in earned)
+
+    @cached_property
+    def in_short(self) -> str:
+        """Which questions fit and which do not, in a sentence or two."""
+        by_answer: dict[str, list[str]] = {answer: [] for answer in (FITS, "", UNKNOWN)}
+        for v in self.verdicts:
+            by_answer[v.answer if v.answer in (FITS, UNKNOWN) else ""].append(
+                _AS_FITTING.get(v.question, v.question)
+            )
+        said = [
+            f"{kind}: {', '.join(questions)}"
+            for kind, questions in zip(
+                ("Fits", "Does not fit", "Not known"), by_answer.values(), strict=True
+            )
+            if questions
+        ]
+        return ". ".join(said) + "."
+
+    @cached_property
+    def order_in_words(self) -> str:
+        """Whether policies change places between trace and twins, in a sentence or two."""
+        if not self.reversals:
+            return self._no_reversal()
+        promised: dict[str, list[str]] = {}
+        for a, b in self.reversals:
+            promised.setdefault(b, []).append(a)
+        said = ["The order reverses."]
+        for b, others in promised.items():
+            twin = _against(b, others, {x: _on_twins(e) for x, e in self.earned.items()})
+            trace = _against(b, others, {x: _on_trace(e) for x, e in self.earned.items()})
+            said.append(f"On its twins {b} earns more ({twin}), on the trace less ({trace}).")
+        if not self.reversal_matters:
+            said.append("On the trace that is less than a five-hundredth of the reward.")
+        return " ".join(said)
+
+    def _no_reversal(self) -> str:
+        trace, twin = (
+            sorted(_RANKED, key=lambda name: -reward(self.earned[name]))
+            for reward in (_on_trace, _on_twins)
+        )
+        if any(
+            _on_trace(self.earned[a]) < _on_trace(self.earned[b]) for a, b in combinations(twin, 2)
+        ):
+            return (
+                f"The order differs, but twins do not agree on theirs: {', '.join(twin)} on their "
+                f"mean, {', '.join(trace)} on the trace."
+            )
+        return f"The order is the same on trace and twins: {', '.join(twin)}."
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the pictures; what is not known is None."""
+        median, changed = self.regimes
+        good_when_bad, bad_when_good = self.errors
+        agents, arms = self.trace.agents, self.trace.arms
+        return {
+            "series": len(self.series),
+            "tested": len(self.tested),
+            "bits": self.bits,
+            "share": self.share,
+            "regimes": {"median": median, "changed": changed},
+            "flicker": {"good_when_bad": good_when_bad, "bad_when_good": bad_when_good},
+            "agents": {
+                "correlation": self.correlation,
+                "effective": self.effective,
+                "pooling_bits_lost": self.pooling_bits_lost,
+            },
+            "twin": {
+                name: {
+                    "trace": each.trace,
+                    "twin": float(each.twins.mean()),
+                    "low": float(each.twins.min()),
+                    "high": float(each.twins.max()),
+                }
+                for name, each in self.earned.items()
+            },
+            "verdicts": [
+                {"question": v.question, "size": v.size, "answer": v.answer, "so": v.so}
+                for v in self.verdicts
+            ],
+            "arms": [
+                {
+                    "agent": agents[each.agent],
+                    "arm": arms[each.arm],
+                    "p01": each.p01,
+                    "p11": each.p11,
+                    "good": each.good,
+                    "pairs": each.pairs,
+                }
+                for each in self.series
+            ],
+        }
+
+
+def fit_trace(trace: Trace) -> Fit:
+    """Hold the trace against the model: bits, agents, twins."""
+    groups = twins_of(trace)
+    portraits: list[Portrait] = []
+    rewards: dict[str, list[float]] = {name: [] for name in POLICIES}
+    first: States | None = None
+    for group in groups:
+        first = group[0].copy() if first is None else first
+        portraits += [portrait_of(each, trace.segment, trace.states) for each in group]
+        for name, each in _rewards(trace, group).items():
+            rewards[name] += each.tolist()
+    assert first is not None
+    on_trace = _rewards(trace, trace.state[None])
+    return Fit(
+        trace=trace,
+        counts=pair_counts(trace),
+        series=tuple(_series_of(trace)),
+        portrait=portrait_of(trace.state, trace.segment, trace.states),
+        twin_states=first,
+        twins=tuple(portraits),
+        earned={
+            name: Earned(float(on_trace[name][0]), np.array(rewards[name])) for name in POLICIES
+        },
+    )
+
+
+def _rewards(trace: Trace, state: States) -> dict[str, Floats]:
+    return rewards_of_states(_good(state, trace.states), trace.segment, _PLAYS, POLICIES)
+
+
+def _good(state: States, states: int) -> States:
+    """1 for the highest state, 0 for all others, -1 where nothing was measured."""
+    if states == 2:
+        return state
+    return np.where(state < 0, MISSING, state == states - 1).astype(np.int8)
+
+
+def _series_of(trace: Trace) -> list[Series]:
+    """Every arm that an agent measured, in the order of agents and arms."""
+    fitted = fitted_dynamics(_good(trace.state, trace.states), trace.segment)
+    rows = by_series(trace.state)
+    found = []
+    for number in np.flatnonzero((rows >= 0).any(-1)).tolist():
+        at = agent, arm = divmod(number, len(trace.arms))
+        pairs = pairs_of(rows[number], trace.segment)
+        n = len(pairs.next)
+        bits: dict[str, float] = {}
+        pieces: list[Piece] = []
+        if n >= _MIN_PAIRS and np.count_nonzero(pairs.last != pairs.next) >= _MIN_CHANGES:
+            bits = code_lengths(pairs, trace.states)
+            bits["regimes"], pieces = regimes_of(pairs, trace.states)
+        p01, p11, good = (float(x[at]) for x in (fitted.p01, fitted.p11, fitted.good))
+        found.append(Series(agent, arm, p01, p11, good, n, bits, tuple(pieces), None))
+    return found if trace.states > 2 else _with_flicker(trace, rows, found)
+
+
+def _with_flicker(trace: Trace, rows: States, series: list[Series]) -> list[Series]:
+    """The same with the hidden chain, fitted to all tested series at once."""
+    tested = [each.agent * len(trace.arms) + each.arm for each in series if each.bits]
+    if not tested:
+        return series
+    fitted = zip(*fit_flicker(rows[tested], trace.segment), strict=True)
+    found = []
+    for each in series:
+        if each.bits:
+            _, _, good_when_bad, bad_when_good, needed = map(float, next(fitted))
+            bits = needed + 0.5 * FLICKER_PARAMETERS * float(np.log2(each.pairs))
+            found.append(
+                each._replace(
+                    bits={**each.bits, "flicker": bits}, errors=(good_when_bad, bad_when_good)
+                )
+            )
+        else:
+            found.append(each)
+    return found
+
+
+def _on_trace(earned: Earned) -> float:
+    return earned.trace
+
+
+def _on_twins(earned: Earned) -> float:
+    return float(earned.twins.mean())
+
+
+def _against(name: str, others: Sequence[str], rewards: Mapping[str, float]) -> str:
+    """The reward of a policy beside others', in words."""
+    theirs = " and ".join(f"{rewards[other]:.4f} of {other}" for other in others)
+    return f"{rewards[name]:.4f} against {theirs}"
+
+
+def _or_inf(bits: float | None) -> float:
+    return float("inf") if bits is None else bits
+
+
+def _mean(values: Floats) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else None

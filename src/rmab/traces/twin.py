@@ -1,0 +1,67 @@
+"""The twin of a trace: first-order chains with the fitted dynamics, the same segments and holes.
+
+A twin is what the trace would be if the model were true. Where trace and twins differ, in a picture
+or in what a policy earns, the model misses something that matters there. The arms of a twin are
+independent, begin every segment at their stationary law, and move in holes too. With S states the
+chance of j after i is (n_ij + 1/2) / (n_i + S / 2), counted in neighbouring measured slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rmab.markov import limiting_distributions
+from rmab.traces.stretches import Floats, States, joined, slots_by_segment
+from rmab.traces.trace import MISSING, Trace
+
+__all__ = ["N_TWINS", "fitted_chains", "pair_counts", "twins_of"]
+
+N_TWINS = 20
+_MAX_CELLS = 1 << 26  # of the twins that are made together
+
+
+def pair_counts(trace: Trace) -> Floats:
+    """(S, S, agents, arms): neighbouring measured slots by state and next state."""
+    state = np.moveaxis(trace.state, 1, -1)  # slots last
+    follows = joined(state, trace.segment)[..., 1:]
+    S = trace.states
+    step = np.where(follows, state[..., :-1].astype(np.int16) * S + state[..., 1:], -1)
+    return np.stack([[(step == i * S + j).sum(-1) for j in range(S)] for i in range(S)]).astype(
+        np.float64
+    )
+
+
+def fitted_chains(counts: Floats) -> Floats:
+    """Transition matrices of counts (S, S, ...), in the same shape."""
+    more = counts + 0.5
+    return np.asarray(more / more.sum(1, keepdims=True))
+
+
+def twins_of(trace: Trace, n: int = N_TWINS, seed: int = 0) -> Iterator[States]:
+    """n twins, in groups of (twins, agents, slots, arms) that fit into memory."""
+    chains = fitted_chains(pair_counts(trace))
+    together = int(np.clip(_MAX_CELLS // trace.state.size, 1, n))
+    rng = np.random.default_rng(seed)
+    for first in range(0, n, together):
+        yield _made(trace, chains, min(together, n - first), rng)
+
+
+def _made(trace: Trace, chains: Floats, n: int, rng: np.random.Generator) -> States:
+    """Twins that are made together; a step of the loop is one slot of every segment."""
+    agents, _, arms = trace.state.shape
+    table = slots_by_segment(trace.segment)  # (slots, segments)
+    reach = chains.cumsum(1)[:, :-1]  # [i, j]: a number below it leads from i to j or lower
+    start = limiting_distributions(chains).cumsum(0)[:-1]
+    place = np.arange(agents)[:, None, None], np.arange(arms)
+    made = np.empty((n, *trace.state.shape), np.int8)
+    now = np.zeros((n, agents, table.shape[1], arms), np.int8)
+    for number, slots in enumerate(table):
+        chance = rng.random(now.shape)
+        bounds = start if number == 0 else reach.swapaxes(0, 1)
+        law = (each[:, None] if number == 0 else each[now, *place] for each in bounds)
+        now = sum((chance >= bound).astype(np.int8) for bound in law)
+        there = slots >= 0
+        made[:, :, slots[there]] = now[:, :, there]
+    return np.where(trace.measured, made, np.int8(MISSING))

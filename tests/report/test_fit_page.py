@@ -1,0 +1,86 @@
+"""fit.html: verdicts and pictures on one page, which says in words what matters."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rmab.report.fit_page import write_fit
+from rmab.report.fit_plots import PICTURES
+from rmab.traces.fit import POLICIES, Earned, fit_trace
+from tests.traces.made import chain, trace_of
+
+NAME = "a <b>&$x"
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """A chain with holes and names that could be markup; policies change places on it."""
+    state = chain(agents=2, arms=3, slots=1200)
+    state[1, 100:300, 2] = -1
+    names = {"arms": ("<i>", "$y$", "_z"), "agents": ("&a", "b")}
+    twins = {"stay": 0.959, "myopic": 0.971, "whittle": 0.973, "genie": 0.999}
+    trace = {"stay": 0.9809, "myopic": 0.9814, "whittle": 0.9745, "genie": 0.999}
+    earned = {name: Earned(trace[name], np.full(20, twins[name])) for name in POLICIES}
+    return replace(fit_trace(trace_of(state, slot_s=0.1, **names)), earned=earned)
+
+
+@pytest.fixture(scope="module")
+def folder(fitted, tmp_path_factory):
+    """Where its page was written: drawing takes longer than all else."""
+    folder = tmp_path_factory.mktemp("fit")
+    write_fit(folder, NAME, fitted)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    return (folder / "fit.html").read_text(encoding="utf-8")
+
+
+def test_the_page_has_verdicts_pictures_and_arms(folder, page, fitted):
+    assert page.count("<svg ") == len(PICTURES) == 6
+    for verdict in fitted.verdicts:
+        assert f">{verdict.question}</th>" in page
+        assert verdict.so.replace('"', "&quot;") in page
+    assert "2 agents, 1,200 slots of 0.1 s, 3 arms, 5 segments" in page
+    assert "a &lt;b&gt;&amp;$x" in page
+    assert "<i>" not in page
+    assert "&lt;i&gt;" in page
+    assert json.loads((folder / "fit.json").read_text(encoding="utf-8")) == fitted.to_json()
+
+
+def test_the_page_needs_no_other_file(folder, page):
+    assert "<script" not in page
+    assert not re.findall(r'(?:src|xlink:href)="(?!#|data:)', page)
+    targets = set(re.findall(r'<a href="([^"#]+)"', page))
+    assert targets == {"fit.json", *(f"{name}.png" for name in PICTURES)}
+    assert all((folder / name).exists() for name in targets)
+
+
+def test_no_significance_is_claimed(page):
+    assert not re.search(r"p-value|significan", page, re.IGNORECASE)
+
+
+def test_a_reversal_is_said_in_words(page):
+    assert '<p class="note">The order reverses. On its twins whittle earns more' in page
+    assert "the trace pays: stay more, myopic more, whittle more." in page
+
+
+@pytest.mark.slow
+def test_the_same_fit_is_the_same_page(tmp_path, page, fitted):
+    assert write_fit(tmp_path, NAME, fitted).read_text(encoding="utf-8") == page
+
+
+def test_a_trace_of_which_little_is_known_has_its_page(tmp_path):
+    """One agent, three states, and never two arms in one slot."""
+    state = np.where(np.arange(40)[:, None] < 20, [[2, -1]], [[-1, 1]])[None].copy()
+    state[0, ::3] -= state[0, ::3] > 0
+    fit = fit_trace(trace_of(state, states=3))
+    page = write_fit(tmp_path, "short", fit).read_text(encoding="utf-8")
+    assert "not known" in page
+    assert page.count("<svg ") == 6
+    assert "3 states, of which the highest is good" in page
+    assert "by powers m^k" not in page  # which is of two states
