@@ -89,6 +89,8 @@ class Recall:
         """What learners see of pairs (C, S, S, N, L, R); weights: (M,), of agents; merged: whether
         their pairs are added up already."""
         alike = prior = None
+        if self.aggregation.shared and not merged:  # units are the arms of all agents together
+            pairs, merged = self.aggregation.combine(pairs, weights), True
         if self.learns_prior or self.compares:
             law = common_law(pairs, self.policy.prior, compares=self.compares)
             prior = law.prior[:, :, None, None] if self.learns_prior else None
