@@ -96,7 +96,9 @@ class _Chosen(NamedTuple):
     @property
     def drawn(self) -> bool:
         """Whether runs differ."""
-        draws = self.policy.learns and self.policy.randomised
+        forget = self.policy.forget
+        picks = forget is not None and len(forget.half_lives) > 1  # one of several experts
+        draws = self.policy.learns and (self.policy.randomised or picks)
         return draws or isinstance(self.policy.rule, RandomRule)
 
 
