@@ -306,17 +306,20 @@ class Fit:
 
 def fit_trace(trace: Trace) -> Fit:
     """Hold the trace against the model: bits, agents, twins."""
-    groups = twins_of(trace)
     portraits: list[Portrait] = []
-    rewards: dict[str, list[float]] = {name: [] for name in POLICIES}
+    rewards: dict[str, list[Floats]] = {name: [] for name in POLICIES}
     first: States | None = None
-    for group in groups:
-        first = group[0].copy() if first is None else first
-        portraits += [portrait_of(each, trace.segment, trace.states) for each in group]
-        for name, each in _rewards(trace, group).items():
-            rewards[name] += each.tolist()
+    for twins in twins_of(trace):
+        portraits += [portrait_of(each, trace.segment, trace.states) for each in twins]
+        played = twins
+        if first is None:
+            first = twins[0].copy()
+            played = np.concatenate([trace.state[None], twins])  # one loop for both
+        good = _good(played, trace.states)
+        for name, each in rewards_of_states(good, trace.segment, _PLAYS, POLICIES).items():
+            rewards[name].append(each)
     assert first is not None
-    on_trace = _rewards(trace, trace.state[None])
+    earned = {name: np.concatenate(each) for name, each in rewards.items()}
     return Fit(
         trace=trace,
         counts=pair_counts(trace),
@@ -324,14 +327,8 @@ def fit_trace(trace: Trace) -> Fit:
         portrait=portrait_of(trace.state, trace.segment, trace.states),
         twin_states=first,
         twins=tuple(portraits),
-        earned={
-            name: Earned(float(on_trace[name][0]), np.array(rewards[name])) for name in POLICIES
-        },
+        earned={name: Earned(float(each[0]), each[1:]) for name, each in earned.items()},
     )
-
-
-def _rewards(trace: Trace, state: States) -> dict[str, Floats]:
-    return rewards_of_states(_good(state, trace.states), trace.segment, _PLAYS, POLICIES)
 
 
 def _good(state: States, states: int) -> States:
