@@ -80,7 +80,7 @@ def rewards_of_states(
     unknown = [name for name in policies if name not in RULES]
     if unknown:
         raise StudyError(f"policies must be of {', '.join(RULES)}, got {unknown[0]!r}")
-    n_traces, n_agents, _, n_arms = state.shape
+    n_traces, n_arms = state.shape[0], state.shape[-1]
     fitted = fitted_dynamics(state, segment)
     lanes = lanes_of(segment)
     steps, n_lanes = lanes.slots.shape

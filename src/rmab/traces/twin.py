@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rmab.markov import limiting_distributions
-from rmab.traces.stretches import Floats, States, joined, lanes_of
+from rmab.traces.stretches import Floats, States, by_series, joined, lanes_of
 from rmab.traces.trace import MISSING, Trace
 
 __all__ = ["N_TWINS", "fitted_chains", "pair_counts", "twins_of"]
@@ -24,13 +24,14 @@ _MAX_CELLS = 1 << 26  # of the twins that are made together
 
 def pair_counts(trace: Trace) -> Floats:
     """(S, S, agents, arms): neighbouring measured slots by state and next state."""
-    state = np.moveaxis(trace.state, 1, -1)  # slots last
-    follows = joined(state, trace.segment)[..., 1:]
+    agents, _, arms = trace.state.shape
     S = trace.states
-    step = np.where(follows, state[..., :-1].astype(np.int16) * S + state[..., 1:], -1)
-    return np.stack([[(step == i * S + j).sum(-1) for j in range(S)] for i in range(S)]).astype(
-        np.float64
-    )
+    rows = by_series(trace.state)
+    follows = joined(rows, trace.segment)[:, 1:]
+    number, slot = np.nonzero(follows)
+    step = (number * S + rows[number, slot]) * S + rows[number, slot + 1]
+    counts = np.bincount(step, minlength=agents * arms * S * S)
+    return np.moveaxis(counts.reshape(agents, arms, S, S), (2, 3), (0, 1)).astype(np.float64)
 
 
 def fitted_chains(counts: Floats) -> Floats:
