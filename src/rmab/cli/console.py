@@ -124,12 +124,12 @@ def columns(rows: list[list[str]], texts: int = 1) -> str:
 
 
 @contextmanager
-def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
+def progress(total: int, label: str, unit: str = "trial") -> Iterator[Callable[[int], None]]:
     """A bar with the time left, on standard error if that is a terminal."""
     from tqdm import tqdm
 
     hide = not sys.stderr.isatty()
-    with tqdm(total=total, desc=label, unit="trial", leave=False, disable=hide) as bar:
+    with tqdm(total=total, desc=label, unit=unit, leave=False, disable=hide) as bar:
 
         def advance(done: int) -> None:
             bar.update(done)

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from rmab.cli import agent, federation, studies, traces
+from rmab.cli import agent, backtest, federation, studies, traces
 from rmab.cli.console import (
     BAD_INPUT,
     DONE,
@@ -61,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
 
     studies.add_commands(command)
     traces.add_commands(command)
+    backtest.add_commands(command)
     federation.add_commands(command)
     agent.add_agent(command)
     return parser

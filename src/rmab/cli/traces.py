@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rmab.traces.recordings import Recording
     from rmab.traces.trace import Trace
 
-__all__ = ["add_commands"]
+__all__ = ["add_choice_of_states", "add_commands", "left_out", "several"]
 
 _INPUTS = """
 what is read, by the end of its name:
@@ -119,11 +119,11 @@ def add_commands(command: Commands) -> None:
     fit.add_argument(
         "--study", metavar="STUDY.toml", help="write the fitted arms as a study for rmab run"
     )
-    _add_choice_of_states(fit)
+    add_choice_of_states(fit)
     fit.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
 
-def _add_choice_of_states(parser: argparse.ArgumentParser) -> None:
+def add_choice_of_states(parser: argparse.ArgumentParser) -> None:
     """What is good in a trace that is read."""
     parser.add_argument(
         "--good", metavar="RULE", help='which states are good, as "== 0" (default: the highest)'
@@ -165,7 +165,7 @@ def _trace(options: argparse.Namespace) -> int:
         print(_line(found))
         if found.floors:
             print(_floors_table(found))
-    for names in _left_out(found.trace):
+    for names in left_out(found.trace):
         say(names)
     return DONE
 
@@ -200,28 +200,29 @@ def _line(found: Recording) -> str:
     trace = found.trace
     size = trace.summary()
     parts = [
-        _several(size["agents"], "agent"),
-        _several(size["slots"], "slot"),
-        _several(size["arms"], "arm"),
+        several(size["agents"], "agent"),
+        several(size["slots"], "slot"),
+        several(size["arms"], "arm"),
         "slot length unknown" if trace.slot_s is None else f"slot {trace.slot_s:g} s",
         f"{size['good']:.2%} good".replace("%", " %"),
         f"{size['missing']:.2%} missing".replace("%", " %"),
-        _several(size["segments"], "segment"),
+        several(size["segments"], "segment"),
     ]
     most = trace if found.levels is None else found.levels
     if most.states > 2:
         highest = ", the highest good" if most is trace else ""
         parts.append(f"{most.states} states{highest}")
     if found.not_finite:
-        parts.append(f"{_several(found.not_finite, 'value')} NaN or Inf, read as missing")
+        parts.append(f"{several(found.not_finite, 'value')} NaN or Inf, read as missing")
     return ", ".join(parts)
 
 
-def _several(n: int, what: str) -> str:
+def several(n: int, what: str) -> str:
+    """So many of something, in words."""
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 
-def _left_out(trace: Trace) -> list[str]:
+def left_out(trace: Trace) -> list[str]:
     """A line for each agent that never measured some arms."""
     arms: dict[int, list[str]] = {}
     for agent, arm in trace.never_measured:
@@ -278,7 +279,7 @@ def _fit(options: argparse.Namespace) -> int:
         print(json.dumps(found.to_json(), allow_nan=False))
     else:
         print(_fit_tables(found))
-    for names in _left_out(trace):
+    for names in left_out(trace):
         say(names)
     if written:
         say(f"written to {' and '.join(written)}")

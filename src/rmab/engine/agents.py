@@ -8,7 +8,7 @@ are. By the policy's rule (`rmab.policies.policy`) a plan is
     LookaheadRule  the numbers of a formula (N, A, R) each for channels; else tables (N, I, A, R)
     TurnsRule      which arms are in play, (N, A, R)
     OptimumRule    a `Joint`: a decision for every joint information state
-    RandomRule, OwnIndexRule   nothing
+    RandomRule, OwnIndexRule, AgeRule, TrueStateRule   nothing
 
 Arrays end in agents and trials: A = 1 where all agents play by one plan, else A = M. A known plan
 is the same in all trials, R = 1. `agents_of` gives the class for a rule.
@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from rmab.engine.setting import Guide, Joint, Lookup, Setting
+from rmab.engine.setting import Fitted, Guide, Joint, Lookup, Setting
 from rmab.engine.world import Truth, World
 from rmab.linalg import compute_in_branch
 from rmab.model.arms import Dynamics, Moves
@@ -37,17 +37,21 @@ from rmab.policies.filling import Found, Learnt, channel_pair, fill
 from rmab.policies.lookahead import choose, state_from_tables, table_entries
 from rmab.policies.plans import take_turns
 from rmab.policies.policy import (
+    AgeRule,
     IndexRule,
     LookaheadRule,
     OptimumRule,
     OwnIndexRule,
     Policy,
     RandomRule,
+    TrueStateRule,
     TurnsRule,
 )
 
 __all__ = ["Agents", "Sight", "agents_of", "largest"]
 
+_OLDEST = np.finfo(np.float32).max  # a float above all ages
+_NEVER_PLAYED = 1e4  # the largest rewards that an arm is held to lose which cannot be played
 _MAX_PAIRWISE_ARMS = 8  # up to here pairs are cheaper than bisection, and unrolled code stays small
 
 
@@ -57,7 +61,8 @@ class Sight(NamedTuple):
     plan: see above; observed: information states, (N, M, R) each; state: true states, read where
     arms are fully observed; own: the learner's own state, if any; slot: its number; noise:
     gives uniforms (N, M, R) to those who choose at random; truth: for what plays pay; wraps: (N,)
-    how far ages past a table's highest fall back, 0: they become never observed; plays: K.
+    how far ages past a table's highest fall back, 0: they become never observed; plays: K;
+    playable: which arms can be played, (N, M, 1), None: all. Where fewer than K can, all are.
     """
 
     plan: Any
@@ -69,6 +74,14 @@ class Sight(NamedTuple):
     truth: Truth
     wraps: Array
     plays: Array
+    playable: Array | None = None
+
+    def largest(self, index: Array) -> Array:
+        """A mask (N, M, R) of the K arms of the largest index that can be played."""
+        if self.playable is None:
+            return largest(index, self.plays)
+        there = jnp.where(self.playable, index, -jnp.inf)
+        return largest(there, self.plays) & self.playable
 
 
 class Agents(ABC):
@@ -90,6 +103,8 @@ class Agents(ABC):
         """What a policy that knows plays by; for others a plan of the right shape, for A agents."""
         if isinstance(guide, Lookup):
             return jax.tree.map(lambda table: table[:, :, None, None], guide.tables)
+        if isinstance(guide, Fitted):
+            return ()  # every slot looks up its own
         if guide is not None:
             return guide
 
@@ -125,7 +140,7 @@ class Agents(ABC):
 
     def wraps(self, guide: Guide) -> Array:
         """(N,) how far ages past a table's highest fall back; 0: they become never observed."""
-        if isinstance(guide, Lookup):
+        if isinstance(guide, Lookup | Fitted):
             return guide.wraps
         return jnp.zeros(self.setting.n_arms, jnp.int32)
 
@@ -139,13 +154,42 @@ class Agents(ABC):
 
 class _AtRandom(Agents):
     def choose(self, sight: Sight) -> Array:
-        return largest(sight.noise(), sight.plays)
+        return sight.largest(sight.noise())
 
 
 class _ByOwnIndex(Agents):
     def choose(self, sight: Sight) -> Array:
         index = _computed_once(sight, lambda: self.rule.own.index(sight.own, sight.slot))
-        return largest(index, sight.plays)
+        return sight.largest(index)
+
+
+class _ByAge(Agents):
+    """Those never observed, then those observed longest ago; before them, where the rule stays,
+    those that are good, as far as was observed one slot ago or is now."""
+
+    def choose(self, sight: Sight) -> Array:
+        age = sight.observed.age
+        index = jnp.where(age == NEVER, _OLDEST, age.astype(jnp.float32))
+        if self.rule.stays:
+            seen = self.world.shown(sight.state, sight.observed.last_seen)
+            recent = (age == 1) | self.world.always if self.world.any_always else age == 1
+            index = jnp.where(recent & (seen == self._good(sight.truth)), jnp.inf, index)
+        return sight.largest(index)
+
+    def _good(self, truth: Truth) -> Array:
+        """The state of each arm that pays most, (N, 1, 1); of those that pay alike the highest."""
+        sizes = jnp.array([kind.states for kind in self.setting.kinds])
+        state = jnp.arange(self.setting.n_states)[:, None]
+        pays = jnp.where(state < sizes, truth.reward_active, -jnp.inf)
+        best = self.setting.n_states - 1 - pays[::-1].argmax(0)
+        return best[:, None, None].astype(self.world.state_type)
+
+
+class _ByTrueState(Agents):
+    def choose(self, sight: Sight) -> Array:
+        shape = sight.observed.age.shape
+        pays = self.world.select(sight.truth.reward_active, sight.state)
+        return sight.largest(jnp.broadcast_to(pays, shape))
 
 
 class _ByOptimum(Agents):
@@ -171,7 +215,7 @@ class _ByFormula(Agents):
             found = self._index(sight, rewards)
             return jnp.broadcast_to(found, shape).astype(jnp.float32)
 
-        return largest(_computed_once(sight, index), sight.plays)
+        return sight.largest(_computed_once(sight, index))
 
     def _index(self, sight: Sight, rewards: Array) -> Array:
         p01, p11 = sight.plan
@@ -208,7 +252,7 @@ class _ByTable(Agents):
     def choose(self, sight: Sight) -> Array:
         max_age = (sight.plan.shape[1] - 1) // self.setting.n_states
         rows = row_of(self._states(sight), max_age, sight.wraps[:, None, None])
-        return largest(table_entries(sight.plan, rows), sight.plays)
+        return sight.largest(table_entries(sight.plan, rows))
 
 
 class _ByLookahead(Agents):
@@ -236,9 +280,17 @@ class _ByLookahead(Agents):
             states = self._states(sight)
             state = state_from_tables(sight.plan, states, depth, sight.wraps, self.always)
         if depth == 1:
-            return largest(state.now.gains[0], sight.plays)
-        played: Array = choose(state, self.plays, once)
-        return played
+            return sight.largest(state.now.gains[0])
+        if sight.playable is None:
+            played: Array = choose(state, self.plays, once)
+            return played
+        # No gain makes up for an arm that cannot be played: of sets with such arms, where there are
+        # too few others, any with all others will do.
+        now, *later = state.now.gains
+        loss = _NEVER_PLAYED * (1 + jnp.abs(sight.truth.reward_active).max())
+        gains = (jnp.where(sight.playable, now, -loss), *later)
+        played = choose(state._replace(now=state.now._replace(gains=gains)), self.plays, once)
+        return played & sight.playable
 
 
 def agents_of(setting: Setting, policy: Policy, world: World, plays: int | None) -> Agents:
@@ -250,6 +302,8 @@ def agents_of(setting: Setting, policy: Policy, world: World, plays: int | None)
         OwnIndexRule: _ByOwnIndex,
         RandomRule: _AtRandom,
         TurnsRule: _ByTurns,
+        AgeRule: _ByAge,
+        TrueStateRule: _ByTrueState,
     }
     if isinstance(rule, IndexRule):
         formula = rule.statewise and setting.channels and rule.planner is not None

@@ -49,6 +49,7 @@ __all__ = [
     "batch_size",
     "block_runner",
     "default_threads",
+    "setting_of",
     "simulate",
 ]
 
@@ -221,6 +222,13 @@ def _threads(work: Work) -> Iterator[_Threads]:
         executor.shutdown(wait=False, cancel_futures=True)
 
 
+def setting_of(setting: Setting, policy: Policy) -> Setting:
+    """The setting with what the policy says of it."""
+    if policy.aggregation is None:
+        return setting
+    return replace(setting, aggregation=AGGREGATIONS[policy.aggregation])
+
+
 def batch_runner(work: Work, executor: ThreadPoolExecutor) -> Callable[[int, int], Batch]:
     """What runs the first `count` trials of the batch that begins with a trial; programs are
     compiled side by side."""
@@ -229,9 +237,7 @@ def batch_runner(work: Work, executor: ThreadPoolExecutor) -> Callable[[int, int
     guides = {policy: _guide(trials, policy, work.optimum) for policy in everyone.values()}
 
     def build(policy: Policy) -> Simulate:
-        setting = trials.setting
-        if policy.aggregation is not None:
-            setting = replace(setting, aggregation=AGGREGATIONS[policy.aggregation])
+        setting = setting_of(trials.setting, policy)
         # The sets of K arms are part of a lookahead's program; K is an argument of the others.
         plays = trials.plays if isinstance(policy.rule, LookaheadRule) else None
         return simulator(setting, policy, width, guides[policy], plays)

@@ -7,7 +7,8 @@ trials. A slot, for all trials at once:
     2. played arms show their state, as fully observed arms do anyway; agents remember it
        (rmab.engine.memory);
     3. every arm's true state moves (played or not), from numbers that depend on the seed, trial,
-       agent, arm and slot alone: every policy faces the same realisations (rmab.engine.world).
+       agent, arm and slot alone, or as it was recorded: every policy faces the same realisations
+       (rmab.engine.world).
 
 A policy that learns runs these slots inside episodes, as Algorithm 1: at the start of an episode
 the agents' counts are aggregated, the learner gives dynamics, and the rule a plan. Trials keep one
@@ -29,8 +30,8 @@ from jax import Array, lax
 
 from rmab.engine.agents import Sight, agents_of
 from rmab.engine.memory import Counting, Counts, first_states, next_states
-from rmab.engine.setting import Guide, Outcome, Setting, Simulate
-from rmab.engine.world import Truth, World
+from rmab.engine.setting import Fitted, Guide, Outcome, Setting, Simulate
+from rmab.engine.world import RecordedWorld, Recording, Truth, World
 from rmab.federation.schedule import (
     FIRST_LENGTH,
     most_episodes,
@@ -45,7 +46,7 @@ from rmab.policies.own_index import Observations
 from rmab.policies.policy import Policy, TurnsRule
 from rmab.random import CHANNELS, DRAWS, PLAYS, Draws, Key, stream, threefry, unit
 
-__all__ = ["simulator"]
+__all__ = ["simulator", "world_of"]
 
 # Trials served at once by a large program: with fewer each costs more, with more all wait longer.
 _MAX_SERVED = 64
@@ -79,13 +80,14 @@ def simulator(
     n_trials: int,
     guide: Guide = None,
     plays: int | None = None,
+    recorded: Recording | None = None,
 ) -> Simulate:
     """The compiled program for batches of `n_trials` trials.
 
-    guide: what it will be given, or the like; plays: K where it is part of the program.
+    guide, recorded: what it will be given, or the like; plays: K where it is part of the program.
     """
     setting = _as_needed(setting, policy)
-    leaves, tree = jax.tree.flatten(guide)
+    leaves, tree = jax.tree.flatten((guide, recorded))
     shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
     return _compiled(setting, policy, n_trials, plays, tree, shapes)
 
@@ -116,22 +118,29 @@ def _compiled(
         _Simulator(setting, policy, plays).run,
         compiler_options={"xla_cpu_multi_thread_eigen": False},
     )
-    guide = jax.tree.unflatten(tree, [kind(*shape) for shape in shapes])
+    guide, recorded = jax.tree.unflatten(tree, [kind(*shape) for shape in shapes])
     S, n_arms = setting.n_states, setting.n_arms
     square, row = kind((S, S, n_arms), jnp.float32), kind((S, n_arms), jnp.float32)
     levels, rest = kind((S, S - 1, n_arms), jnp.uint32), kind((S - 1, n_arms), jnp.uint32)
-    truth = Truth(Moves(square, square), row, row, levels, levels, rest)
+    truth = Truth(Moves(square, square), row, row, levels, levels, rest, recorded)
     compiled: Simulate = program.lower(
         kind((2,), jnp.uint32), kind((n_trials,), jnp.uint32), truth, kind((), jnp.int32), guide
     ).compile()
     return compiled
 
 
+def world_of(setting: Setting) -> World:
+    """The arms of a setting: simulated, or recorded."""
+    if setting.windows:
+        return RecordedWorld(setting.kinds, idle_pay=setting.idle_pay, windows=setting.windows)
+    return World(setting.kinds, idle_pay=setting.idle_pay)
+
+
 class _Simulator:
     def __init__(self, setting: Setting, policy: Policy, plays: int | None = None) -> None:
         self.setting = setting
         self.policy = policy
-        self.world = World(setting.kinds, idle_pay=setting.idle_pay)
+        self.world = world_of(setting)
         self.agents = agents_of(setting, policy, self.world, plays)
         own_lengths = isinstance(policy.rule, TurnsRule)
         schedule = setting.schedule
@@ -141,6 +150,8 @@ class _Simulator:
             and not own_lengths
             and visits_can_end(schedule, setting.n_agents, setting.horizon)
         )
+        # Whether all trials' episodes end together.
+        self.in_step = not own_lengths and not self.watches
         self.drawers = _drawers(setting, policy)
         counted = policy.learner is not None
         visits = self.watches or (counted and policy.reads_visits)
@@ -297,7 +308,7 @@ class _Simulator:
 
     def one_episode(self, done: _Run) -> Outcome:
         """What a policy without episodes gave: one of all slots."""
-        n_trials = done.out.rewards.shape[1]
+        n_trials = done.out.rewards.shape[-1]
         return done.out._replace(
             episodes=jnp.ones(n_trials, jnp.int32),
             lengths=jnp.full((1, n_trials), self.setting.horizon, jnp.int32),
@@ -312,6 +323,12 @@ class _Simulator:
         arm = jnp.arange(setting.n_arms, dtype=jnp.uint32)[:, None, None]
         wraps = self.agents.wraps(guide)
 
+        def plan_of(run: _Run) -> Any:
+            if not isinstance(guide, Fitted):
+                return run.episode.plan
+            which = guide.which[run.slot]
+            return jax.tree.map(lambda plans: plans[which], guide.plan)
+
         def advance(run: _Run) -> _Run:
             slot = run.slot.astype(jnp.uint32)
 
@@ -319,7 +336,7 @@ class _Simulator:
                 return unit(threefry(play_key, slot, arm)[0])
 
             sight = Sight(
-                plan=run.episode.plan,
+                plan=plan_of(run),
                 observed=run.observed,
                 state=run.state,
                 own=run.own,
@@ -328,6 +345,7 @@ class _Simulator:
                 truth=truth,
                 wraps=wraps,
                 plays=plays,
+                playable=self.world.playable(truth, run.slot),
             )
             played = self.agents.choose(sight)
             paid = self.world.paid(truth, run.state, played)
@@ -343,13 +361,13 @@ class _Simulator:
                     past = (counts.visits > episode.visit_cap).astype(jnp.int8)
                     over = over | (past.max((0, 1, 2)) > 0)
                 episode = episode._replace(length=length, over=over)
-            rewards = lax.dynamic_update_index_in_dim(
-                run.out.rewards, paid.sum((0, 1)), run.slot, 0
-            )
+            rewards = self.world.add_rewards(truth, run.out.rewards, paid, run.slot)
             return _Run(
                 slot=run.slot + 1,
                 state=self.world.move(key, truth, run.state, played, slot + 1),
-                observed=next_states(run.observed, self.world, played, run.state),
+                observed=self.world.known(
+                    truth, next_states(run.observed, self.world, played, run.state), run.slot
+                ),
                 counts=counts,
                 own=own,
                 episode=episode,
@@ -360,7 +378,7 @@ class _Simulator:
 
     def begin(self, seed: Array, trials: Array, truth: Truth, plays: Array, run: _Run) -> _Run:
         """New episodes for the trials whose episode is over."""
-        n_trials = trials.shape[0]
+        setting, n_trials = self.setting, trials.shape[0]
         run = run._replace(own=self.after_episode(run))
         episode, out = run.episode, run.out
         due = episode.over
@@ -371,6 +389,8 @@ class _Simulator:
         if not light:
             on_cpu = jax.default_backend() == "cpu"
             few = min(few, _MAX_SERVED) if on_cpu else min(n_trials, max(few, _MIN_SERVED))
+        if setting.windows and self.in_step:  # a few runs, all due at once
+            few = n_trials
 
         def some(served: tuple[_Episode, Array]) -> tuple[_Episode, Array]:
             episode, record = served
@@ -439,7 +459,7 @@ class _Simulator:
                 over=jnp.ones(n_trials, bool),
             ),
             out=Outcome(
-                rewards=jnp.zeros((setting.horizon, n_trials), jnp.float32),
+                rewards=self.world.no_rewards(truth, setting.horizon, (setting.n_agents, n_trials)),
                 episodes=jnp.zeros(n_trials, jnp.int32),
                 lengths=jnp.zeros((self.most, n_trials), jnp.int32),
                 error=jnp.zeros(

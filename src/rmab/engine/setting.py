@@ -1,8 +1,8 @@
 """What a compiled batch of trials is made for, what it takes and what it gives.
 
 A `Setting` holds all that shapes the program; the rest is passed to it when it runs. A policy that
-knows the dynamics of arms that are not all channels, or that plays the joint optimum, is given what
-it looks up: its `Guide`, a tree of arrays.
+knows the dynamics of arms that are not all channels, that plays the joint optimum, or that plays on
+a recording is given what it looks up: its `Guide`, a tree of arrays.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rmab.federation.aggregation import AGGREGATIONS, Aggregation
 from rmab.model.arms import ArmKind, Arms
 from rmab.planning.exact.chain import Layout
 
-__all__ = ["Guide", "Joint", "Lookup", "Outcome", "Setting", "Simulate"]
+__all__ = ["Fitted", "Guide", "Joint", "Lookup", "Outcome", "Setting", "Simulate"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Setting:
     aggregation: Aggregation = AGGREGATIONS["sum"]  # what agents share
     weights: tuple[float, ...] | None = None  # None: 1 for every agent
     max_age: int = 32  # ages that tables filled from learnt dynamics distinguish
+    windows: int = 0  # W of a recording, by which rewards are added up; 0: states are drawn
 
     @classmethod
     def of(cls, arms: Arms, n_agents: int, horizon: int, **others: Any) -> Setting:
@@ -74,13 +75,21 @@ class Lookup(NamedTuple):
     wraps: Array  # (N,) how far ages past max_age fall back; 0: they become never observed
 
 
-Guide = Joint | Lookup | None
+class Fitted(NamedTuple):
+    """Plans from laws that were fitted to a recording, G of them, each for some of the slots."""
+
+    plan: Any  # arrays (G, ...), where ... is a plan of `rmab.engine.agents`
+    which: Array  # (T,) the plan of each slot
+    wraps: Array  # (N,) as those of a Lookup
+
+
+Guide = Joint | Lookup | Fitted | None
 
 
 class Outcome(NamedTuple):
     """What R trials gave; L bounds the number of episodes."""
 
-    rewards: Array  # (T, R) summed over agents
+    rewards: Array  # (T, R) summed over agents; of a recording (W, M, R), by window and agent
     episodes: Array  # (R,)
     lengths: Array  # (L, R) slots of each episode, 0 past the last
     error: Array  # (L, N, R) squared error of the transition probabilities

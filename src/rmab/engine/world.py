@@ -6,6 +6,9 @@ A state moves by comparing one 24-bit number w with the chances of reaching at l
 
 whole numbers that are computed beforehand in double precision. For few states they are selected
 and compared one by one; for many the next state is found by bisection, since they fall with j.
+
+A recorded world reads the states from a recording. What was not measured in a slot cannot be played
+in it, and where a new segment of the recording begins every arm was never observed.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from rmab.markov import limiting_distribution
 from rmab.model.arms import ArmKind, Arms, Moves
+from rmab.model.beliefs import NEVER, InformationStates
 from rmab.random import Key, threefry
 
-__all__ = ["Truth", "World", "truth"]
+__all__ = ["RecordedWorld", "Recording", "Truth", "World", "truth"]
 
 BITS = 24  # transition probabilities are compared as whole numbers of 2^-24
 BEFORE = 0xFFFFFFFF  # the counter of the draw of the state before the first slot
@@ -37,6 +41,16 @@ class Truth(NamedTuple):
     passive: Array  # (S, S - 1, N) uint32: of next state >= 1, 2, ...
     active: Array  # (S, S - 1, N) uint32
     rest: Array  # (S - 1, N) uint32: of the state before the first slot
+    recorded: Recording | None = None  # in place of how arms move
+
+
+class Recording(NamedTuple):
+    """True states that were recorded, in T slots; trials share them unless they end in R."""
+
+    state: Array  # (T, N, M, 1 or R)
+    measured: Array  # (T, N, M, 1) whether an arm's state is known, so that it can be played
+    starts: Array  # (T,) whether a segment begins: nothing that was observed before counts
+    window: Array  # (T,) 0..W-1, never falling: where rewards are added up
 
 
 def truth(arms: Arms) -> Truth:
@@ -114,9 +128,9 @@ class World:
             return self._bisect(truth, words, state, played)
         ahead: Array = jnp.zeros((), self.state_type)
         for j in range(self.n_states - 1):
-            level = self._select(truth.passive[:, j], state)
+            level = self.select(truth.passive[:, j], state)
             if not self.all_alike:
-                level = jnp.where(played, self._select(truth.active[:, j], state), level)
+                level = jnp.where(played, self.select(truth.active[:, j], state), level)
             reached = words < level
             ahead = reached if self.n_states == 2 else ahead + reached.astype(jnp.int8)
         return ahead
@@ -138,10 +152,34 @@ class World:
 
     def paid(self, truth: Truth, state: Array, played: Array) -> Array:
         """What each arm pays, (N, M, R)."""
-        idle = self._select(truth.reward_passive, state) if self.idle_pay else 0
-        return jnp.where(played, self._select(truth.reward_active, state), idle)
+        idle = self.select(truth.reward_passive, state) if self.idle_pay else 0
+        return jnp.where(played, self.select(truth.reward_active, state), idle)
 
-    def _select(self, values: Array, state: Array) -> Array:
+    # What follows is different for a recording.
+
+    def playable(self, truth: Truth, slot: Array) -> Array | None:  # noqa: ARG002 - as a recording's
+        """Which arms can be played in a slot, (N, M, 1); None: all."""
+        return None
+
+    def known(
+        self,
+        truth: Truth,  # noqa: ARG002 - as above
+        observed: InformationStates,
+        slot: Array,  # noqa: ARG002 - as above
+    ) -> InformationStates:
+        """What is known after a slot, of what was observed up to it."""
+        return observed
+
+    def no_rewards(self, truth: Truth, horizon: int, shape: tuple[int, int]) -> Array:  # noqa: ARG002 - as above
+        """Rewards before the first slot; shape: M and R."""
+        return jnp.zeros((horizon, shape[1]), jnp.float32)
+
+    def add_rewards(self, truth: Truth, rewards: Array, paid: Array, slot: Array) -> Array:  # noqa: ARG002 - as above
+        """With what a slot paid, (N, M, R)."""
+        added: Array = lax.dynamic_update_index_in_dim(rewards, paid.sum((0, 1)), slot, 0)
+        return added
+
+    def select(self, values: Array, state: Array) -> Array:
         """Values (S, N) of the states (N, M, R)."""
         if self.n_states > _MAX_SELECTED_STATES:
             return values.T.reshape(-1)[
@@ -152,3 +190,50 @@ class World:
             is_s = state if self.n_states == 2 else state == s
             chosen = jnp.where(is_s, values[s][:, None, None], chosen)
         return chosen
+
+
+class RecordedWorld(World):
+    """Arms whose states were recorded: they move as they did, whoever plays them.
+
+    windows: W, into which the slots are divided.
+    """
+
+    def __init__(self, kinds: tuple[ArmKind, ...], *, idle_pay: bool, windows: int) -> None:
+        super().__init__(kinds, idle_pay=idle_pay)
+        self.windows = windows
+
+    def start(self, key: Key, truth: Truth, n_trials: int) -> Array:  # noqa: ARG002 - nothing is drawn
+        """The states in the first slot, (N, M, 1 or R)."""
+        return _recorded(truth).state[0].astype(self.state_type)
+
+    def move(self, key: Key, truth: Truth, state: Array, played: Array, slot: Array) -> Array:  # noqa: ARG002 - as above
+        """The states in slot `slot`; past the end, where nobody reads them, the last."""
+        return _at(_recorded(truth).state, slot).astype(self.state_type)
+
+    def playable(self, truth: Truth, slot: Array) -> Array | None:
+        """Those that were measured."""
+        return _at(_recorded(truth).measured, slot)
+
+    def known(self, truth: Truth, observed: InformationStates, slot: Array) -> InformationStates:
+        """Nothing where the next slot begins a segment."""
+        begins = _at(_recorded(truth).starts, slot + 1)
+        return observed._replace(age=jnp.where(begins, NEVER, observed.age))
+
+    def no_rewards(self, truth: Truth, horizon: int, shape: tuple[int, int]) -> Array:  # noqa: ARG002 - by window
+        """(W, M, R)"""
+        return jnp.zeros((self.windows, *shape), jnp.float32)
+
+    def add_rewards(self, truth: Truth, rewards: Array, paid: Array, slot: Array) -> Array:
+        """Added to those of the slot's window."""
+        added: Array = rewards.at[_at(_recorded(truth).window, slot)].add(paid.sum(0))
+        return added
+
+
+def _recorded(truth: Truth) -> Recording:
+    assert truth.recorded is not None
+    return truth.recorded
+
+
+def _at(series: Array, slot: Array) -> Array:
+    found: Array = lax.dynamic_index_in_dim(series, slot, keepdims=False)
+    return found

@@ -21,6 +21,7 @@ from rmab.planning import tables
 from rmab.policies.lookahead import DEPTH
 from rmab.policies.own_index import MeanRewards
 from rmab.policies.policy import (
+    AgeRule,
     IndexRule,
     LookaheadRule,
     OptimumRule,
@@ -28,6 +29,7 @@ from rmab.policies.policy import (
     Policy,
     RandomRule,
     Rule,
+    TrueStateRule,
     TurnsRule,
 )
 from rmab.policies.registry import GAPS
@@ -52,7 +54,7 @@ _FIXED_BEST = IndexRule(
 )
 
 
-# ------------------------------------------------------------------------- with known dynamics
+# ----------------------------------------------------------------------- that do not learn
 
 
 def _known(rule: Rule, name: str, horizon: int) -> Policy:  # noqa: ARG001 - as every maker
@@ -65,6 +67,9 @@ fixed = partial(_known, _FIXED)
 fixed_best = partial(_known, _FIXED_BEST)
 optimal = partial(_known, OptimumRule())
 at_random = partial(_known, RandomRule())
+stay = partial(_known, AgeRule(stays=True))
+round_robin = partial(_known, AgeRule(stays=False))
+genie = partial(_known, TrueStateRule())
 
 
 def lookahead(name: str, horizon: int, *, depth: int = DEPTH) -> Policy:  # noqa: ARG001 - as every maker

@@ -29,7 +29,16 @@ from rmab.planning.tables import Model
 from rmab.policies.lookahead import LookaheadTables
 from rmab.policies.policy import IndexRule, LookaheadRule, Policy
 
-__all__ = ["Found", "KnownTables", "Learnt", "channel_pair", "fill", "known_tables", "table_ages"]
+__all__ = [
+    "MAX_KNOWN_AGES",
+    "Found",
+    "KnownTables",
+    "Learnt",
+    "channel_pair",
+    "fill",
+    "known_tables",
+    "table_ages",
+]
 
 KNOWN_TOLERANCE, MAX_KNOWN_AGES = 1e-6, 512
 LEARNT_TOLERANCE, MAX_LEARNT_AGES = 1e-2, 64  # tables filled anew in every episode
@@ -132,10 +141,10 @@ class KnownTables(NamedTuple):
     wraps: npt.NDArray[np.int64]
 
 
-def known_tables(policy: Policy, arms: Arms, plays: int) -> KnownTables:
-    """The tables of a policy that knows these arms."""
+def known_tables(policy: Policy, arms: Arms, plays: int, most: int = MAX_KNOWN_AGES) -> KnownTables:
+    """The tables of a policy that knows these arms; most: ages that they distinguish."""
     rule = policy.rule
-    max_age = table_ages(arms, KNOWN_TOLERANCE, MAX_KNOWN_AGES)
+    max_age = table_ages(arms, KNOWN_TOLERANCE, most)
     wraps = known_wraps(arms, max_age)
     tables: Any
     if isinstance(rule, LookaheadRule):

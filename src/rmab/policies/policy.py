@@ -9,6 +9,8 @@ are known. A *rule* says what the dynamics become, and so what agents play by:
     OptimumRule    the exact joint optimum
     RandomRule     K arms at random
     OwnIndexRule   an index from a learner with its own state, slot by slot
+    AgeRule        arms observed longest ago, and perhaps before them those that were good
+    TrueStateRule  the arms that pay most in this slot, which only a recording can tell
 
 A learner with its own state (`OwnLearner`) keeps any arrays for each arm and agent. The counts that
 other learners read are the first such state: the engine keeps both in the same way.
@@ -28,6 +30,7 @@ from rmab.linalg import Array
 from rmab.reading import is_whole, shown
 
 __all__ = [
+    "AgeRule",
     "IndexRule",
     "LookaheadRule",
     "OptimumRule",
@@ -35,6 +38,7 @@ __all__ = [
     "Policy",
     "RandomRule",
     "Rule",
+    "TrueStateRule",
     "TurnsRule",
 ]
 
@@ -93,7 +97,32 @@ class OwnIndexRule:
     own: Any  # an OwnLearner with `index`
 
 
-Rule = IndexRule | LookaheadRule | TurnsRule | OptimumRule | RandomRule | OwnIndexRule
+@dataclass(frozen=True)
+class AgeRule:
+    """Arms that were never observed are played, then those that were observed longest ago.
+
+    stays: before them an arm that was observed one slot ago in the state that pays most, so that
+    an arm is left only when it is no longer good. Nothing is learnt, and no dynamics are known.
+    """
+
+    stays: bool
+
+
+@dataclass(frozen=True)
+class TrueStateRule:
+    """The K arms whose true states pay most are played."""
+
+
+Rule = (
+    IndexRule
+    | LookaheadRule
+    | TurnsRule
+    | OptimumRule
+    | RandomRule
+    | OwnIndexRule
+    | AgeRule
+    | TrueStateRule
+)
 
 
 @dataclass(frozen=True, eq=False, init=False)

@@ -26,6 +26,7 @@ __all__ = [
     "LEARNERS",
     "OPTIONS",
     "POLICIES",
+    "STUDIED",
     "Entry",
     "Option",
     "check_options",
@@ -122,6 +123,8 @@ GROUPS: Mapping[str, str] = {
     "gap": "learn from observations at any gap",
     "own": "learners with a state of their own",
     "known": "know the dynamics",
+    "rules": "learn nothing and know nothing",
+    "hindsight": "see the states, in a back-test alone",
 }
 
 _MAKERS = "rmab.policies.builtin:"
@@ -212,10 +215,29 @@ POLICIES: Mapping[str, Entry] = {
         "known", _MAKERS + "at_random", (),
         "any K arms", "Random selection", "#999933", (0, (1, 2)),
     ),
+    "stay": Entry(
+        "rules", _MAKERS + "stay", (),
+        "an arm while it is good, else the one unobserved longest",
+        "Stay", "#bbbb22", (0, (4, 1, 1, 1)),
+    ),
+    "round-robin": Entry(
+        "rules", _MAKERS + "round_robin", (),
+        "the arms unobserved longest", "Round robin", "#88ccee", (0, (2, 2)),
+    ),
+    "genie": Entry(
+        "hindsight", _MAKERS + "genie", (),
+        "the arms that pay most in each slot", "Genie", "#000000", (0, (1, 1)),
+    ),
 }  # fmt: skip
 
-LEARNERS = tuple(name for name, entry in POLICIES.items() if entry.group != "known")
-KNOWN = tuple(name for name, entry in POLICIES.items() if entry.group == "known")
+
+def _of_groups(*groups: str) -> tuple[str, ...]:
+    return tuple(name for name, entry in POLICIES.items() if entry.group in groups)
+
+
+LEARNERS = _of_groups("paper", "gap", "own")
+KNOWN = _of_groups("known")
+STUDIED = (*LEARNERS, *KNOWN, *_of_groups("rules"))  # what a study may have
 
 
 def check_options(name: str, settings: Any, place: str) -> None:

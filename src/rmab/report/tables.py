@@ -37,7 +37,7 @@ def exact_table(labels: Sequence[str], values: Sequence[Values]) -> Markup:
         return Markup("")
     rows: list[list[str]] = []
     for name in values[0]:
-        row: list[str] = [_EXACT_NAMES.get(name) or _policy(name)]
+        row: list[str] = [_EXACT_NAMES.get(name) or policy_cell(name)]
         for each in values:
             value, best = each[name], each["optimum"]
             row += ["not known" if value is None else f"{value:.6f}", _share(value, best)]
@@ -89,7 +89,7 @@ def means_table(runs: Sequence[tuple[str, Results]]) -> Markup:
             rows.append(
                 [
                     *([text] if text else []),
-                    _policy(name),
+                    policy_cell(name),
                     _plus_minus(r.mean, r.se),
                     _plus_minus(r.final, r.final_se),
                     f"{r.episodes:.1f}",
@@ -101,7 +101,7 @@ def means_table(runs: Sequence[tuple[str, Results]]) -> Markup:
     return table("Means", head, rows, numbers_from=len(named))
 
 
-def _policy(name: str) -> Markup:
+def policy_cell(name: str) -> Markup:
     """The paper's name of a policy, and the one to type."""
     shown = label(name)
     if shown == name:

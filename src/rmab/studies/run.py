@@ -42,6 +42,7 @@ __all__ = [
     "run",
     "run_job",
     "run_sweep",
+    "setting_of_study",
     "value",
     "value_sweep",
     "workers_at",
@@ -206,17 +207,7 @@ def _run(
         else named(policy, study.horizon, study.options.get(policy))
         for name, policy in zip(study.policy_names, study.policies, strict=True)
     }
-    setting = Setting.of(
-        study.arms,
-        study.agents,
-        study.horizon,
-        shared=study.realisations == "shared",
-        schedule=study.schedule,
-        draws=study.draws,
-        aggregation=AGGREGATIONS[study.aggregation],
-        weights=None if study.weights is None else tuple(study.weights),
-        max_age=table_ages(study.arms),
-    )
+    setting = setting_of_study(study)
     optimum = None
     if any(isinstance(policy.rule, OptimumRule) for policy in policies.values()):
         optimum = _optimum(study)
@@ -230,6 +221,21 @@ def _run(
         seconds=seconds,
     )
     return _results(study, done, used)
+
+
+def setting_of_study(study: Study) -> Setting:
+    """What the engine's programs are made for."""
+    return Setting.of(
+        study.arms,
+        study.agents,
+        study.horizon,
+        shared=study.realisations == "shared",
+        schedule=study.schedule,
+        draws=study.draws,
+        aggregation=AGGREGATIONS[study.aggregation],
+        weights=None if study.weights is None else tuple(study.weights),
+        max_age=table_ages(study.arms),
+    )
 
 
 def _optimum(study: Study) -> Optimum:

@@ -40,7 +40,7 @@ from rmab.federation.schedule import DRAWS, SCHEDULES
 from rmab.model.arms import OBSERVED, Arm, Arms, channels
 from rmab.policies.lookahead import DEPTH, check_depth
 from rmab.policies.policy import Policy
-from rmab.policies.registry import KNOWN, LEARNERS, check_options
+from rmab.policies.registry import STUDIED, check_options
 from rmab.reading import is_number, one_of, read_toml, shown
 
 __all__ = [
@@ -197,8 +197,13 @@ class Study:
             raise StudyError("policies must name at least one policy, got an empty list")
         policy: Any
         for policy in self.policies:
+            if policy == "genie":
+                raise StudyError(
+                    "policies: 'genie' sees the states, which only a recording can show: it is for "
+                    "rmab backtest alone"
+                )
             if isinstance(policy, str):
-                one_of("policies", policy, (*LEARNERS, *KNOWN))
+                one_of("policies", policy, STUDIED)
             elif not isinstance(policy, Policy) or not policy.name:
                 raise StudyError(
                     f"policies must be names or rmab.Policy objects, got {shown(policy)}"
@@ -215,7 +220,7 @@ class Study:
         largest = int(self.arms.sizes.argmax())
         S = int(self.arms.sizes[largest])
         for name, settings in self.options.items():
-            one_of("options", name, (*LEARNERS, *KNOWN))
+            one_of("options", name, STUDIED)
             check_options(name, settings, f"options.{name}")
             prior = settings.get("prior")
             if S > 2 and isinstance(prior, list | tuple):

@@ -1,0 +1,133 @@
+"""backtest.html: what policies would have earned on a trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rmab.report.backtest_plots import PICTURES, draw
+from rmab.report.canvas import save
+from rmab.report.html import Markup, drawing, file_links, join, table, tag, write_page
+from rmab.report.tables import policy_cell
+from rmab.traces.outcome import Backtest, Difference
+
+__all__ = ["write_backtest"]
+
+_MAX_AGENTS = 100  # in the page's table; agents.csv has all
+
+
+def write_backtest(folder: Path, name: str, found: Backtest) -> Path:
+    """backtest.html, backtest.json, time.csv, agents.csv and pictures; returns the page's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(found.to_json(), indent=2, ensure_ascii=False, allow_nan=False)
+    (folder / "backtest.json").write_text(text + "\n", encoding="utf-8")
+    _write_series(folder, found)
+    drawn = [
+        join(
+            tag("h2", title),
+            drawing(save(draw(key, found), folder, key, caption), caption),
+        )
+        for key, (title, caption) in _PICTURES.items()
+    ]
+    body = [
+        tag("h1", f"Back-test on {name}"),
+        tag("p", _what_was_played(found)),
+        *([tag("p", _INTERRUPTED, "note")] if found.interrupted else []),
+        tag("p", tag("strong", found.in_short)),
+        _means(found),
+        tag("p", _about(found)),
+        *drawn,
+        tag("h2", "Agents"),
+        _agents(found),
+        file_links(
+            ["backtest.json", "time.csv", "agents.csv", *(f"{key}.png" for key in PICTURES)]
+        ),
+    ]
+    return write_page(folder, f"Back-test on {name}", body, "backtest.html")
+
+
+def _what_was_played(found: Backtest) -> str:
+    trace = found.trace
+    agents, slots, arms = trace.state.shape
+    left_out = len(trace.never_measured)
+    return (
+        f"{agents:,} agents, each of whom plays {found.plays} of {arms} arms in {slots:,} slots, "
+        f"{trace.n_segments:,} segments; {100 * trace.good:.1f} % good, "
+        f"{100 * trace.missing:.1f} % missing."
+        + (f" {left_out} arms of agents were never measured and are left out." if left_out else "")
+        + f" Source: {trace.source}."
+    )
+
+
+def _means(found: Backtest) -> Markup:
+    rows = [
+        [
+            policy_cell(name),
+            found.note(name),
+            found.mean_text(name),
+            _difference(found.over(name, "stay")),
+            _difference(found.over(name, "fixed")),
+        ]
+        for name in found.earned
+    ]
+    head = ["Policy", "Knows", "Average reward", "Over stay", "Over fixed-best"]
+    return table("Average rewards", head, rows, numbers_from=2)
+
+
+def _difference(each: Difference) -> str:
+    return f"{each.difference:+.4f} ({each.low:+.4f} to {each.high:+.4f})"
+
+
+def _about(found: Backtest) -> str:
+    return (
+        f"Average reward of all {found.trace.agent_slots:,} (agent, slot) with an arm measured. "
+        f"± is a standard error over {found.runs} runs of a policy that draws, the trace being "
+        "what it is. In brackets: 95 % intervals from a bootstrap of "
+        f"{found.timeline.n_blocks} blocks of slots, which say how much of a difference may be "
+        "luck of the trace. What is fitted to this trace knows what nobody knew at the time: it "
+        "is a yardstick and no rival."
+    )
+
+
+def _agents(found: Backtest) -> Markup:
+    by_policy = [found.by_agent(name) for name in found.earned]
+    rows = [
+        [agent, *("-" if x[m] != x[m] else f"{x[m]:.4f}" for x in by_policy)]
+        for m, agent in enumerate(found.trace.agents[:_MAX_AGENTS])
+    ]
+    more = len(found.trace.agents) - len(rows)
+    return join(
+        table("Average reward by agent", ["Agent", *found.earned], rows, numbers_from=1),
+        tag("p", f"{more} more agents are in agents.csv.") if more else Markup(""),
+    )
+
+
+def _write_series(folder: Path, found: Backtest) -> None:
+    import pandas as pd
+
+    times, agents = [], []
+    for name in found.earned:
+        slot, mean, se = found.over_time(name)
+        times.append(pd.DataFrame({"policy": name, "slot": slot, "mean": mean, "se": se}))
+        each = {"policy": name, "agent": found.trace.agents, "mean": found.by_agent(name)}
+        agents.append(pd.DataFrame(each))
+    pd.concat(times).to_csv(folder / "time.csv", index=False)
+    pd.concat(agents).to_csv(folder / "agents.csv", index=False)
+
+
+_INTERRUPTED = "Interrupted: the policies below were done, others were not."
+_PICTURES = {
+    "differences": (
+        "Over stay",
+        "How much more than `stay` each policy earned, which learns nothing: it stays with an arm "
+        "while that is good, and else takes the one unobserved longest. Bars are 95 % intervals.",
+    ),
+    "time": (
+        "Over time",
+        "Average reward over the slots, in bins. Bands are 95 % over runs.",
+    ),
+    "agents": (
+        "By agent",
+        "Average reward of each agent; agents are in the order of what `stay` earned them.",
+    ),
+}

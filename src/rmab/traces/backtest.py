@@ -1,0 +1,408 @@
+"""Back-test: what policies would have earned on a trace.
+
+- Agent m plays on recording m. Agents do not disturb each other: what was recorded happens.
+- An arm may be played in a slot only if it was measured there. Where fewer than K were, all are
+  played; where none was, the agent skips the slot. Ages grow in every slot.
+- A play shows the state and pays its reward.
+- At the first slot of a segment every arm is never observed, and no pair of observations crosses
+  one. What was learnt stays.
+- Ties go to the lower arm.
+- The average reward is that of all (agent, slot) with an arm measured.
+
+A policy that knows the dynamics knows the trace: laws that were fitted to all of its slots, for
+each agent and arm (`rmab.traces.laws`). So it is a yardstick and no rival. `@pooled` after its
+name: fitted to all agents together; `@segment`: for each segment by itself. `fixed` and
+`fixed-best` rank arms by the shares of their states.
+
+Runs of a learner differ in its draws alone, the trace being what it is. Its standard error says how
+much luck is in one run. How much of a difference is luck of the trace itself, a bootstrap of blocks
+of slots says: of segments, or of fiftieths where there is one segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from rmab.compilation import kept_compiled
+from rmab.engine.montecarlo import default_threads
+from rmab.engine.replay import Laws, Replay
+from rmab.engine.world import Recording
+from rmab.errors import StudyError, TraceError
+from rmab.model.arms import Arm, Arms
+from rmab.policies.policy import IndexRule, LookaheadRule, Policy, RandomRule
+from rmab.policies.registry import LEARNERS, POLICIES, STUDIED, named
+from rmab.reading import is_number, one_of, shown
+from rmab.studies.run import setting_of_study
+from rmab.studies.study import Study
+from rmab.traces.laws import segment_starts, share_laws, step_laws
+from rmab.traces.outcome import Backtest, Earned, Timeline
+from rmab.traces.trace import Trace
+
+__all__ = ["POLICIES_ON_TRACES", "backtest", "rewards_of_rules", "rewards_of_twins", "steps"]
+
+Floats = npt.NDArray[np.float64]
+States = npt.NDArray[np.int8]
+
+SCHEDULE = "linear"
+_SHARES = ("fixed", "fixed-best")  # know the shares of states
+_FITTED = ("whittle", "myopic", "lookahead", *_SHARES)
+_SUFFIXES = ("pooled", "segment")
+_REFERENCES = {"stay": "stay", "fixed": "fixed-best"}
+# One law for all agents is behind the joint optimum; agents on a trace have each their own.
+POLICIES_ON_TRACES = tuple(name for name in POLICIES if name != "optimal")
+_MAX_STUDY_SLOTS = 10**6
+_RUN_ELEMENTS = 1 << 20  # arms x agents x runs at once
+
+
+class _Name(NamedTuple):
+    """A policy by the name that was given, of which `base` is all before a suffix, or one's own."""
+
+    name: str
+    base: str
+    pooled: bool = False
+    by_segment: bool = False
+    own: Policy | None = None
+
+
+class _Chosen(NamedTuple):
+    """A policy of a back-test."""
+
+    given: _Name
+    policy: Policy
+
+    @property
+    def name(self) -> str:
+        return self.given.name
+
+    @property
+    def learns(self) -> bool:
+        return self.given.base in LEARNERS or self.policy.learns or self.policy.own is not None
+
+    @property
+    def fitted(self) -> bool:
+        """Whether it knows the trace."""
+        known = isinstance(self.policy.rule, IndexRule | LookaheadRule)
+        return known and not self.learns
+
+    @property
+    def drawn(self) -> bool:
+        """Whether runs differ."""
+        draws = self.policy.learns and self.policy.randomised
+        return draws or isinstance(self.policy.rule, RandomRule)
+
+
+def backtest(
+    trace: Trace,
+    policies: Sequence[str | Policy] = ("stay", "fedtswi-gap", "whittle"),
+    *,
+    plays: int = 1,
+    runs: int = 8,
+    seed: int = 0,
+    reward: float | Sequence[float] | None = None,
+    same: int | str | None = None,
+    agents: int | None = None,
+    schedule: str = SCHEDULE,
+    draws: str = "shared",
+    aggregation: str = "sum",
+    longest: int | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Backtest:
+    """What policies would have earned on a trace.
+
+    policies: names, with @pooled or @segment after those that know the dynamics, or `rmab.Policy`
+    objects. reward: of the good state, or of each state (default 1 for the highest of two, and from
+    0 to 1 in equal steps for more). same: a recording, by its number or name, on which `agents`
+    agents play each. schedule, draws, aggregation, options: as in a study; longest: the option of
+    that name, for all policies that have it. progress is called with the number of runs just done.
+    Ctrl-C returns the policies that are done, with `interrupted` set.
+    """
+    trace = _with_agents(trace, same, agents)
+    if not trace.agent_slots:
+        raise TraceError("nothing was measured anywhere")
+    field = _Field.of(trace, _rewards_of(reward, trace.states))
+    names = _named(policies)
+    settings = _with_longest(names, dict(options or {}), longest)
+    study = field.study(
+        names,
+        plays=plays,
+        trials=runs,
+        seed=seed,
+        schedule=schedule,
+        draws=draws,
+        aggregation=aggregation,
+        options=settings,
+    )
+    # What differences are to comes first, so that there are some whenever it is interrupted.
+    everyone = {name: _Name(name, name) for name in _REFERENCES.values()}
+    everyone.update({each.name: each for each in names})
+    earned = {}
+    interrupted = False
+    try:
+        for each, rewards in _played(field, study, list(everyone.values()), progress):
+            earned[each.name] = Earned(rewards, each.learns, each.fitted, each.drawn)
+    except KeyboardInterrupt:
+        if not any(each.name in earned for each in names) or not earned.keys() >= set(
+            _REFERENCES.values()
+        ):
+            raise
+        interrupted = True
+    return Backtest(
+        trace=trace,
+        plays=study.plays,
+        runs=study.trials,
+        seed=study.seed,
+        timeline=field.timeline,
+        earned={each.name: earned[each.name] for each in names if each.name in earned},
+        references={key: earned[name] for key, name in _REFERENCES.items()},
+        interrupted=interrupted,
+    )
+
+
+def steps(policies: Sequence[str | Policy], runs: int) -> int:
+    """How many runs a back-test reports as done, of all its policies."""
+    names = {each.name for each in _named(policies)}
+    return runs * len(names.union(_REFERENCES.values()))
+
+
+def rewards_of_rules(trace: Trace, plays: int, policies: Sequence[str]) -> dict[str, float]:
+    """The average reward of policies that neither learn nor draw."""
+    state = np.moveaxis(trace.state, 0, -1)[..., None]
+    found = rewards_of_twins(state, trace.segment, plays, policies, trace.states)
+    return {name: float(rewards[0]) for name, rewards in found.items()}
+
+
+def rewards_of_twins(
+    state: States,
+    segment: npt.NDArray[Any],
+    plays: int,
+    policies: Sequence[str],
+    n_states: int = 2,
+) -> dict[str, Floats]:
+    """The same on R traces at once, (R,) each, which have the same holes.
+
+    state: (T slots, N arms, M agents, R); segment: (T,). Laws are fitted to each trace by itself.
+    """
+    field = _Field(state, segment, n_states, _rewards_of(None, n_states))
+    names = _named(policies)
+    study = field.study(names, plays=plays, trials=state.shape[-1], schedule=SCHEDULE)
+    total = field.timeline.slots.sum()
+    return {
+        each.name: rewards.sum((0, 1)) / total
+        for each, rewards in _played(field, study, names, None)
+    }
+
+
+# ------------------------------------------------------------------------------------ the recording
+
+
+class _Field:
+    """Where policies play: R traces of one shape, (T, N, M, R), and what states pay, (S,)."""
+
+    def __init__(
+        self, state: States, segment: npt.NDArray[Any], n_states: int, rewards: Floats
+    ) -> None:
+        self.state = state
+        self.n_states = n_states
+        self.rewards = rewards
+        self.starts = segment_starts(segment)
+        measured = np.any(state[..., 0] >= 0, axis=1)  # (T, M)
+        self.timeline = Timeline.of(self.starts, np.asarray(measured))
+
+    @classmethod
+    def of(cls, trace: Trace, rewards: Floats) -> _Field:
+        state = np.moveaxis(trace.state, 0, -1)[..., None]
+        return cls(state, trace.segment, trace.states, rewards)
+
+    @cached_property
+    def arms(self) -> Arms:
+        """The arms, with laws of all agents together."""
+        steps = step_laws(self.state, self.starts, self.n_states, pooled=True)[..., 0, 0, 0]
+        return Arms([Arm(law, reward=self.rewards) for law in np.moveaxis(steps, -1, 0)])
+
+    @cached_property
+    def recording(self) -> Recording:
+        begins = np.zeros(len(self.state), bool)
+        begins[self.starts] = True
+        kind = bool if self.n_states == 2 else np.int8
+        return Recording(
+            state=jnp.asarray(np.maximum(self.state, 0).astype(kind)),
+            measured=jnp.asarray(self.state[..., :1] >= 0),
+            starts=jnp.asarray(begins),
+            window=jnp.asarray(self.timeline.window, jnp.int32),
+        )
+
+    def laws(self, given: _Name) -> Laws:
+        """What a policy knows of the trace."""
+        fit = share_laws if given.base in _SHARES else step_laws
+        steps = fit(
+            self.state,
+            self.starts,
+            self.n_states,
+            pooled=given.pooled,
+            by_segment=given.by_segment,
+        )
+        which = np.zeros(len(self.state), np.int32)
+        if given.by_segment:
+            which[self.starts[1:]] = 1
+            which = np.cumsum(which, dtype=np.int32)
+        return Laws(steps, which)
+
+    def study(self, names: Sequence[_Name], **settings: Any) -> Study:
+        """The study of the same size, as what a study refuses is refused here, too."""
+        horizon, _, n_agents, _ = self.state.shape
+        policies = {
+            each.base: each.own or each.base for each in names if each.own or each.base in STUDIED
+        }
+        return Study(
+            arms=self.arms,
+            agents=n_agents,
+            horizon=min(horizon, _MAX_STUDY_SLOTS),
+            policies=list(policies.values()) or ["stay"],
+            **settings,
+        )
+
+
+def _with_agents(trace: Trace, same: int | str | None, agents: int | None) -> Trace:
+    """Several agents on one recording, where that is wanted."""
+    if same is None:
+        if agents is not None:
+            raise TraceError("--agents needs --same: the recording that so many agents play on")
+        return trace
+    place = _agent(trace, same)
+    count = 1 if agents is None else agents
+    if count < 1:
+        raise TraceError(f"--agents must be at least 1, got {count}")
+    name = trace.agents[place]
+    if not trace.measured[place].any():
+        raise TraceError(f"--same {same}: agent {name} measured nothing")
+    return replace(
+        trace,
+        state=np.repeat(trace.state[place : place + 1], count, axis=0),
+        agents=tuple(f"{name} ({number})" for number in range(1, count + 1)),
+    )
+
+
+def _agent(trace: Trace, same: int | str) -> int:
+    """The number of an agent that is named, or numbered from 0."""
+    names = trace.agents
+    number = int(same) if isinstance(same, int) or same.isdecimal() else -1
+    if 0 <= number < len(names):
+        return number
+    if same in names:
+        return names.index(same)
+    listed = f"0 to {len(names) - 1}" if len(names) > 1 else "0"
+    some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    raise TraceError(f"--same {same}: there is no such agent; there are {listed}: {some}")
+
+
+def _rewards_of(reward: float | Sequence[float] | None, n_states: int) -> Floats:
+    """What each state pays, (S,)."""
+    if reward is None:
+        return np.linspace(0, 1, n_states)
+    listed = [reward] if is_number(reward) else list(reward)  # type: ignore[arg-type]
+    if not all(is_number(each) for each in listed):
+        raise TraceError(f"--reward must be numbers, got {shown(reward)}")
+    if len(listed) == 1 and n_states == 2:
+        listed = [0.0, *listed]
+    if len(listed) != n_states:
+        one = "one number, of good, or two, of bad and good"
+        rule = one if n_states == 2 else f"{n_states} numbers, one for each state"
+        raise TraceError(f"--reward must be {rule}, got {len(listed)}")
+    return np.asarray(listed, float)
+
+
+# --------------------------------------------------------------------------------- the policies
+
+
+def _named(policies: Sequence[str | Policy]) -> list[_Name]:
+    """What was asked for, taken apart."""
+    if isinstance(policies, str) or not policies:
+        raise StudyError(f"policies must be a list of names, got {shown(policies)}")
+    found = [
+        _Name(each.name, each.name, own=each) if isinstance(each, Policy) else _parsed(each)
+        for each in policies
+    ]
+    names = [each.name for each in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise StudyError(f"policies must differ in name, got {name!r} twice")
+    return found
+
+
+def _parsed(given: str) -> _Name:
+    base, *suffixes = given.split("@")
+    if base == "optimal":
+        raise StudyError(
+            "policies: 'optimal' needs one law for all agents, and a trace has one for each; what "
+            "nothing can exceed is 'genie'"
+        )
+    one_of("policies", base, POLICIES_ON_TRACES)
+    for suffix in suffixes:
+        one_of(f"policies: {given}: after @", suffix, _SUFFIXES)
+    if suffixes and base not in _FITTED:
+        raise StudyError(
+            f"policies: {given}: @{suffixes[0]} is for those that know the dynamics: "
+            f"{', '.join(_FITTED)}"
+        )
+    return _Name(given, base, "pooled" in suffixes, "segment" in suffixes)
+
+
+def _with_longest(
+    names: Sequence[_Name], options: dict[str, Mapping[str, Any]], longest: int | None
+) -> dict[str, Mapping[str, Any]]:
+    """The options, with the longest episode of those that can have one."""
+    if longest is not None:
+        for each in names:
+            if each.own is None and "longest" in POLICIES[each.base].options:
+                options[each.base] = {"longest": longest, **options.get(each.base, {})}
+    return options
+
+
+def _played(
+    field: _Field,
+    study: Study,
+    names: Sequence[_Name],
+    progress: Callable[[int], None] | None,
+) -> Iterator[tuple[_Chosen, Floats]]:
+    """What each policy earned, (W, M, runs): one run of those that always do the same."""
+    slots, n_arms, n_agents, traces = field.state.shape
+    setting = replace(setting_of_study(study), horizon=slots, windows=len(field.timeline.slots))
+    replay = Replay(field.arms, study.plays, setting, field.recording, study.seed)
+    width = max(1, _RUN_ELEMENTS // (n_arms * n_agents))
+    chosen = [
+        _Chosen(each, each.own or named(each.base, slots, study.options.get(each.base)))
+        for each in names
+    ]
+
+    def play(each: _Chosen) -> Floats:
+        laws = field.laws(each.given) if each.fitted else None
+        if traces > 1:
+            return replay.rewards(each.policy, laws, 0, traces)
+        runs = study.trials if each.drawn else 1
+        parts = [
+            replay.rewards(each.policy, laws, first, min(width, runs - first))
+            for first in range(0, runs, width)
+        ]
+        return np.concatenate(parts, -1)
+
+    executor = ThreadPoolExecutor(default_threads())
+    try:
+        with kept_compiled():
+            waiting = [executor.submit(play, each) for each in chosen]
+            for each, future in zip(chosen, waiting, strict=True):
+                rewards = future.result()
+                if progress is not None:
+                    progress(study.trials)
+                yield each, rewards
+    finally:
+        # What is under way cannot be stopped; whoever was interrupted should not wait for it.
+        executor.shutdown(wait=False, cancel_futures=True)
