@@ -1,4 +1,4 @@
-"""What the rules that do not learn would have earned on a trace, in plain NumPy.
+"""What policies that do not learn would have earned on a trace, in plain NumPy.
 
 The rules of a back-test, for policies that are fixed before the first slot:
 
