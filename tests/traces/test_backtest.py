@@ -306,6 +306,8 @@ def test_bad_settings():
         ({"policies": ["stay@pooled"]}, "know the dynamics"),
         ({"policies": ["whittle@slot"]}, "after @"),
         ({"policies": ["whittle", "whittle"]}, "twice"),
+        ({"policies": [named("optimal", SLOTS)]}, "'optimal' needs one law"),
+        ({"policies": [rmab.Policy("stay", tables.myopic)]}, "must not be named 'stay'"),
         ({"policies": []}, "list of names"),
         ({"policies": ["stay"], "plays": 4}, "the number of arms"),
         ({"policies": ["stay"], "same": 2}, "no such agent; there are 0 to 1"),
