@@ -216,6 +216,23 @@ def test_a_policy_that_recurs_is_one_object_in_a_worker():
     assert cluster._policy(first) is not cluster._policy(second)
 
 
+@pytest.mark.slow
+def test_gpus_are_used_of_a_ray_that_is_left_as_it_is():
+    """Ray takes our word for two GPUs; JAX finds none, so the numbers are a processor's."""
+    import ray
+
+    how = {"include_dashboard": False, "logging_level": "ERROR", "log_to_driver": False}
+    ray.init("local", num_cpus=1, num_gpus=2, **how)
+    try:
+        results = run(SHORT, batch=BATCH, ray="local")
+        assert ray.is_initialized()
+    finally:
+        ray.shutdown()
+    assert same(results, run(SHORT))
+    assert results.provenance is not None
+    assert results.provenance.workers == 2
+
+
 # ---------------------------------------------------------------------------------------- addresses
 
 

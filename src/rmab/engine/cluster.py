@@ -1,9 +1,10 @@
 """Trials on a Ray cluster: blocks of them are tasks of Ray's, and their sums come back.
 
 A task has one core, or one GPU where the cluster has some, and runs in one thread. Ray gives it to
-a worker, a process that keeps what it has compiled, runs it again if the worker or its node is
-lost, and uses nodes that join. Sums are exact in any order, so results are those of a run without
-Ray, bit for bit, on the same kind of device.
+a worker, a process that keeps what it has compiled and its GPU. Ray runs it again if the worker is
+lost, or the node (it takes 15 s to believe that), and uses nodes that join. Sums are exact in any
+order, so results are those of a run without Ray, bit for bit, on the same kind of device; a worker
+on another kind is refused.
 
 Blocks are as long as keeps this process, which merges them, idle for most of the time, and become
 shorter towards the end. Several pools may be open, in a thread each: the points of a sweep.
@@ -187,7 +188,7 @@ class Cluster:
                 continue
             except self._ray.exceptions.RayTaskError as error:
                 raise error.cause if isinstance(error.cause, Exception) else error from None
-            except self._ray.exceptions.RayError as error:
+            except (self._ray.exceptions.RayError, OSError) as error:
                 self._next_look = 0.0  # the whole cluster may be gone
                 self._look()
                 raise UnavailableError(
