@@ -119,8 +119,8 @@ class Cluster:
         self.address = _checked(address)
         self.device = ""
         self.n_workers = 0
-        self.n_pools = 0  # that share the workers
-        self._lock = threading.Lock()  # of looks at the cluster, and of n_pools
+        self.pools: list[_Blocks] = []  # that share the workers
+        self._lock = threading.Lock()  # of looks at the cluster
         self._next_look = 0.0
         self._error: BaseException | None = None  # that ends all waiting
         import ray
@@ -241,20 +241,17 @@ class Cluster:
         share = -(-work.trials.n_trials // max(1, self.n_workers))
         trials = replace(work.trials, n_trials=share, threads=1)
         rest = replace(work, trials=trials, policies={}), list(work.policies)
-        parts = self._ray.put(
-            tuple(map(self._ray.cloudpickle.dumps, (rest, *work.policies.values())))
-        )
-        width = self.answer(self.submit(parts)).width
-        with self._lock:
-            self.n_pools += 1
+        dumps = self._ray.cloudpickle.dumps
+        parts = self._ray.put(tuple(map(dumps, (rest, *work.policies.values()))))
+        blocks = _Blocks(self, parts, self.answer(self.submit(parts)).width)
+        self.pools.append(blocks)
         try:
-            yield _Blocks(self, parts, width)
+            yield blocks
         finally:
-            with self._lock:
-                self.n_pools -= 1
+            self.pools.remove(blocks)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Blocks:
     """A pool of the cluster for some work; see rmab.engine.montecarlo.Pool."""
 
@@ -265,7 +262,7 @@ class _Blocks:
 
     @property
     def window(self) -> int:
-        return max(2, _WINDOW * self.cluster.n_workers // self.cluster.n_pools)
+        return max(2, _WINDOW * self.cluster.n_workers // len(self.cluster.pools))
 
     def block(self, left: int) -> int:
         """A batch at first; later as many as take the seconds that a block should take."""
