@@ -122,12 +122,17 @@ def test_all_that_the_overview_has_is_explained(tmp_path):
 # ------------------------------------------------------------------------ commands, files, metrics
 
 
-def test_every_command_and_option_is_in_the_docs():
-    (commands,) = (
+def commands() -> dict[str, argparse.ArgumentParser]:
+    """The parser of each command."""
+    (found,) = (
         action.choices
         for action in _parser()._actions
         if isinstance(action, argparse._SubParsersAction)
     )
+    return dict(found)
+
+
+def test_every_command_and_option_is_in_the_docs():
     told = {
         re.split(r"[ `]", cells[0])[2]: cells[0] + cells[1]
         for cells in rows("docs/operations.md", "## Commands")
@@ -137,11 +142,22 @@ def test_every_command_and_option_is_in_the_docs():
     missing = []
     for name in COMMANDS:
         page = told[name] + (below if name in ("enroll", "revoke", "agents") else "")
-        for action in commands[name]._actions:
+        for action in commands()[name]._actions:
             longest = max(action.option_strings, key=len, default="--help")
             if longest != "--help" and f"`{longest}" not in page:
                 missing.append(f"rmab {name} {longest}")
     assert missing == []
+
+
+@pytest.mark.parametrize(("command", "heading"), [("trace", "## Reading a recording")])
+def test_every_option_on_measured_data_is_in_its_part_of_the_page(command, heading):
+    part = text("docs/traces.md").partition(f"\n{heading}\n")[2].partition("\n## ")[0]
+    options = {
+        max(action.option_strings, key=len)
+        for action in commands()[command]._actions
+        if action.option_strings
+    } - {"--help"}
+    assert {option for option in options if not re.search(rf"{option}\b", part)} == set()
 
 
 def test_every_metric_is_in_the_docs_and_no_other():

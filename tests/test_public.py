@@ -38,6 +38,8 @@ NAMES = [
     "Sweep",
     "SweepResults",
     "TooLargeError",
+    "Trace",
+    "TraceError",
     "UnavailableError",
     "UnreachableError",
     "__version__",
@@ -50,10 +52,13 @@ NAMES = [
     "information_states",
     "load",
     "load_sweep",
+    "load_trace",
     "optimal",
+    "read_recording",
     "regret_bound",
     "run",
     "run_sweep",
+    "save_trace",
     "slots_to_cross",
     "stationary_belief",
     "update_belief",
@@ -86,7 +91,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_every_error_is_an_rmab_error():
-    for name in ("ConvergenceError", "ModelError", "StudyError", "TooLargeError"):
+    for name in ("ConvergenceError", "ModelError", "StudyError", "TooLargeError", "TraceError"):
         assert issubclass(getattr(rmab, name), rmab.RmabError)
     assert issubclass(rmab.ModelError, ValueError)
     assert issubclass(rmab.StudyError, ValueError)
@@ -113,6 +118,8 @@ HEAVY = ("jax", "jaxlib", "scipy", "matplotlib", "pandas")
         ("rmab.federation.schedule", HEAVY),
         ("rmab.studies.study", HEAVY),
         ("rmab.studies.sweep", HEAVY),
+        ("rmab.traces.trace", HEAVY),
+        ("rmab.traces.recordings", HEAVY),
         (
             "rmab.service.agent.agent",
             (*HEAVY, "starlette", "uvicorn", "prometheus_client", "psycopg"),
@@ -149,7 +156,7 @@ def blocks(file: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
-PAGES = ["README.md", "docs/own-policy.md", "docs/any-arms.md"]
+PAGES = ["README.md", "docs/own-policy.md", "docs/any-arms.md", "docs/traces.md"]
 EXAMPLES = [(file, place) for file in PAGES for place in range(len(blocks(file)))]
 
 
@@ -189,6 +196,6 @@ def test_the_example_of_the_package_runs(capsys):
     lines = [line[4:] for line in rmab.__doc__.splitlines() if line.startswith("    ")]
     example = "\n".join(lines)
     assert "rmab.Study(" in example
-    small = example.replace("rmab.Study(", "rmab.Study(horizon=20, trials=4, ")
+    small = example.replace("rmab.Study(", "rmab.Study(horizon=60, trials=32, ")
     exec(small, {})
     assert "fedtswi" in capsys.readouterr().out

@@ -40,6 +40,11 @@ def draws(n_trials: int, episode: int = 1) -> Draws:
     return Draws(key, jnp.full(n_trials, episode))
 
 
+@jax.jit
+def split(counts: jax.Array, *weights: jax.Array) -> list[jax.Array]:
+    return draws(counts.shape[-1]).multinomial(counts, list(weights))
+
+
 def uniform_squares(first: np.ndarray, second: np.ndarray, bins: int = 16) -> float:
     """p-value of the hypothesis that the pairs fill the unit square evenly."""
     place = (first * bins).astype(int) * bins + (second * bins).astype(int)
@@ -77,12 +82,12 @@ def cube() -> np.ndarray:
     """Uniforms as the engine takes them: (purposes, trials, agents, slots, arms, words)."""
     trial, agent = jnp.arange(40)[:, None, None, None], jnp.arange(4)[:, None, None]
     slot, arm = jnp.arange(64, dtype=jnp.uint32)[:, None], jnp.arange(8, dtype=jnp.uint32)
-    return np.stack(
-        [
-            np.stack([unit(w) for w in threefry(stream(SEED, trial, agent, use), slot, arm)], -1)
-            for use in (CHANNELS, DRAWS, PLAYS)
-        ]
-    )
+
+    @jax.jit
+    def uniforms(use: int) -> list[jax.Array]:
+        return [unit(word) for word in threefry(stream(SEED, trial, agent, use), slot, arm)]
+
+    return np.stack([np.stack(uniforms(use), -1) for use in (CHANNELS, DRAWS, PLAYS)])
 
 
 def test_uniforms_are_uniform(cube):
@@ -114,7 +119,8 @@ def test_uniforms_stay_inside_the_open_interval():
 def test_every_bit_of_the_seed_counts():
     seven, one = jnp.uint32(7), jnp.uint32(1)
     seeds = [0, *(1 << bit for bit in range(64)), 2**64 - 1]
-    keys = {tuple(int(k) for k in stream(seed_words(s), seven, one, CHANNELS)) for s in seeds}
+    key = jax.jit(lambda seed: stream(seed, seven, one, CHANNELS))
+    keys = {tuple(int(k) for k in key(seed_words(s))) for s in seeds}
     assert len(keys) == len(seeds)
 
 
@@ -128,7 +134,8 @@ SHAPES = [0.3, 1.0, 2.5, 50.0, 1e5]
 def test_gammas_follow_their_law(promised):
     shapes = [a for a in SHAPES if a >= promised]
     column = jnp.asarray(shapes, jnp.float32)[:, None] * jnp.ones(N_DRAWS)
-    for a, got in zip(shapes, np.asarray(draws(N_DRAWS).gamma(column, promised)), strict=True):
+    gammas = jax.jit(lambda column: draws(N_DRAWS).gamma(column, promised))(column)
+    for a, got in zip(shapes, np.asarray(gammas), strict=True):
         assert stats.kstest(got, stats.gamma(a).cdf).pvalue > RARE
         wide = got.astype(np.float64)
         assert abs(wide.mean() - a) < 4 * math.sqrt(a / N_DRAWS)
@@ -139,7 +146,8 @@ def test_gammas_follow_their_law(promised):
 def test_betas_follow_their_law():
     pairs = [(1, 1), (0.3, 2), (0.5, 0.5), (40, 3), (1e4, 2e4), (0.05, 0.02), (1e-3, 1e-3)]
     columns = jnp.asarray(pairs, jnp.float32).T[..., None] * jnp.ones(N_DRAWS)
-    for (a, b), got in zip(pairs, np.asarray(draws(N_DRAWS).beta(*columns)), strict=True):
+    betas = jax.jit(lambda *columns: draws(N_DRAWS).beta(*columns))(*columns)
+    for (a, b), got in zip(pairs, np.asarray(betas), strict=True):
         law = stats.beta(a, b)
         assert ((got >= 0) & (got <= 1)).all()
         if min(a, b) >= 0.5:
@@ -156,7 +164,7 @@ def test_betas_follow_their_law():
 def test_counts_are_split_by_the_binomial_law(count, chance):
     """To half a percent in all; from a mean of 6 on by the quantile of a skewed normal."""
     column = jnp.full(N_DRAWS, float(count))
-    first, second = draws(N_DRAWS).multinomial(column, [chance * column, (1 - chance) * column])
+    first, second = split(column, chance * column, (1 - chance) * column)
     np.testing.assert_array_equal(first + second, column)
     law = stats.binom(count, chance)
     low, high = int(law.ppf(1e-9)), int(law.ppf(1 - 1e-9))
@@ -175,7 +183,7 @@ def test_counts_are_split_by_the_binomial_law(count, chance):
 def test_counts_are_split_among_several():
     weights = np.array([0.2, 0.0, 0.5, 0.3])
     column = jnp.full(N_DRAWS, 9.0)
-    parts = np.array(draws(N_DRAWS).multinomial(column, [w * column for w in weights]))
+    parts = np.array(split(column, *(w * column for w in weights)))
     np.testing.assert_array_equal(parts.sum(0), 9)
     assert not parts[1].any()
     due = 9 * (np.diag(weights) - np.outer(weights, weights))
@@ -185,11 +193,11 @@ def test_counts_are_split_among_several():
 
 def test_counts_that_are_not_whole_are_split_in_equal_parts():
     column = jnp.full(N_DRAWS, 2.4)
-    first, second = draws(N_DRAWS).multinomial(column, [0.3 * column, 0.7 * column])
+    first, second = split(column, 0.3 * column, 0.7 * column)
     np.testing.assert_allclose(first + second, 2.4, rtol=1e-6)
     np.testing.assert_allclose(np.unique(first), [0, 0.8, 1.6, 2.4], atol=1e-6)
     assert abs(float(first.mean()) - 0.72) < 4.5 * math.sqrt(2.4 * 0.8 * 0.21 / N_DRAWS)
-    nothing = draws(3).multinomial(jnp.zeros(3), [jnp.zeros(3), jnp.ones(3)])
+    nothing = split(jnp.zeros(N_DRAWS), jnp.zeros(N_DRAWS), jnp.ones(N_DRAWS))
     assert not np.any(nothing)
 
 
@@ -218,9 +226,13 @@ def test_a_trial_draws_the_same_in_any_company():
 
 
 def test_no_number_is_given_twice():
-    first, other = draws(20), draws(20, episode=2)
-    given = [first.uniform(3), first.uniform(3), first.gamma(jnp.ones((3, 20)), 1.0)]
-    given += [first.uniform(2, 2), other.uniform(3)]
+    @jax.jit
+    def several() -> list[jax.Array]:
+        first, other = draws(20), draws(20, episode=2)
+        given = [first.uniform(3), first.uniform(3), first.gamma(jnp.ones((3, 20)), 1.0)]
+        return [*given, first.uniform(2, 2), other.uniform(3)]
+
+    given = several()
     flat = np.concatenate([np.asarray(x).ravel() for x in given])
     assert len(np.unique(flat)) == flat.size
     for a, b in itertools.combinations([np.asarray(x)[:2].ravel() for x in given], 2):

@@ -2,7 +2,7 @@
 
     import rmab
 
-    arms = rmab.channels(p01=[0.2, 0.89], p11=[0.8, 0.17], reward=[0.4, 0.9])
+    arms = rmab.channels(p01=[0.2, 0.89, 0.1], p11=[0.8, 0.17, 0.9], reward=[0.4, 0.9, 0.7])
     study = rmab.Study(arms=arms, agents=4, plays=1, policies=["fedtswi", "whittle"])
     print(rmab.run(study).mean)
 
@@ -35,6 +35,7 @@ _HOMES = {
     "StorageError": "rmab.errors",
     "StudyError": "rmab.errors",
     "TooLargeError": "rmab.errors",
+    "TraceError": "rmab.errors",
     "UnavailableError": "rmab.errors",
     "UnreachableError": "rmab.errors",
     "Policy": "rmab.policies.policy",
@@ -59,6 +60,10 @@ _HOMES = {
     "load": "rmab.studies.study",
     "Sweep": "rmab.studies.sweep",
     "load_sweep": "rmab.studies.sweep",
+    "Trace": "rmab.traces.trace",
+    "load_trace": "rmab.traces.trace",
+    "read_recording": "rmab.traces.recordings",
+    "save_trace": "rmab.traces.trace",
 }
 
 __version__ = "0.1.0"
@@ -85,6 +90,8 @@ __all__ = [
     "Sweep",
     "SweepResults",
     "TooLargeError",
+    "Trace",
+    "TraceError",
     "UnavailableError",
     "UnreachableError",
     "__version__",
@@ -97,10 +104,13 @@ __all__ = [
     "information_states",
     "load",
     "load_sweep",
+    "load_trace",
     "optimal",
+    "read_recording",
     "regret_bound",
     "run",
     "run_sweep",
+    "save_trace",
     "slots_to_cross",
     "stationary_belief",
     "update_belief",
@@ -120,6 +130,7 @@ if TYPE_CHECKING:
         StorageError,
         StudyError,
         TooLargeError,
+        TraceError,
         UnavailableError,
         UnreachableError,
     )
@@ -148,6 +159,8 @@ if TYPE_CHECKING:
     from rmab.studies.run import run, run_sweep, value
     from rmab.studies.study import Study, load
     from rmab.studies.sweep import Sweep, load_sweep
+    from rmab.traces.recordings import read_recording
+    from rmab.traces.trace import Trace, load_trace, save_trace
 
 
 def __getattr__(name: str) -> Any:

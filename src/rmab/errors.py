@@ -3,6 +3,7 @@
     RmabError
     +-- ModelError        an arm, a belief or dynamics that break a rule of the model
     +-- StudyError        a study file, a key or an option that cannot be used
+    +-- TraceError        a recording or a trace that cannot be used, or not so
     +-- TooLargeError     an exact computation that does not fit; carries the state count
     +-- ConvergenceError  an iteration that did not reach its tolerance
     +-- FederationError   a federation's file, database, credential or address that cannot be used
@@ -30,6 +31,7 @@ __all__ = [
     "StorageError",
     "StudyError",
     "TooLargeError",
+    "TraceError",
     "UnavailableError",
     "UnreachableError",
     "is_lasting",
@@ -65,6 +67,10 @@ class ModelError(RmabError, ValueError):
 
 class StudyError(RmabError, ValueError):
     """A study file, a key or an option that cannot be used."""
+
+
+class TraceError(RmabError, ValueError):
+    """A recording or a trace that cannot be used, or not with these options."""
 
 
 class TooLargeError(RmabError):

@@ -82,6 +82,7 @@ COMMANDS = (
     "value",
     "index",
     "reproduce",
+    "trace",
     "server",
     "enroll",
     "revoke",

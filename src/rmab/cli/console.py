@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,11 +23,14 @@ __all__ = [
     "columns",
     "drop_output",
     "folder",
+    "joined",
     "line",
     "progress",
     "say",
     "whole",
 ]
+
+_NEGATIVE = re.compile(r"-\.?[0-9]")
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -44,6 +48,22 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One line, as every other error."""
         self.exit(BAD_INPUT, line(f"{self.prog}: {message}; see {self.prog} --help") + "\n")
+
+
+def joined(words: list[str]) -> list[str]:
+    """The words, with "--levels", "-95,-80" as "--levels=-95,-80".
+
+    argparse takes a single negative number for an option's value, and a list of them for an
+    option.
+    """
+    made: list[str] = []
+    for word in words:
+        last = made[-1] if made else ""
+        if _NEGATIVE.match(word) and last.startswith("--") and len(last) > 2 and "=" not in last:
+            made[-1] = f"{last}={word}"
+        else:
+            made.append(word)
+    return made
 
 
 class Commands(Protocol):

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from rmab.cli import agent, federation, studies
+from rmab.cli import agent, federation, studies, traces
 from rmab.cli.console import (
     BAD_INPUT,
     DONE,
@@ -19,6 +19,7 @@ from rmab.cli.console import (
     INTERRUPTED,
     Parser,
     drop_output,
+    joined,
     line,
     say,
 )
@@ -59,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         return made
 
     studies.add_commands(command)
+    traces.add_commands(command)
     federation.add_commands(command)
     agent.add_agent(command)
     return parser
@@ -77,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     parser = _parser()
     words = sys.argv[1:] if argv is None else list(argv)
-    options = parser.parse_args(words)
+    options = parser.parse_args(joined(words))
     options.words = words
     if options.version:
         from rmab import __version__

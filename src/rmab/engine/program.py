@@ -49,6 +49,7 @@ __all__ = ["simulator"]
 
 # Trials served at once by a large program: with fewer each costs more, with more all wait longer.
 _MAX_SERVED = 64
+_MIN_SERVED = 25_000  # the same for an accelerator, which takes as long for fewer
 
 
 class _Episode(NamedTuple):
@@ -364,11 +365,12 @@ class _Simulator:
         episode, out = run.episode, run.out
         due = episode.over
         # Filling tables and drawing from observations at any gap are large programs, compiled once
-        # and run for a few trials at a time. An accelerator takes as long for many as for few.
+        # and run for a few trials at a time. An accelerator takes as long for some as for few.
         light = self.agents.light and not self.policy.gaps
         few = max(1, n_trials // 8)
         if not light:
-            few = min(few, _MAX_SERVED) if jax.default_backend() == "cpu" else n_trials
+            on_cpu = jax.default_backend() == "cpu"
+            few = min(few, _MAX_SERVED) if on_cpu else min(n_trials, max(few, _MIN_SERVED))
 
         def some(served: tuple[_Episode, Array]) -> tuple[_Episode, Array]:
             episode, record = served

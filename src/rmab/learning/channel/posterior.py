@@ -135,7 +135,8 @@ def draw_channels(counts: Array, prior: tuple[float, float], draws: Draws) -> tu
     """
     size = math.ceil(_TUNING.places / max(_TUNING.min_prior, min(1.0, *prior)))
     lead = (size, *counts.shape[3:-1])
-    uniforms = draws.uniform(5, *lead)
+    # One by one: in one piece they would be computed anew wherever they are used.
+    uniforms = jnp.stack([draws.uniform(*lead) for _ in range(5)])
     if jax.default_backend() != "cpu":  # an accelerator takes as long for many gaps as for few
         return _drawn(counts, prior, uniforms)
     return _drawn_in_blocks(counts, prior, uniforms, draws.wanted)

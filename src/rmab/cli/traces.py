@@ -1,0 +1,212 @@
+"""The commands on measured data: trace."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from rmab.cli.console import DONE, Commands, columns, say, whole
+from rmab.errors import StudyError, is_lasting, system_reason
+
+if TYPE_CHECKING:
+    from rmab.traces.recordings import Recording
+    from rmab.traces.trace import Trace
+
+__all__ = ["add_commands"]
+
+_INPUTS = """
+what is read, by the end of its name:
+  .csv, .csv.gz  long: columns time, arm, value, and agent if there are several
+                 wide: time, and one column for each arm
+                 sweeps of rtl_power and hackrf_sweep, with --bands
+  .parquet       as a CSV file, where pandas can read it
+  .npz, .npy     (slots, arms) or (agents, slots, arms)
+  .mat           the same, up to version 7
+  times are seconds, or dates by ISO 8601; without --slot a slot is the median step between times
+  empty cells, NaN and Inf are missing; without --good and --levels values are 1, good, 0, bad,
+  or -1, missing
+
+the .npz file that is written has
+  state          (agents, slots, arms): 1 good, 0 bad, -1 missing
+  seg            (slots,): segments
+  level          of --levels, as state in several states
+  meta           JSON: slot_s, agents, channels, source, states, level_states
+"""
+
+
+def add_commands(command: Commands) -> None:
+    """Add them to the program."""
+    trace = command(
+        "trace",
+        _trace,
+        "make a trace of a recording",
+        '  rmab trace raw.csv --good "<= -95" --slot 0.1 --out trace.npz\n'
+        "  rmab trace sweeps.csv --bands 2.401e9:2.423e9,2.426e9:2.448e9 --good auto "
+        "--out trace.npz\n"
+        '  rmab trace raw.mat --variable rssi --levels "-95,-80" --out trace.npz\n'
+        "  rmab trace trace.npz           says what is in it\n",
+        lambda: _INPUTS,
+    )
+    trace.add_argument("recording", metavar="RECORDING", help="a file, see below")
+    trace.add_argument("--out", metavar="TRACE.npz", help="where to write the trace")
+    trace.add_argument(
+        "--good",
+        metavar="RULE",
+        help='which values are good: "<= -95", ">= 0.95", "== 1"; or auto, for powers: at most '
+        "6 dB above the noise floor, the 10th percentile of each arm and agent",
+    )
+    trace.add_argument(
+        "--levels",
+        metavar="CUTS",
+        help='several states: "-95,-80" makes 0 below -95, 1 from there, 2 from -80; cuts that '
+        "fall, where lower values are better",
+    )
+    trace.add_argument(
+        "--hysteresis",
+        metavar="X",
+        help="by how much more a value must be good to be so again after bad",
+    )
+    trace.add_argument("--slot", metavar="SECONDS", help="the length of a slot")
+    trace.add_argument(
+        "--how",
+        metavar="HOW",
+        default="first",
+        help="of several samples in a slot: first (default), any-bad, or mean",
+    )
+    trace.add_argument(
+        "--hole",
+        metavar="N",
+        default="10",
+        help="more than N slots without any sample begin a new segment (default 10)",
+    )
+    trace.add_argument("--sort", action="store_true", help="sort by time, which may go back")
+    for name in ("time", "arm", "value", "agent"):
+        trace.add_argument(f"--{name}", metavar="COLUMN", help=f"the column of the {name}")
+    trace.add_argument("--bands", metavar="LOW:HIGH,...", help="arms of a sweep, in Hz")
+    trace.add_argument("--variable", metavar="NAME", help="which array of a .mat or .npz file")
+    trace.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def _trace(options: argparse.Namespace) -> int:
+    slot = _number("--slot", options.slot)
+    hysteresis = _number("--hysteresis", options.hysteresis)
+    hole = whole("--hole", options.hole, 0)
+    if options.out == "":
+        raise StudyError("--out must name a file, got ''")
+    from rmab.traces.recordings import read_recording
+
+    found = read_recording(
+        options.recording,
+        good=options.good,
+        levels=options.levels,
+        hysteresis=0.0 if hysteresis is None else hysteresis,
+        slot=slot,
+        how=options.how,
+        hole=0 if hole is None else hole,
+        sort=options.sort,
+        time=options.time,
+        arm=options.arm,
+        value=options.value,
+        agent=options.agent,
+        bands=options.bands,
+        variable=options.variable,
+    )
+    if options.out is not None:
+        _save(found, options.out)
+    if options.json:
+        print(json.dumps(_as_json(found), allow_nan=False))
+    else:
+        print(_line(found))
+        if found.floors:
+            print(_floors_table(found))
+    for names in _left_out(found.trace):
+        say(names)
+    return DONE
+
+
+def _number(option: str, text: str | None) -> float | None:
+    """An option's number, or None where it was not given."""
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise StudyError(f"{option} must be a number, got {text!r}")
+    return number
+
+
+def _save(found: Recording, out: str) -> None:
+    from rmab.traces.trace import save_trace
+
+    try:
+        save_trace(found.trace, out, found.levels)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and not is_lasting(error):
+            raise
+        reason = system_reason(error) if isinstance(error, OSError) else error
+        raise StudyError(f"--out {out}: must be a file to write to: {reason}") from None
+
+
+def _line(found: Recording) -> str:
+    """What was read."""
+    trace = found.trace
+    size = trace.summary()
+    parts = [
+        _several(size["agents"], "agent"),
+        _several(size["slots"], "slot"),
+        _several(size["arms"], "arm"),
+        "slot length unknown" if trace.slot_s is None else f"slot {trace.slot_s:g} s",
+        f"{size['good']:.2%} good".replace("%", " %"),
+        f"{size['missing']:.2%} missing".replace("%", " %"),
+        _several(size["segments"], "segment"),
+    ]
+    most = trace if found.levels is None else found.levels
+    if most.states > 2:
+        highest = ", the highest good" if most is trace else ""
+        parts.append(f"{most.states} states{highest}")
+    if found.not_finite:
+        parts.append(f"{_several(found.not_finite, 'value')} NaN or Inf, read as missing")
+    return ", ".join(parts)
+
+
+def _several(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def _left_out(trace: Trace) -> list[str]:
+    """A line for each agent that never measured some arms."""
+    arms: dict[int, list[str]] = {}
+    for agent, arm in trace.never_measured:
+        arms.setdefault(agent, []).append(trace.arms[arm])
+    return [
+        f"agent {trace.agents[agent]}: never measured and left out: arm {', '.join(names)}"
+        for agent, names in arms.items()
+    ]
+
+
+def _floors_table(found: Recording) -> str:
+    rows = [["agent", "arm", "noise floor", "good up to"]]
+    rows += [[f.agent, f.arm, f"{f.floor:.2f}", f"{f.good_up_to:.2f}"] for f in found.floors]
+    return columns(rows, 2)
+
+
+def _as_json(found: Recording) -> dict[str, Any]:
+    trace = found.trace
+    return {
+        **trace.summary(),
+        "slot_s": trace.slot_s,
+        "states": trace.states,
+        "levels": None if found.levels is None else found.levels.states,
+        "not_finite": found.not_finite,
+        "agent_names": list(trace.agents),
+        "arm_names": list(trace.arms),
+        "left_out": [
+            {"agent": trace.agents[m], "arm": trace.arms[n]} for m, n in trace.never_measured
+        ],
+        "noise_floors": [floor._asdict() for floor in found.floors],
+        "source": trace.source,
+    }

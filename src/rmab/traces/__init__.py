@@ -1,0 +1,1 @@
+"""Measured data: recordings become traces, which models are held against and policies play on."""

@@ -1,0 +1,369 @@
+"""A recording in any of the forms that instruments and people leave behind becomes a trace.
+
+    .csv, .csv.gz  long, wide, or sweeps of a spectrum (rmab.traces.tables)
+    .parquet       a table like these
+    .npy, .npz     an array (slots, arms) or (agents, slots, arms)
+    .mat           the same, up to version 7
+
+Nothing is filled in: a slot without a sample is missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from rmab.errors import TraceError
+from rmab.traces.arrays import ArrayFile, check_cells, chosen, read_npy
+from rmab.traces.grading import ABOVE_FLOOR_DB, Grading, by_noise_floor, parse_levels
+from rmab.traces.mat import read_mat
+from rmab.traces.samples import Samples, Series, on_grid, on_steps, segments
+from rmab.traces.tables import Columns, parse_bands, read_csv, read_parquet
+from rmab.traces.trace import MISSING, Comparison, Trace, check_usable, load_trace
+
+__all__ = ["HOLE", "HOWS", "Floor", "Recording", "read_recording"]
+
+HOWS = ("first", "any-bad", "mean")
+HOLE = 10
+_AUTO = "auto"
+_STATES = Comparison("==", 1.0)  # of values that are states themselves
+
+
+class Floor(NamedTuple):
+    """The noise floor of an arm as an agent measured it, and the highest power that is good."""
+
+    agent: str
+    arm: str
+    floor: float
+    good_up_to: float
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What was read.
+
+    levels: the same in several states, where these were asked for; without a rule for good it is
+        the trace itself.
+    not_finite: how many values were NaN or infinite, and are missing.
+    floors: of good = "auto".
+    """
+
+    trace: Trace
+    levels: Trace | None = None
+    not_finite: int = 0
+    floors: tuple[Floor, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Options:
+    good: str | None
+    levels: str | None
+    hysteresis: float
+    slot: float | None
+    how: str
+    hole: int
+    sort: bool
+    columns: Columns
+    bands: str | None
+    variable: str | None
+
+
+def read_recording(
+    path: str | PathLike[str],
+    *,
+    good: str | None = None,
+    levels: str | None = None,
+    hysteresis: float = 0.0,
+    slot: float | None = None,
+    how: str = "first",
+    hole: int = HOLE,
+    sort: bool = False,
+    time: str | None = None,
+    arm: str | None = None,
+    value: str | None = None,
+    agent: str | None = None,
+    bands: str | None = None,
+    variable: str | None = None,
+) -> Recording:
+    """Read a recording.
+
+    good: a rule such as "<= -95", or "auto" for powers in dB; None: values are states, 1 is good,
+        0 bad and -1 missing.
+    levels: cuts such as "-95,-80", which make several states.
+    hysteresis: by how much more a value must be good to be so again.
+    slot: seconds of a slot; None: the median step between times.
+    how: what becomes of several samples in a slot: the "first" counts, one that is bad makes it
+        bad ("any-bad"), or their "mean" is judged.
+    hole: more slots than these without any sample begin a new segment.
+    sort: whether times may go back.
+    time, arm, value, agent: names of columns; bands: of sweeps; variable: which array.
+    """
+    if slot is not None and not (math.isfinite(slot) and slot > 0):
+        raise TraceError(f"--slot must be a number of seconds above 0, got {slot}")
+    if not (math.isfinite(hysteresis) and hysteresis >= 0):
+        raise TraceError(f"--hysteresis must be a number of at least 0, got {hysteresis}")
+    if how not in HOWS:
+        raise TraceError(f"--how: unknown {how!r}; known are {', '.join(HOWS)}")
+    if hole < 0:
+        raise TraceError(f"--hole must be a whole number of at least 0, got {hole}")
+    columns = Columns(time, arm, value, agent)
+    options = _Options(good, levels, hysteresis, slot, how, hole, sort, columns, bands, variable)
+    _gradings(options)  # refuses a bad rule before a long file is read
+    name = str(path)
+    for suffix, read in _READERS.items():
+        if name.lower().endswith(suffix):
+            return read(name, options)
+    raise TraceError(f"{name}: the name must end in one of {', '.join(_READERS)}")
+
+
+# ------------------------------------------------------------------------------------------- tables
+
+
+def _csv(path: str, options: _Options) -> Recording:
+    _refuse(path, "--variable", options.variable)
+    bands = () if options.bands is None else parse_bands(options.bands)
+    return _recording(path, read_csv(path, options.columns, bands, options.slot), options)
+
+
+def _parquet(path: str, options: _Options) -> Recording:
+    _refuse(path, "--variable", options.variable)
+    _refuse(path, "--bands", options.bands)
+    return _recording(path, read_parquet(path, options.columns), options)
+
+
+def _refuse(path: str, option: str, given: object) -> None:
+    """Refuse an option that such a file has no use for."""
+    if given is not None:
+        raise TraceError(f"{path}: {option} is not for files of this kind")
+
+
+# ------------------------------------------------------------------------------------------- arrays
+
+
+def _npy(path: str, options: _Options) -> Recording:
+    _refuse(path, "--variable", options.variable)
+    return _recording(path, _samples(path, read_npy(path), options), options)
+
+
+def _npz(path: str, options: _Options) -> Recording:
+    with ArrayFile(path) as file:
+        is_trace = "state" in file.names and not {"seg", "meta"}.isdisjoint(file.names)
+        if is_trace and options.variable is None:
+            return _finished(path, "level" in file.names, options)
+        name = options.variable
+        fit = [] if name else [one for one in file.names if file.is_numbers(one)]
+        name = chosen(path, name, file.names, fit)
+        array = file.read(name)
+    samples = _samples(f"{path}: {name}", array, options)
+    if is_trace:
+        samples = _as_in(load_trace(path), samples)
+    return _recording(path, samples, options)
+
+
+def _finished(path: str, has_levels: bool, options: _Options) -> Recording:
+    """A file that is a trace already."""
+    if options.levels is not None or options.good == _AUTO or options.hysteresis:
+        raise TraceError(
+            f"{path}: it is a trace, and --levels, --good auto and --hysteresis need what was "
+            "measured; --variable names an array of that"
+        )
+
+    def with_slot(trace: Trace) -> Trace:
+        return trace if options.slot is None else replace(trace, slot_s=options.slot)
+
+    trace = with_slot(load_trace(path))
+    if options.good is not None:
+        trace = trace.regraded(options.good)
+    return Recording(trace, with_slot(load_trace(path, levels=True)) if has_levels else None)
+
+
+def _as_in(trace: Trace, samples: Samples) -> Samples:
+    """With the names and segments of the trace that is in the same file, if they are of a size."""
+    shape = (len(samples.agents), *_slots_and_arms(samples))
+    if shape != trace.state.shape:
+        return samples
+    slot_s = trace.slot_s if samples.slot_s is None else samples.slot_s
+    return replace(
+        samples, agents=trace.agents, arms=trace.arms, segment=trace.segment, slot_s=slot_s
+    )
+
+
+def _slots_and_arms(samples: Samples) -> tuple[int, int]:
+    return len(next(iter(samples.series.values())).times), len(samples.arms)
+
+
+def _mat(path: str, options: _Options) -> Recording:
+    name, array = read_mat(path, options.variable)
+    return _recording(path, _samples(f"{path}: {name}", array, options), options)
+
+
+def _samples(place: str, array: np.ndarray, options: _Options) -> Samples:
+    """The series of an array (slots, arms) or (agents, slots, arms)."""
+    if any(options.columns):
+        raise TraceError(f"{place}: an array has no columns to be named")
+    _refuse(place, "--bands", options.bands)
+    if array.dtype.kind == "c":
+        raise TraceError(
+            f"{place}: IQ samples, complex numbers, are not read; make powers of them first"
+        )
+    if array.dtype.kind not in "biuf" or array.ndim not in (2, 3):
+        raise TraceError(
+            f"{place}: must be numbers of shape (slots, arms) or (agents, slots, arms), got shape "
+            f"{array.shape} of type {array.dtype}"
+        )
+    check_cells(place, array.shape)
+    array = array[None] if array.ndim == 2 else array
+    agents, slots, arms = array.shape
+    if not array.size:
+        raise TraceError(f"{place}: shape {array.shape} has no cells")
+    finite = np.isfinite(array)
+    numbers = np.where(finite, array, np.nan).astype(np.float64)
+    at = np.arange(slots)
+    series = {(m, n): Series(at, numbers[m, :, n]) for m in range(agents) for n in range(arms)}
+    return Samples(
+        agents=tuple(map(str, range(agents))),
+        arms=tuple(map(str, range(arms))),
+        series=series,
+        timed=False,
+        not_finite=int(np.count_nonzero(~finite)),
+        slot_s=options.slot,
+    )
+
+
+_READERS: Mapping[str, Callable[[str, _Options], Recording]] = MappingProxyType(
+    {
+        ".csv": _csv,
+        ".csv.gz": _csv,
+        ".npz": _npz,
+        ".npy": _npy,
+        ".mat": _mat,
+        ".parquet": _parquet,
+    }
+)
+
+# ------------------------------------------------------------------------------------------ a trace
+
+
+def _gradings(options: _Options) -> dict[str, Grading | None]:
+    """How values become states, by "good" and "levels"; None: by the noise floor of each series."""
+    made: dict[str, Grading | None] = {}
+    if options.good == _AUTO:
+        made["good"] = None
+    elif options.good is not None or options.levels is None:
+        rule = _STATES if options.good is None else Comparison.parse(options.good)
+        made["good"] = Grading((rule,), options.hysteresis)
+    if options.levels is not None:
+        made["levels"] = Grading(parse_levels(options.levels), options.hysteresis)
+    return made
+
+
+def _recording(path: str, samples: Samples, options: _Options) -> Recording:
+    """Samples to slots, slots to segments, values to states."""
+    if not any(np.isfinite(one.values).any() for one in samples.series.values()):
+        raise TraceError(f"{path}: nothing was measured anywhere")
+    if options.good is None and options.levels is None:
+        _check_states(path, samples)
+    n_slots, slot_s = _in_slots(path, samples, options)
+    segment = samples.segment
+    if segment is None:
+        measured = np.zeros(n_slots, bool)
+        for one in samples.series.values():
+            measured[one.times[np.isfinite(one.values)]] = True
+        segment = segments(measured, options.hole)
+
+    traces, floors = {}, []
+    for what, grading in _gradings(options).items():
+        state = np.full((len(samples.agents), n_slots, len(samples.arms)), MISSING, np.int8)
+        for (m, n), one in samples.series.items():
+            finite = np.isfinite(one.values)
+            if not finite.any():
+                continue
+            slots, values = one.times[finite], one.values[finite]
+            rule = grading
+            if rule is None:
+                floor, good = by_noise_floor(values)
+                floors.append(Floor(samples.agents[m], samples.arms[n], floor, good.bound))
+                rule = Grading((good,), options.hysteresis)
+            slots, states = _graded(slots, values, segment, rule, options.how)
+            state[m, slots, n] = states
+        traces[what] = Trace(
+            state=state,
+            segment=segment,
+            slot_s=slot_s,
+            arms=samples.arms,
+            agents=samples.agents,
+            source=_source(path, what, options, samples.timed),
+            states=2 if grading is None else grading.states,
+        )
+        check_usable(traces[what], path)
+    levels = traces.get("levels")
+    return Recording(
+        traces.get("good") or traces["levels"], levels, samples.not_finite, tuple(floors)
+    )
+
+
+def _in_slots(path: str, samples: Samples, options: _Options) -> tuple[int, float | None]:
+    """Give every sample its slot; how many there are, and their seconds."""
+    if not samples.timed:
+        return _slots_and_arms(samples)[0], samples.slot_s
+    samples.in_order(path, options.sort)
+    if options.slot is None:
+        return on_steps(path, samples)
+    return on_grid(path, samples, options.slot), options.slot
+
+
+def _check_states(path: str, samples: Samples) -> None:
+    """Without a rule for good values must be states; -1 becomes missing."""
+    for key, one in samples.series.items():
+        with np.errstate(invalid="ignore"):
+            wrong = np.flatnonzero(~(np.isin(one.values, (-1, 0, 1)) | np.isnan(one.values)))
+        if wrong.size:
+            at = int(wrong[0])
+            raise TraceError(
+                f"{path}: {samples.place(key, at)}: {one.values[at]:g} is no state: that is 0, 1, "
+                "or -1 where nothing was measured; --good or --levels make states of values"
+            )
+        one.values = np.where(one.values == MISSING, np.nan, one.values)
+
+
+def _graded(
+    slots: np.ndarray, values: np.ndarray, segment: np.ndarray, rule: Grading, how: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """The slots of a series that have samples, and the state in each.
+
+    slots, values: (samples,) in the order of time; a slot may have several.
+    """
+    starts = np.flatnonzero(np.concatenate(([True], slots[1:] != slots[:-1])))
+    if how == "any-bad":
+        states = np.minimum.reduceat(rule(values, segment[slots]), starts)
+        return slots[starts], states
+    if how == "mean":
+        with np.errstate(over="ignore"):
+            values = np.add.reduceat(values, starts) / np.diff([*starts, values.size])
+    else:
+        values = values[starts]
+    slots = slots[starts]
+    return slots, rule(values, segment[slots])
+
+
+def _source(path: str, what: str, options: _Options, timed: bool) -> str:
+    """Where a trace came from, and the rule for its states."""
+    parts = [Path(path).name]
+    if what == "levels":
+        parts.append(f"levels: {options.levels}")
+    elif options.good == _AUTO:
+        parts.append(f"good: at most {ABOVE_FLOOR_DB:g} dB above the noise floor")
+    elif options.good is not None:
+        parts.append(f"good: {Comparison.parse(options.good)}")
+    if options.hysteresis:
+        parts.append(f"hysteresis {options.hysteresis:g}")
+    if timed and options.how != "first":
+        parts.append(f"a slot by {options.how}")
+    return "; ".join(parts)

@@ -1,0 +1,228 @@
+"""Samples as they were measured, and the slots they fall into.
+
+Times are whole nanoseconds, so that 0.1 s has a multiple that is 0.3 s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+
+import numpy as np
+
+from rmab.errors import TraceError
+from rmab.traces.arrays import check_cells
+
+__all__ = ["Clock", "Samples", "Series", "natural_order", "on_grid", "on_steps", "segments"]
+
+NS = 1_000_000_000
+_LATEST = 9_000_000_000  # seconds; 64 bits of nanoseconds end at 9.2e9
+_FRACTION = re.compile(r"(.*[0-9]{2})[.,]([0-9]+)(.*)", re.DOTALL)
+# A time may lie so much before a slot's start, in slots, and still count as at it: times that
+# were added up from steps, or printed with few digits, are a little off.
+_SLACK = 1e-5
+_LEAST_FILLED = 0.01  # of a grid
+
+
+@dataclass
+class Series:
+    """What one agent measured of one arm.
+
+    times: (samples,) int64: nanoseconds, or slots where the recording has no times.
+    values: (samples,) float64, NaN where nothing was measured.
+    lines: (samples,) of the file, where it has lines.
+    """
+
+    times: np.ndarray
+    values: np.ndarray
+    lines: np.ndarray | None = None
+
+
+@dataclass
+class Samples:
+    """A recording: series by the places of agent and arm.
+
+    timed: whether samples have times; where not, each has a slot.
+    not_finite: how many values were NaN or infinite, and so were read as missing.
+    segment: (slots,) ids, where the recording says them itself.
+    """
+
+    agents: tuple[str, ...]
+    arms: tuple[str, ...]
+    series: dict[tuple[int, int], Series]
+    timed: bool
+    not_finite: int
+    segment: np.ndarray | None = None
+    slot_s: float | None = None
+
+    def place(self, key: tuple[int, int], i: int) -> str:
+        """Where in the file sample i of a series is."""
+        one = self.series[key]
+        if one.lines is None:
+            return f"cell [{key[0]}, {one.times[i]}, {key[1]}]"
+        return f"line {one.lines[i]}"
+
+    def in_order(self, path: str, sort: bool) -> None:
+        """Sort the samples of each series, or refuse times that go back or repeat."""
+        worst: tuple[int, str] | None = None
+        for (_, arm), one in self.series.items():
+            if sort:
+                order = np.argsort(one.times, kind="stable")
+                one.times, one.values = one.times[order], one.values[order]
+                one.lines = None if one.lines is None else one.lines[order]
+            wrong = np.flatnonzero(np.diff(one.times) <= 0)
+            if wrong.size:
+                at = int(wrong[0]) + 1
+                line = at if one.lines is None else int(one.lines[at])
+                before, time = one.times[at - 1 : at + 1].tolist()
+                how = f"goes back from {before / NS:.15g}; --sort sorts"
+                if before == time:
+                    how = "comes twice"
+                said = f"time {time / NS:.15g} s of arm {self.arms[arm]!r} {how}"
+                if worst is None or line < worst[0]:
+                    worst = line, said
+        if worst is not None:
+            raise TraceError(f"{path}: line {worst[0]}: {worst[1]}")
+
+
+class Clock:
+    """Reads times: seconds, or dates with times of day by ISO 8601, all of one kind."""
+
+    def __init__(self) -> None:
+        self._kind = ""
+        self._last = "", 0  # rows of one time follow one another
+
+    def read(self, text: str) -> int:
+        """Nanoseconds; ValueError says what is wrong, without the place."""
+        if text != self._last[0] or not text:
+            self._last = text, self._read(text)
+        return self._last[1]
+
+    def _read(self, text: str) -> int:
+        try:
+            seconds = Decimal("" if "_" in text else text)  # which Python allows in a number
+        except InvalidOperation:
+            return self._date(text)
+        if not seconds.is_finite():
+            raise ValueError(f"time {text!r} must be a finite number of seconds")
+        if abs(seconds) > _LATEST:
+            raise ValueError(
+                f"time {text!r} must be seconds, below 9e9; milliseconds must be divided by 1000"
+            )
+        self._same("seconds", text)
+        return round(seconds * NS)
+
+    def _date(self, text: str) -> int:
+        """Without a zone a time counts as one of UTC."""
+        found = _FRACTION.fullmatch(text)  # which the library cuts off after six digits
+        fraction = int(found[2][:9].ljust(9, "0")) if found else 0
+        try:
+            time = datetime.fromisoformat(found[1] + found[3] if found else text)
+        except ValueError:
+            raise ValueError(
+                f"time {text!r} is neither a number of seconds nor a date by ISO 8601"
+            ) from None
+        self._same("dates without a zone" if time.tzinfo is None else "dates with a zone", text)
+        since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - datetime(
+            1970, 1, 1, tzinfo=UTC
+        )
+        seconds = since.days * 86_400 + since.seconds
+        if abs(seconds) > _LATEST:
+            raise ValueError(f"time {text!r} must lie within 285 years of 1970")
+        return seconds * NS + fraction
+
+    def _same(self, kind: str, text: str) -> None:
+        self._kind = self._kind or kind
+        if kind != self._kind:
+            raise ValueError(
+                f"time {text!r}: all times must be of one kind, and these were {self._kind}"
+            )
+
+
+def natural_order(names: list[str]) -> list[str]:
+    """Sorted, with the numbers in them as numbers."""
+
+    def key(name: str) -> tuple[list[tuple[int, int, str]], str]:
+        parts = re.split(r"([0-9]+)", name)
+        split = [(1, int(p), "") if p.isdecimal() else (0, 0, p) for p in parts if p]
+        return split, name
+
+    return sorted(names, key=key)
+
+
+def on_grid(path: str, samples: Samples, slot_s: float) -> int:
+    """Put the samples on a grid from the first one on; how many slots it has."""
+    times = [one.times for one in samples.series.values() if one.times.size]
+    start, end = min(int(t.min()) for t in times), max(int(t.max()) for t in times)
+    resolution = float(np.spacing(max(abs(start), abs(end)) / NS))
+    slack = min(0.25, max(_SLACK, resolution / slot_s))
+
+    def slots(times: np.ndarray) -> np.ndarray:
+        return np.floor((times - start) / (slot_s * NS) + slack).astype(np.int64)
+
+    n_slots = int((end - start) / (slot_s * NS) + slack) + 1
+    _put(path, samples, slots, n_slots, f"{slot_s:g} s")
+    return n_slots
+
+
+def on_steps(path: str, samples: Samples) -> tuple[int, float]:
+    """A slot for each time that occurs, and for each median step that was left out between two.
+
+    Gives how many slots there are, and the median step in seconds.
+    """
+    times = np.unique(np.concatenate([one.times for one in samples.series.values()]))
+    if times.size < 2:
+        raise TraceError(f"{path}: a trace has 2 slots or more, this has {times.size}")
+    steps = np.diff(times)
+    step = float(np.median(steps))
+    at = np.concatenate(([0], np.cumsum(np.maximum(1, np.rint(steps / step))))).astype(np.int64)
+
+    def slots(some: np.ndarray) -> np.ndarray:
+        return at[np.searchsorted(times, some)]
+
+    n_slots = int(at[-1]) + 1
+    _put(path, samples, slots, n_slots, f"{step / NS:g} s, the median step between times,")
+    return n_slots, step / NS
+
+
+def _put(
+    path: str,
+    samples: Samples,
+    slots: Callable[[np.ndarray], np.ndarray],
+    n_slots: int,
+    slot: str,
+) -> None:
+    """Give every sample its slot in place of its time, unless nearly all slots would be empty."""
+    measured = {
+        key: np.isfinite(one.values)
+        for key, one in samples.series.items()
+        if np.isfinite(one.values).any()
+    }
+
+    def check(n_filled: int) -> None:
+        if n_filled < _LEAST_FILLED * len(measured) * n_slots:
+            raise TraceError(
+                f"{path}: a slot of {slot} is too short: over 99 % of the grid of {n_slots} slots "
+                "would be holes; --slot sets it"
+            )
+
+    check(sum(int(np.count_nonzero(some)) for some in measured.values()))
+    shape = (len(samples.agents), n_slots, len(samples.arms))
+    check_cells(path, shape)
+    for one in samples.series.values():
+        one.times = slots(one.times)
+    check(sum(np.unique(samples.series[key].times[some]).size for key, some in measured.items()))
+
+
+def segments(measured: np.ndarray, hole: int) -> np.ndarray:
+    """Segment ids (slots,): a new one after each hole of more than `hole` slots.
+
+    measured: (slots,) whether anything was measured there.
+    """
+    found = np.flatnonzero(measured)
+    starts = np.zeros(measured.shape, np.int64)
+    starts[found[1:][np.diff(found) - 1 > hole]] = 1
+    return np.cumsum(starts)

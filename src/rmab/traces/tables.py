@@ -1,0 +1,403 @@
+"""Recordings that are tables of text: CSV files, long and wide, and sweeps of a spectrum.
+
+Long: a row for each sample, with the columns time, arm and value, and agent if there are several.
+Wide: a row for each time, with the column time and one for each arm.
+Sweeps, as rtl_power and hackrf_sweep write them: a row for each part of the spectrum, without a
+header: date, time, Hz low, Hz high, Hz step, samples, then a power in dB for each bin.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import re
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rmab.errors import TraceError
+from rmab.traces.arrays import opened
+from rmab.traces.samples import Clock, Samples, Series, natural_order
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Band", "Columns", "parse_bands", "read_csv", "read_parquet"]
+
+_LONGEST_LINE = 2**24
+_DELIMITERS = (",", ";", "\t")
+_SWEEP = re.compile(r"\s*\d{4}-\d\d-\d\d\s*,\s*\d\d:\d\d:\d\d")
+_SWEEP_HEAD = 6  # date, time, Hz low, Hz high, Hz step, samples
+_SHOWN_COLUMNS = 12
+
+
+class Columns(NamedTuple):
+    """The names of a table's columns; None: the usual one, if it is there."""
+
+    time: str | None = None
+    arm: str | None = None
+    value: str | None = None
+    agent: str | None = None
+
+
+@dataclass(frozen=True)
+class Band:
+    """Frequencies from `low` to below `high`, in Hz; `name` is as it was written."""
+
+    name: str
+    low: float
+    high: float
+
+
+Row = tuple[int, list[str]]  # a row's line, and its fields
+
+
+def read_csv(path: str, columns: Columns, bands: Sequence[Band], slot_s: float | None) -> Samples:
+    """The samples of a .csv or .csv.gz file."""
+    with _lines(path) as lines:
+        first = next(lines, "")
+        if not first.strip():
+            raise TraceError(f"{path}: line 1: a header with the names of columns must be here")
+        rows = _rows(first, lines)
+        if _SWEEP.match(first):
+            if any(columns):
+                raise TraceError(f"{path}: a sweep has no columns to be named")
+            return _read_sweeps(path, rows, bands, slot_s)
+        if bands:
+            raise TraceError(f"{path}: line 1: --bands is for sweeps, and this is none")
+        return _read_table(path, rows, columns)
+
+
+def read_parquet(path: str, columns: Columns) -> Samples:
+    """The samples of a .parquet file, a table like a long or wide CSV, if pandas can read it."""
+    import pandas as pd
+
+    with opened(path):
+        pass
+    try:
+        table = pd.read_parquet(path)
+    except ImportError:
+        raise TraceError(
+            f"{path}: pandas reads .parquet with pyarrow or fastparquet, and neither is installed; "
+            "install one, or save as .csv"
+        ) from None
+    except Exception as error:  # whatever its engine raises at a file that is none
+        raise TraceError(f"{path}: not a .parquet file that pandas reads: {error}") from None
+    if table.index.name is not None:  # often the times
+        table = table.reset_index()
+    cells = zip(*(_as_text(table.iloc[:, i]) for i in range(table.shape[1])), strict=True)
+    rows = ((i + 2, list(row)) for i, row in enumerate(cells))
+    header: Row = (1, [str(name) for name in table.columns])
+    return _read_table(path, _chain(header, rows), columns)
+
+
+def _as_text(column: pd.Series[Any]) -> Iterator[str]:
+    """The cells of a column as a CSV file would have them."""
+    # NaN stays, to be counted with those of other files; what has no value is empty.
+    keeps_nan = isinstance(column.dtype, np.dtype) and column.dtype.kind == "f"
+    for cell, missing in zip(column.astype(object), column.isna(), strict=True):
+        if missing and not keeps_nan:
+            yield ""
+        else:
+            yield cell.isoformat() if hasattr(cell, "isoformat") else str(cell)
+
+
+def parse_bands(text: str) -> tuple[Band, ...]:
+    """The bands of a text such as "2.401e9:2.423e9,2.426e9:2.448e9"."""
+    bands = []
+    for part in text.split(","):
+        try:
+            low, high = (float(end) for end in part.split(":"))
+        except ValueError:
+            low, high = math.nan, math.nan
+        if not 0 <= low < high < math.inf:
+            raise TraceError(
+                "--bands must be LOW:HIGH in Hz, with commas between them, as in "
+                f"2.401e9:2.423e9,2.426e9:2.448e9; got {part.strip()!r}"
+            )
+        bands.append(Band(part.strip(), low, high))
+    return tuple(bands)
+
+
+def _chain(first: Row, rest: Iterable[Row]) -> Iterator[Row]:
+    yield first
+    yield from rest
+
+
+@contextmanager
+def _lines(path: str) -> Iterator[Iterator[str]]:
+    """The lines of a text file, unpacked where its name says so."""
+    with opened(path) as raw:
+        file = gzip.GzipFile(fileobj=raw) if path.lower().endswith(".gz") else raw
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+        number = 0
+
+        def each() -> Iterator[str]:
+            nonlocal number
+            while line := text.readline(_LONGEST_LINE):
+                number += 1
+                if len(line) == _LONGEST_LINE:
+                    raise TraceError(f"{path}: line {number} is longer than 2^24 characters")
+                yield line
+
+        try:
+            yield each()
+        except UnicodeDecodeError as error:
+            raise TraceError(f"{path}: line {number + 1}: not text in UTF-8: {error}") from None
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise TraceError(f"{path}: not a whole .gz file: {error}") from None
+        except csv.Error as error:
+            raise TraceError(f"{path}: line {number}: not CSV: {error}") from None
+        except MemoryError:
+            raise TraceError(f"{path}: does not fit into memory") from None
+
+
+def _rows(first: str, rest: Iterator[str]) -> Iterator[Row]:
+    """The rows that are not empty, with their lines."""
+    delimiter = max(_DELIMITERS, key=first.count)
+
+    def lines() -> Iterator[str]:
+        yield first
+        yield from rest
+
+    reader = csv.reader(lines(), delimiter=delimiter, skipinitialspace=True)
+    for fields in reader:
+        if any(map(str.strip, fields)):
+            yield reader.line_num, fields
+
+
+def _number(text: str, where: str) -> float:
+    """The value of a cell; NaN where it is empty."""
+    text = text.strip()
+    try:
+        if text and "_" not in text:  # which Python allows in a number
+            return float(text)
+    except ValueError:
+        pass
+    if not text:
+        return math.nan
+    raise TraceError(f"{where}: {text!r} is no number")
+
+
+class _Collected:
+    """Samples in the order of the file, each with the code of its series."""
+
+    def __init__(self) -> None:
+        self.code = array("q")
+        self.time = array("q")
+        self.value = array("d")
+        self.line = array("q")
+        self.not_finite = 0
+
+    def add(self, code: int, time: int, text: str, line: int, where: str) -> None:
+        """Add one; `where` names the file and the line."""
+        value = _number(text, where)
+        self.add_value(code, time, value, line)
+        self.not_finite += not math.isfinite(value) and bool(text.strip())
+
+    def add_value(self, code: int, time: int, value: float, line: int) -> None:
+        self.code.append(code)
+        self.time.append(time)
+        self.value.append(value if math.isfinite(value) else math.nan)
+        self.line.append(line)
+
+    def series(self) -> dict[int, Series]:
+        """The samples of each code, in the order of the file."""
+        code = np.array(self.code, np.int64)
+        order = np.argsort(code, kind="stable")
+        time, line = np.array(self.time, np.int64)[order], np.array(self.line, np.int64)[order]
+        value = np.array(self.value, np.float64)[order]
+        codes, starts = np.unique(code[order], return_index=True)
+        ends = [*starts[1:], code.size]
+        return {
+            int(c): Series(time[a:b], value[a:b], line[a:b])
+            for c, a, b in zip(codes, starts, ends, strict=True)
+        }
+
+
+def _read_table(path: str, rows: Iterator[Row], columns: Columns) -> Samples:
+    """The samples of a table with a header."""
+    line, header = next(rows)
+    names = [name.strip() for name in header]
+
+    def find(asked: str | None, usual: str) -> int | None:
+        """A column's place; None where it is neither there nor asked for."""
+        if asked is None and usual not in names:
+            return None
+        if (asked or usual) not in names:
+            option = f" (--{usual})" if asked is not None else ""
+            raise _no_column(path, line, asked or usual, names, option)
+        return names.index(asked or usual)
+
+    time = find(columns.time, "time")
+    if time is None:
+        raise _no_column(path, line, "time", names, "; --time names another")
+    for place, name in enumerate(names):
+        if name and name in names[:place]:
+            raise TraceError(f"{path}: line {line}: two columns have the name {name!r}")
+    agent = find(columns.agent, "agent")
+    arm, value = find(columns.arm, "arm"), find(columns.value, "value")
+    checked = _checked(path, rows, len(names))
+    if arm is None and value is None:
+        # A column without a name is an index that some program wrote.
+        arms = [i for i, name in enumerate(names) if name and i not in (time, agent)]
+        return _read_wide(path, checked, time, agent, {i: names[i] for i in arms})
+    if arm is None:
+        raise _no_column(path, line, "arm", names, "; --arm names another")
+    if value is None:
+        raise _no_column(path, line, "value", names, "; --value names another")
+    return _read_long(path, checked, time, agent, arm, value)
+
+
+def _no_column(path: str, line: int, name: str, names: list[str], more: str) -> TraceError:
+    shown = ", ".join(names[:_SHOWN_COLUMNS]) + (", ..." if len(names) > _SHOWN_COLUMNS else "")
+    return TraceError(f"{path}: line {line}: no column {name!r}{more}; columns are {shown}")
+
+
+def _checked(path: str, rows: Iterator[Row], width: int) -> Iterator[Row]:
+    """Rows of as many fields as the header has."""
+    for line, fields in rows:
+        if len(fields) != width:
+            raise TraceError(
+                f"{path}: line {line}: {len(fields)} fields, where the header has {width}"
+            )
+        yield line, fields
+
+
+def _time(clock: Clock, text: str, where: str) -> int:
+    try:
+        return clock.read(text.strip())
+    except ValueError as error:
+        raise TraceError(f"{where}: {error}") from None
+
+
+def _read_long(
+    path: str, rows: Iterator[Row], time: int, agent: int | None, arm: int, value: int
+) -> Samples:
+    clock, found = Clock(), _Collected()
+    codes: dict[tuple[str, str], int] = {}
+    for line, fields in rows:
+        where = f"{path}: line {line}"
+        who = "0" if agent is None else fields[agent].strip()
+        key = (who, fields[arm].strip())
+        if "" in key:
+            raise TraceError(f"{where}: {'agent' if not who else 'arm'} has no name")
+        code = codes.setdefault(key, len(codes))
+        found.add(code, _time(clock, fields[time], where), fields[value], line, where)
+    _check_any(path, found)
+    agents = natural_order(list({who for who, _ in codes}))
+    arms = natural_order(list({arm for _, arm in codes}))
+    places = {name: m for m, name in enumerate(agents)}, {name: n for n, name in enumerate(arms)}
+    by_code = {code: (places[0][who], places[1][name]) for (who, name), code in codes.items()}
+    series = {by_code[code]: one for code, one in found.series().items()}
+    return Samples(tuple(agents), tuple(arms), series, True, found.not_finite)
+
+
+def _read_wide(
+    path: str, rows: Iterator[Row], time: int, agent: int | None, arms: dict[int, str]
+) -> Samples:
+    clock, found = Clock(), _Collected()
+    seen: dict[str, int] = {}
+    for line, fields in rows:
+        where = f"{path}: line {line}"
+        who = "0" if agent is None else fields[agent].strip()
+        if not who:
+            raise TraceError(f"{where}: agent has no name")
+        code = seen.setdefault(who, len(seen)) * len(arms)
+        now = _time(clock, fields[time], where)
+        for n, (column, name) in enumerate(arms.items()):
+            found.add(code + n, now, fields[column], line, f"{where}: column {name!r}")
+    _check_any(path, found)
+    agents = natural_order(list(seen))
+    places = {seen[who]: m for m, who in enumerate(agents)}
+    series = {
+        (places[code // len(arms)], code % len(arms)): one for code, one in found.series().items()
+    }
+    return Samples(tuple(agents), tuple(arms.values()), series, True, found.not_finite)
+
+
+def _check_any(path: str, found: _Collected) -> None:
+    if not found.code:
+        raise TraceError(f"{path}: a trace has 2 slots or more, and here is no row with a sample")
+
+
+def _read_sweeps(
+    path: str, rows: Iterator[Row], bands: Sequence[Band], slot_s: float | None
+) -> Samples:
+    """The power of each band in each sweep: the mean over its bins, of powers and not of dB.
+
+    A sweep ends where a part of the spectrum comes again, or where its rows last longer than a
+    slot. Its time is that of its first row.
+    """
+    if not bands:
+        raise TraceError(f"{path}: a sweep needs --bands LOW:HIGH,... in Hz, which become the arms")
+    clock, found = Clock(), _Collected()
+    bins: dict[tuple[str, ...], list[np.ndarray]] = {}
+    longest = math.inf if slot_s is None else slot_s * 1e9
+    parts: set[str] = set()
+    start, first_line = 0, 0
+    power, n_bins = np.zeros(len(bands)), np.zeros(len(bands), np.int64)
+
+    def end_sweep() -> None:
+        for n in range(len(bands)):
+            mean = 10 * math.log10(power[n] / n_bins[n]) if power[n] > 0 else math.nan
+            found.add_value(n, start, mean, first_line)
+
+    for line, fields in rows:
+        where = f"{path}: line {line}"
+        if len(fields) <= _SWEEP_HEAD:
+            raise TraceError(
+                f"{where}: {len(fields)} fields; a sweep has date, time, Hz low, Hz high, Hz step, "
+                "samples and a power for each bin"
+            )
+        if not fields[-1].strip():
+            fields.pop()  # some versions end a row with a comma
+        now = _time(clock, f"{fields[0].strip()} {fields[1].strip()}", where)
+        part = fields[2].strip()
+        if not parts or part in parts or now - start >= longest:
+            if parts:
+                end_sweep()
+            parts, start, first_line = set(), now, line
+            power[:], n_bins[:] = 0.0, 0
+        parts.add(part)
+        key = (part, fields[4].strip(), str(len(fields)))
+        if key not in bins:
+            bins[key] = _bins_of(bands, fields, where)
+        dB = np.array([_number(text, where) for text in fields[_SWEEP_HEAD:]])
+        finite = np.isfinite(dB)
+        found.not_finite += int(np.count_nonzero(~finite))
+        for n, inside in enumerate(bins[key]):
+            some = inside[finite[inside]]
+            with np.errstate(over="ignore"):
+                power[n] += np.sum(10.0 ** (dB[some] / 10))
+            n_bins[n] += some.size
+    end_sweep()
+    for n, band in enumerate(bands):
+        if not any(inside[n].size for inside in bins.values()):
+            raise TraceError(
+                f"{path}: --bands {band.name}: no bin of the sweeps has its middle there"
+            )
+    series = {(0, n): one for n, one in found.series().items()}
+    return Samples(("0",), tuple(band.name for band in bands), series, True, found.not_finite)
+
+
+def _bins_of(bands: Sequence[Band], fields: list[str], where: str) -> list[np.ndarray]:
+    """The places of the bins in each band: those whose middle lies in it."""
+    low, high, step = (_number(text, where) for text in fields[2:5])
+    if not (math.isfinite(low) and high > low and 0 < step < math.inf):
+        raise TraceError(
+            f"{where}: Hz low must be below Hz high, and Hz step above 0, "
+            f"got {', '.join(text.strip() for text in fields[2:5])}"
+        )
+    middle = low + step * (np.arange(len(fields) - _SWEEP_HEAD) + 0.5)
+    # rtl_power repeats the last bin of a row, beyond its end.
+    return [
+        np.flatnonzero((middle >= band.low) & (middle < min(band.high, high))) for band in bands
+    ]
