@@ -221,7 +221,11 @@ def test_gpus_are_used_of_a_ray_that_is_left_as_it_is():
     """Ray takes our word for two GPUs; JAX finds none, so the numbers are a processor's."""
     import ray
 
-    how = {"include_dashboard": False, "logging_level": "ERROR", "log_to_driver": False}
+    how: dict[str, Any] = {
+        "include_dashboard": False,
+        "logging_level": "ERROR",
+        "log_to_driver": False,
+    }
     ray.init("local", num_cpus=1, num_gpus=2, **how)
     try:
         results = run(SHORT, batch=BATCH, ray="local")
