@@ -281,10 +281,9 @@ def test_what_an_agent_counted_that_was_taken_out_is_forgotten_at_once():
 def test_what_a_round_keeps_is_the_same_from_its_bytes():
     rng = np.random.default_rng(0)
     memory = RoundMemory(
-        *(
-            rng.random(shape).astype(np.float32)
-            for shape in [(9, 2, 2, 3, 2, 4), (2, 3, 2, 4), (4,)]
-        ),
+        rng.random((9, 2, 2, 3, 2, 4), np.float32),
+        rng.random((2, 3, 2, 4), np.float32),
+        rng.random(4, np.float32),
         np.zeros(0, np.float32),
     )
     for one, other in zip(RoundMemory.from_bytes(memory.to_bytes()), memory, strict=True):
