@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 import rmab
-from tests.traces.made import chain
+from tests.traces.made import SLOTS, chain
 
 
 @pytest.fixture
 def trace(tmp_path):
     """A trace in a file, with levels."""
-    state = chain(slots=600)
+    state = chain()
     path = tmp_path / "trace.npz"
-    level = np.where(state == 1, 1 + chain(slots=600, seed=3), 0)
-    np.savez(path, state=state, seg=np.arange(600) // 200, level=level, meta="{}")
+    level = np.where(state == 1, 1 + chain(seed=3), 0)
+    np.savez(path, state=state, seg=np.arange(SLOTS) // 250, level=level, meta="{}")
     return path
 
 
@@ -58,7 +58,7 @@ def test_levels(call, trace):
 
 
 def test_arms_never_measured_are_named(call, tmp_path):
-    state = chain(slots=300)
+    state = chain()
     state[1, :, 0] = -1
     np.savez(tmp_path / "trace.npz", state=state)
     ran = call("fit", tmp_path / "trace.npz")

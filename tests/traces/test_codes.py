@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rmab.traces.codes import chain_bits, code_lengths, counts_of, regimes_of, share_bits
-from rmab.traces.stretches import pairs_of, runs_of, slots_by_segment
+from rmab.traces.stretches import lanes_of, pairs_of, runs_of
 from tests.traces.made import chain, second_order
 
 STATE = np.array([1, 1, 0, -1, 0, 0, 1, 1, 1, 0], np.int8)
@@ -36,11 +36,13 @@ def test_runs_cross_neither_holes_nor_segments():
     assert runs.begins.tolist() == [True, False, True, False, True, False] * 2
 
 
-def test_slots_by_segment():
-    assert slots_by_segment(np.array([3, 3, 3, 7, 9, 9])).T.tolist() == [
-        [0, 1, 2],
-        [3, -1, -1],
-        [4, 5, -1],
+def test_short_segments_share_a_lane():
+    lanes = lanes_of(np.array([3, 3, 3, 7, 9, 9, 11, 11]))
+    assert lanes.slots.T.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, -1]]
+    assert lanes.begins.T.tolist() == [
+        [True, False, False],
+        [True, True, False],
+        [True, False, False],
     ]
 
 

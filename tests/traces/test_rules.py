@@ -3,10 +3,15 @@
 import numpy as np
 import pytest
 
-import rmab
 from rmab.model.arms import channels
 from rmab.planning.channel.index import whittle_index
-from rmab.traces.rules import RULES, fitted_dynamics, rewards_of_rules, rewards_of_states
+from rmab.traces import backtest
+from tests.oracles.trace_rules import (
+    RULES,
+    fitted_dynamics,
+    rewards_of_rules,
+    rewards_of_states,
+)
 from tests.traces.made import chain, trace_of
 
 
@@ -104,6 +109,8 @@ def test_several_traces_at_once_are_each_alone():
         assert {name: rewards[n] for name, rewards in together.items()} == alone
 
 
-def test_an_unknown_rule_is_refused():
-    with pytest.raises(rmab.StudyError, match=r"must be of stay, .*, got 'fedtswi'"):
-        rewards_of_rules(holey(0), 1, ["stay", "fedtswi"])
+@pytest.mark.parametrize("plays", [1, 2])
+def test_the_back_test_pays_the_same(plays):
+    trace = holey(5, slots=400)
+    expected = rewards_of_rules(trace, plays, list(RULES))
+    assert backtest.rewards_of_rules(trace, plays, list(RULES)) == pytest.approx(expected)

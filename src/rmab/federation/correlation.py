@@ -2,9 +2,9 @@
 
 Agents that share one realisation of an arm, or sit in one place, know less together than their
 counts say: M of them with the correlation rho are worth about M / (1 + (M - 1) rho) independent
-ones. A server has no slots, but it has what every round brought. Agent a played an arm k_a times in a round
-and found it in its best state y_a times, where what it had found before lets expect p_a k_a: the
-rest r_a = y_a - p_a k_a tells how much better the round was than expected. Then
+ones. A server has no slots, but it has what every round brought. Agent a played an arm k_a times
+in a round and found it in its best state y_a times, where what it had found before lets expect
+p_a k_a: the rest r_a = y_a - p_a k_a tells how much better the round was than expected. Then
 
     rho = sum of r_a r_b over pairs of agents / the same if all rests of a round were as large and
           the same,

@@ -271,7 +271,7 @@ POLICIES: Mapping[str, Entry] = {
     "stay": Entry(
         "rules", _MAKERS + "stay", (),
         "an arm while it is good, else the one unobserved longest",
-        "Stay", "#bbbb22", (0, (4, 1, 1, 1)),
+        "Stay", "#cc6677", (0, (4, 1, 1, 1)),
     ),
     "round-robin": Entry(
         "rules", _MAKERS + "round_robin", (),

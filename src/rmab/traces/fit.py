@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rmab.traces.backtest import rewards_of_twins
 from rmab.traces.codes import (
     FLICKER_PARAMETERS,
     MODELS,
@@ -40,10 +41,9 @@ from rmab.traces.codes import (
 )
 from rmab.traces.flicker import fit_flicker
 from rmab.traces.portrait import Portrait, portrait_of
-from rmab.traces.rules import fitted_dynamics, rewards_of_states
 from rmab.traces.stretches import Floats, States, by_series, pairs_of
-from rmab.traces.trace import MISSING, Trace
-from rmab.traces.twin import pair_counts, twins_of
+from rmab.traces.trace import Trace
+from rmab.traces.twin import fitted_chains, pair_counts, twins_of
 from rmab.traces.verdicts import FITS, UNKNOWN, Sizes, Verdict, verdicts_of
 
 __all__ = ["POLICIES", "Earned", "Fit", "Series", "fit_trace"]
@@ -306,58 +306,58 @@ class Fit:
 
 def fit_trace(trace: Trace) -> Fit:
     """Hold the trace against the model: bits, agents, twins."""
-    groups = twins_of(trace)
     portraits: list[Portrait] = []
-    rewards: dict[str, list[float]] = {name: [] for name in POLICIES}
+    rewards: dict[str, list[Floats]] = {name: [] for name in POLICIES}
     first: States | None = None
-    for group in groups:
-        first = group[0].copy() if first is None else first
-        portraits += [portrait_of(each, trace.segment, trace.states) for each in group]
-        for name, each in _rewards(trace, group).items():
-            rewards[name] += each.tolist()
+    for twins in twins_of(trace):
+        portraits += [portrait_of(each, trace.segment, trace.states) for each in twins]
+        played = twins
+        if first is None:
+            first = twins[0].copy()
+            played = np.concatenate([trace.state[None], twins])  # one program for both
+        in_order = np.ascontiguousarray(np.moveaxis(played, (2, 3, 1, 0), (0, 1, 2, 3)))
+        found = rewards_of_twins(in_order, trace.segment, _PLAYS, POLICIES, trace.states)
+        for name, each in found.items():
+            rewards[name].append(each)
     assert first is not None
-    on_trace = _rewards(trace, trace.state[None])
+    earned = {name: np.concatenate(each) for name, each in rewards.items()}
+    counts = pair_counts(trace)
     return Fit(
         trace=trace,
-        counts=pair_counts(trace),
-        series=tuple(_series_of(trace)),
+        counts=counts,
+        series=tuple(_series_of(trace, counts)),
         portrait=portrait_of(trace.state, trace.segment, trace.states),
         twin_states=first,
         twins=tuple(portraits),
-        earned={
-            name: Earned(float(on_trace[name][0]), np.array(rewards[name])) for name in POLICIES
-        },
+        earned={name: Earned(float(each[0]), each[1:]) for name, each in earned.items()},
     )
 
 
-def _rewards(trace: Trace, state: States) -> dict[str, Floats]:
-    return rewards_of_states(_good(state, trace.states), trace.segment, _PLAYS, POLICIES)
-
-
-def _good(state: States, states: int) -> States:
-    """1 for the highest state, 0 for all others, -1 where nothing was measured."""
-    if states == 2:
-        return state
-    return np.where(state < 0, MISSING, state == states - 1).astype(np.int8)
-
-
-def _series_of(trace: Trace) -> list[Series]:
+def _series_of(trace: Trace, counts: Floats) -> list[Series]:
     """Every arm that an agent measured, in the order of agents and arms."""
-    fitted = fitted_dynamics(_good(trace.state, trace.states), trace.segment)
     rows = by_series(trace.state)
+    chances = fitted_chains(_good_and_not(counts))
     found = []
     for number in np.flatnonzero((rows >= 0).any(-1)).tolist():
-        at = agent, arm = divmod(number, len(trace.arms))
-        pairs = pairs_of(rows[number], trace.segment)
+        agent, arm = divmod(number, len(trace.arms))
+        row = rows[number]
+        pairs = pairs_of(row, trace.segment)
         n = len(pairs.next)
         bits: dict[str, float] = {}
         pieces: list[Piece] = []
         if n >= _MIN_PAIRS and np.count_nonzero(pairs.last != pairs.next) >= _MIN_CHANGES:
             bits = code_lengths(pairs, trace.states)
             bits["regimes"], pieces = regimes_of(pairs, trace.states)
-        p01, p11, good = (float(x[at]) for x in (fitted.p01, fitted.p11, fitted.good))
+        p01, p11 = (float(p) for p in chances[:, 1, agent, arm])
+        good = float(np.mean(row[row >= 0] == trace.states - 1))
         found.append(Series(agent, arm, p01, p11, good, n, bits, tuple(pieces), None))
     return found if trace.states > 2 else _with_flicker(trace, rows, found)
+
+
+def _good_and_not(counts: Floats) -> Floats:
+    """(2, 2, ...): pairs of (S, S, ...) with all states but the highest as one."""
+    rows = np.stack([counts[:-1].sum(0), counts[-1]])
+    return np.stack([rows[:, :-1].sum(1), rows[:, -1]], axis=1)
 
 
 def _with_flicker(trace: Trace, rows: States, series: list[Series]) -> list[Series]:

@@ -15,14 +15,15 @@ __all__ = [
     "Bools",
     "Floats",
     "Ints",
+    "Lanes",
     "Pairs",
     "Runs",
     "States",
     "by_series",
     "joined",
+    "lanes_of",
     "pairs_of",
     "runs_of",
-    "slots_by_segment",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -48,6 +49,13 @@ class Runs(NamedTuple):
     state: Ints
     length: Ints  # slots
     begins: Bools  # whether it is the first of a stretch
+
+
+class Lanes(NamedTuple):
+    """Slots in the order in which a loop goes through them, one of every lane at a time."""
+
+    slots: Ints  # (steps, lanes); -1 where a lane has ended
+    begins: Bools  # (steps, lanes): whether the slot is the first of its segment
 
 
 def by_series(state: States) -> States:
@@ -93,9 +101,20 @@ def runs_of(state: States, segment: Ints) -> Runs:
     )
 
 
-def slots_by_segment(segment: Ints) -> Ints:
-    """(longest, segments): the slots of each segment, -1 where it has ended."""
+def lanes_of(segment: Ints) -> Lanes:
+    """Segments side by side, several short ones in a lane that is as long as the longest."""
     starts = np.flatnonzero(np.diff(segment, prepend=segment[0] - 1))
     lengths = np.diff(starts, append=len(segment))
-    place = np.arange(lengths.max())[:, None]
-    return np.where(place < lengths, starts + place, -1)
+    longest = int(lengths.max())
+    lane, at, place = 0, 0, []
+    for length in lengths.tolist():
+        if at + length > longest:
+            lane, at = lane + 1, 0
+        place.append((at, lane))
+        at += length
+    slots = np.full((longest, lane + 1), -1)
+    begins = np.zeros(slots.shape, bool)
+    for (at, lane), start, length in zip(place, starts.tolist(), lengths.tolist(), strict=True):
+        slots[at : at + length, lane] = np.arange(start, start + length)
+        begins[at, lane] = True
+    return Lanes(slots, begins)

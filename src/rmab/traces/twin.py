@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rmab.markov import limiting_distributions
-from rmab.traces.stretches import Floats, States, joined, slots_by_segment
+from rmab.traces.stretches import Floats, States, by_series, joined, lanes_of
 from rmab.traces.trace import MISSING, Trace
 
 __all__ = ["N_TWINS", "fitted_chains", "pair_counts", "twins_of"]
@@ -24,13 +24,14 @@ _MAX_CELLS = 1 << 26  # of the twins that are made together
 
 def pair_counts(trace: Trace) -> Floats:
     """(S, S, agents, arms): neighbouring measured slots by state and next state."""
-    state = np.moveaxis(trace.state, 1, -1)  # slots last
-    follows = joined(state, trace.segment)[..., 1:]
+    agents, _, arms = trace.state.shape
     S = trace.states
-    step = np.where(follows, state[..., :-1].astype(np.int16) * S + state[..., 1:], -1)
-    return np.stack([[(step == i * S + j).sum(-1) for j in range(S)] for i in range(S)]).astype(
-        np.float64
-    )
+    rows = by_series(trace.state)
+    follows = joined(rows, trace.segment)[:, 1:]
+    number, slot = np.nonzero(follows)
+    step = (number * S + rows[number, slot]) * S + rows[number, slot + 1]
+    counts = np.bincount(step, minlength=agents * arms * S * S)
+    return np.moveaxis(counts.reshape(agents, arms, S, S), (2, 3), (0, 1)).astype(np.float64)
 
 
 def fitted_chains(counts: Floats) -> Floats:
@@ -49,19 +50,23 @@ def twins_of(trace: Trace, n: int = N_TWINS, seed: int = 0) -> Iterator[States]:
 
 
 def _made(trace: Trace, chains: Floats, n: int, rng: np.random.Generator) -> States:
-    """Twins that are made together; a step of the loop is one slot of every segment."""
+    """Twins that are made together; a step of the loop is one slot of every lane of segments."""
     agents, _, arms = trace.state.shape
-    table = slots_by_segment(trace.segment)  # (slots, segments)
-    reach = chains.cumsum(1)[:, :-1]  # [i, j]: a number below it leads from i to j or lower
-    start = limiting_distributions(chains).cumsum(0)[:-1]
+    lanes = lanes_of(trace.segment)
+    reach = chains.cumsum(1)[:, :-1].swapaxes(0, 1)  # [j, i]: below it, from i to j or lower
+    start = limiting_distributions(chains).cumsum(0)[:-1, :, None]
     place = np.arange(agents)[:, None, None], np.arange(arms)
     made = np.empty((n, *trace.state.shape), np.int8)
-    now = np.zeros((n, agents, table.shape[1], arms), np.int8)
-    for number, slots in enumerate(table):
+    now = np.zeros((n, agents, lanes.slots.shape[1], arms), np.int8)
+    for slots, begins in zip(*lanes, strict=True):
         chance = rng.random(now.shape)
-        bounds = start if number == 0 else reach.swapaxes(0, 1)
-        law = (each[:, None] if number == 0 else each[now, *place] for each in bounds)
-        now = sum((chance >= bound).astype(np.int8) for bound in law)
+        bounds = (each[now, *place] for each in reach)
+        if begins.any():
+            bounds = (
+                np.where(begins[:, None], first, later)
+                for first, later in zip(start, bounds, strict=True)
+            )
+        now = np.sum([chance >= bound for bound in bounds], axis=0, dtype=np.int8)
         there = slots >= 0
         made[:, :, slots[there]] = now[:, :, there]
     return np.where(trace.measured, made, np.int8(MISSING))

@@ -1,4 +1,4 @@
-"""What the rules that do not learn would have earned on a trace, in plain NumPy.
+"""What policies that do not learn would have earned on a trace, in plain NumPy.
 
 The rules of a back-test, for policies that are fixed before the first slot:
 
@@ -8,8 +8,8 @@ The rules of a back-test, for policies that are fixed before the first slot:
 - at the first slot of a segment every arm is never observed; ties go to the lower arm;
 - the average reward is over all (agent, slot) with an arm measured.
 
-So segments do not know of one another, and a step of the loop is the same slot of every segment, of
-every agent, of every trace.
+So segments do not know of one another. They lie side by side in lanes, and a step of the loop is
+one slot of every lane, of every agent, of every trace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rmab.errors import StudyError
 from rmab.model.arms import Dynamics
 from rmab.model.beliefs import NEVER, InformationStates, deviation, stationary_belief
 from rmab.planning.channel.index import whittle_at
-from rmab.traces.stretches import Bools, Floats, Ints, States, slots_by_segment
+from rmab.traces.stretches import Bools, Floats, Ints, States, lanes_of
 from rmab.traces.trace import MISSING, Trace
 
 __all__ = ["RULES", "Fitted", "fitted_dynamics", "rewards_of_rules", "rewards_of_states"]
@@ -80,41 +80,38 @@ def rewards_of_states(
     unknown = [name for name in policies if name not in RULES]
     if unknown:
         raise StudyError(f"policies must be of {', '.join(RULES)}, got {unknown[0]!r}")
-    n_traces, n_agents, _, n_arms = state.shape
+    n_traces, n_arms = state.shape[0], state.shape[-1]
     fitted = fitted_dynamics(state, segment)
-    side_by_side = _by_segment(state, segment)  # (slots, traces, agents, segments, arms)
-    length, *_, n_segments, _ = side_by_side.shape
-    rows = side_by_side.reshape(length, n_traces * n_agents * n_segments, n_arms)
-    law = Fitted(*(np.repeat(x.reshape(-1, n_arms), n_segments, axis=0) for x in fitted))
+    lanes = lanes_of(segment)
+    steps, n_lanes = lanes.slots.shape
+    found = state[:, :, lanes.slots]  # (traces, agents, steps, lanes, arms)
+    found[:, :, lanes.slots < 0] = MISSING
+    rows = np.moveaxis(found, 2, 0).reshape(steps, -1, n_arms)
+    law = Fitted(*(np.repeat(x.reshape(-1, n_arms), n_lanes, axis=0) for x in fitted))
     n_slots = (state >= 0).any(-1).sum((1, 2))  # (traces,) agents and slots with an arm measured
     rewards = {}
     for name in policies:
-        earned = _play(rows, RULES[name](law), plays)
-        by_trace = earned.reshape(n_traces, -1).sum(-1)
-        rewards[name] = by_trace / np.maximum(n_slots, 1)
+        earned = _play(rows, lanes.begins, RULES[name](law), plays)
+        rewards[name] = earned.reshape(n_traces, -1).sum(-1) / np.maximum(n_slots, 1)
     return rewards
 
 
-def _by_segment(state: States, segment: Ints) -> States:
-    """(slots, ..., segments, arms): slot t of every segment, -1 where a segment has ended."""
-    slot = slots_by_segment(segment)  # (slots, segments)
-    found = state[..., slot, :]  # (..., slots, segments, arms)
-    found[..., slot < 0, :] = MISSING
-    return np.ascontiguousarray(np.moveaxis(found, -3, 0))
-
-
-def _play(rows: States, index: Callable[[_Seen], Floats], plays: int) -> Ints:
-    """What each row earned: (rows,); rows: (slots, rows, arms)."""
+def _play(rows: States, begins: Bools, index: Callable[[_Seen], Floats], plays: int) -> Ints:
+    """What each row earned: (rows,); rows: (steps, rows, arms), lanes last; begins: of Lanes."""
     _, n_rows, n_arms = rows.shape
+    n_lanes = begins.shape[1]
     last_seen = np.zeros((n_rows, n_arms), np.int8)
     age = np.full((n_rows, n_arms), NEVER, np.int64)
     earned = np.zeros(n_rows, np.int64)
-    for now in rows:
-        worth = np.where(now >= 0, index(_Seen(last_seen, age, now)), -np.inf)
-        played = _largest(worth, plays) & (now >= 0)
+    for step, now in enumerate(rows):
+        if begins[step].any():
+            age[np.tile(begins[step], n_rows // n_lanes)] = NEVER
+        measured = now >= 0
+        worth = np.where(measured, index(_Seen(last_seen, age, now)), -np.inf)
+        played = _largest(worth, plays) & measured
         earned += (played & (now == 1)).sum(-1)
         last_seen = np.where(played, now, last_seen)
-        age = np.where(played, 1, np.where(age == NEVER, NEVER, age + 1))
+        age = np.where(played, 1, age + (age != NEVER))
     return earned
 
 
