@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
@@ -200,10 +201,10 @@ def earned(
     arms = channels([0.5] * case.n_arms, [0.5] * case.n_arms, [1.0] * case.n_arms)
     setting = Setting.of(arms, case.n_agents, case.horizon, schedule="linear", windows=1)
     recording = Recording(
-        state=states,
-        measured=np.ones((*states.shape[:3], 1), bool),
-        starts=np.arange(case.horizon) == 0,
-        window=np.zeros(case.horizon, np.int32),
+        state=jnp.asarray(states),
+        measured=jnp.ones((*states.shape[:3], 1), bool),
+        starts=jnp.arange(case.horizon) == 0,
+        window=jnp.zeros(case.horizon, jnp.int32),
     )
     replay = Replay(arms, 1, setting, recording)
     return {

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from rmab.errors import StorageError
 from rmab.federation.config import Federation, KnownArm
+from rmab.federation.memory import RoundMemory
 from rmab.federation.planner import Planner
-from rmab.federation.uploads import Merged
+from rmab.federation.uploads import LaneCounts, Merged
 from rmab.model.arms import Arm, Arms, channels
 from rmab.policies.plans import IndexPlan
 from tests.federation.lockstep import (
@@ -250,3 +252,41 @@ def test_estimates_from_every_look_agree_with_the_beta_law_where_all_looks_are_n
         exact = law.ppf(q)
         error = np.sqrt(q * (1 - q) / 1024) / law.pdf(exact)
         assert estimate[key] == pytest.approx(exact, abs=4 * error)
+
+
+def test_what_an_agent_counted_that_was_taken_out_is_forgotten_at_once():
+    """Of the others all but half is kept after a half-life."""
+    options = {"forget": 10, "gaps": 8}
+    planner = Planner(federation_of(PAPER, 1, "fedts-myopic-gap", options=options))
+    rng = np.random.default_rng(0)
+    shape = nothing(planner.federation)
+    before = LaneCounts(
+        rng.integers(0, 9, (3, *shape.counts.shape)), rng.integers(5, 9, (3, *shape.visits.shape))
+    )
+    memory = planner.remember(None, None, before, 0)
+    np.testing.assert_array_equal(memory.counts[..., 0], np.moveaxis(before.counts, 0, -1))
+    counts, visits = before.counts.copy(), before.visits.copy()
+    counts[1], visits[1] = 0, 0  # taken out
+    counts[2, 0] += 3
+    now = LaneCounts(counts, visits)
+    found = planner.remember(memory, before, now, 10).counts[..., 0]
+    np.testing.assert_allclose(found[..., 0], before.counts[0] / 2)
+    np.testing.assert_array_equal(found[..., 1], 0)
+    np.testing.assert_allclose(found[..., 2], before.counts[2] / 2 + (counts[2] - before.counts[2]))
+    more = [np.concatenate([x, np.zeros_like(x[:1])]) for x in (counts, visits)]
+    wider = planner.remember(memory, before, LaneCounts(*more), 10)
+    np.testing.assert_array_equal(wider.counts[..., :3, 0], found)  # whoever was enrolled since
+
+
+def test_what_a_round_keeps_is_the_same_from_its_bytes():
+    rng = np.random.default_rng(0)
+    memory = RoundMemory(
+        rng.random((9, 2, 2, 3, 2, 4), np.float32),
+        rng.random((2, 3, 2, 4), np.float32),
+        rng.random(4, np.float32),
+        np.zeros(0, np.float32),
+    )
+    for one, other in zip(RoundMemory.from_bytes(memory.to_bytes()), memory, strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(StorageError, match="is damaged"):
+        RoundMemory.from_bytes(b"PK\x03\x04 and no more")

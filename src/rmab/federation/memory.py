@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +47,7 @@ class RoundMemory(NamedTuple):
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 return cls(*(np.asarray(arrays[key], np.float32) for key in cls._fields))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, BadZipFile) as error:
             raise StorageError(
                 f"what a round keeps of forgotten counts is damaged: {error}"
             ) from None

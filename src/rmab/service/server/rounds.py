@@ -30,8 +30,11 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
+
 from rmab.errors import FederationError, ModelError, ProtocolError, StorageError, StudyError
 from rmab.federation.config import Federation
+from rmab.federation.correlation import Togetherness
 from rmab.federation.messages import Upload
 from rmab.federation.rounds import Coordinator
 from rmab.federation.schedule import LONGEST, first_limit, round_length, visits_can_end
@@ -109,6 +112,7 @@ class Rounds:
         )
         self.polls = LongPolls(self.limits)
         self.presence = Presence(self.jobs, log, clock)
+        self.together = Togetherness(np.asarray(federation.rewards).argmax(0))
         self._round: OpenRound | None = None
         self._coordinator = Coordinator(0, 0, federation.deadline)
         self._slots_before = 0  # agent slots told of before the open round
@@ -466,6 +470,7 @@ class Rounds:
             slots=slots,
             reward=None if reward is None else round(reward, 6),
         )
+        self.together.add(await self.jobs.run(lambda store: store.visits_by_agent()))
         self._enter(opened, plan, coordinator)
         self._log("info", "round open", round=number, limit=opened.limit)
         await self.audit()

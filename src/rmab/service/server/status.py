@@ -162,10 +162,22 @@ class Status:
             "deadline": federation.deadline,
             "reference": federation.reference,
             "arms": arms,
+            "correlation": self._correlation(),
             "rewards": [row._asdict() for row in found.rewards],
             "agents": self._agents([row for row in found.agents if row.role == "agent"], scores),
             "rounds": [_round_table(row, self._rounds.reports) for row in found.rounds],
         }
+
+    def _correlation(self) -> Table | None:
+        """How alike rounds turn out for agents, and whether draws of their own would help; None
+        before there is enough to tell."""
+        together = self._rounds.together
+        rho = together.correlation
+        if rho is None:
+            return None
+        shares = self._federation.settings.get("draws", self._federation.draws) == "shared"
+        advised = together.correlated and shares and self._federation.shares.shared
+        return {"value": round(rho, 4), "correlated": together.correlated, "advised": advised}
 
     def _head(self, totals: Totals) -> Table:
         opened = self._rounds.current

@@ -508,6 +508,10 @@ class Store:
         sizes: Ints = (counts.sum((2, 3)) * kinds).sum((1, 2))
         return sizes
 
+    def visits_by_agent(self) -> dict[str, Ints]:
+        """Plays of each agent by the state they showed, (S, N) by name."""
+        return {name: tally.visits.copy() for name, tally in self._ledger.tallies().items()}
+
     def counts_by_agent(self) -> dict[str, Ints]:
         """What each agent has counted, by name; nothing where that is too much to compare."""
         with self._atomic():

@@ -10,7 +10,7 @@
 import { ORDERS, showArms } from "./arms.js";
 import { $, chosen, mark, onChoice, put, showChips } from "./elements.js";
 import { course, showReward, WINDOW } from "./reward.js";
-import { showAgents, showRounds } from "./tables.js";
+import { showAgents, showRounds, showTogether } from "./tables.js";
 import {
   brief,
   clock,
@@ -95,6 +95,7 @@ function show(overview) {
     Object.fromEntries(Object.entries(ORDERS).map(([name, [words]]) => [name, words])),
   );
   showArms(overview);
+  showTogether(overview);
   showAgents(agents);
   showRounds(overview);
   latestOverview = overview;

@@ -97,6 +97,17 @@ const CHIPS = {
   outliers: ["Unlike the others", isOutlier],
 };
 
+/** That agents see the same, and what to set. */
+export function showTogether({ correlation }) {
+  const note = $("agents-together");
+  note.hidden = !correlation?.correlated;
+  if (note.hidden) return;
+  const advice = correlation.advised
+    ? ' With draws = "per-agent" they try different arms, and learn more.'
+    : "";
+  put(note, `Agents are correlated (${decimal(correlation.value, 2)}): they see the same.${advice}`);
+}
+
 export function showAgents(agents) {
   agentTable ??= new Table($("agents-list"), "Agents in the order of enrolment", [
     text("Agent", ({ name }) => name),

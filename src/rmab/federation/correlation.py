@@ -1,0 +1,81 @@
+"""Whether agents see the same: how their plays turn out together, round by round.
+
+Agents that share one realisation of an arm, or sit in one place, know less together than their
+counts say: M of them with the correlation rho are worth about M / (1 + (M - 1) rho) independent
+ones. A server has no slots, but it has what every round brought. Agent a played an arm k_a times
+in a round and found it in its best state y_a times, where what it had found before lets expect
+p_a k_a: the rest r_a = y_a - p_a k_a tells how much better the round was than expected. Then
+
+    rho = sum of r_a r_b over pairs of agents / the same if all rests of a round were as large and
+          the same,
+
+over all arms and rounds. Agents that are independent have products of mean 0, so that the sum is
+compared with the root of the sum of squares. Agents play an arm in different slots of a round,
+which makes rho smaller than the correlation of two agents in one slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Togetherness"]
+
+Ints = npt.NDArray[np.int64]
+
+_LEAST = 0.1  # a correlation that matters
+_ERRORS = 3.0  # by which products exceed what is chance
+_ROUNDS = 20  # before which nothing is said
+
+
+class Togetherness:
+    """Sums over rounds. best: (N,), the state of each arm that pays most."""
+
+    def __init__(self, best: npt.NDArray[np.intp]) -> None:
+        self._best = best
+        self._before: dict[str, Ints] = {}
+        self._rounds = 0
+        self._products = 0.0
+        self._squares = 0.0
+        self._alike = 0.0  # what products would be if agents saw the same
+
+    def add(self, visits: Mapping[str, Ints]) -> None:
+        """A round has closed; visits: (S, N) of each agent's plays since the beginning."""
+        before, self._before = self._before, {name: x.copy() for name, x in visits.items()}
+        rests = []
+        for name, now in visits.items():
+            if name not in before:
+                continue
+            then = before[name]
+            if (now < then).any():  # some were taken out
+                continue
+            plays, good = now - then, (now - then)[self._best, np.arange(now.shape[1])]
+            known = then[self._best, np.arange(now.shape[1])]
+            expected = (known + 0.5) / (then.sum(0) + 1)
+            rests.append(np.where(plays.sum(0) > 0, good - expected * plays.sum(0), 0.0))
+        if len(rests) < 2:
+            return
+        rest = np.stack(rests)  # (M, N)
+        taking_part = (rest != 0).sum(0)
+        squares = (rest**2).sum(0)
+        products = rest.sum(0) ** 2 - squares
+        self._rounds += 1
+        self._products += float(products.sum())
+        self._squares += float((products**2).sum())
+        self._alike += float((np.maximum(taking_part - 1, 0) * squares).sum())
+
+    @property
+    def correlation(self) -> float | None:
+        """rho; None before there is enough to tell."""
+        if self._rounds < _ROUNDS or self._alike <= 0:
+            return None
+        return self._products / self._alike
+
+    @property
+    def correlated(self) -> bool:
+        """Whether it is large enough to matter, and more than chance."""
+        rho = self.correlation
+        beyond = self._products > _ERRORS * float(np.sqrt(self._squares))
+        return rho is not None and rho > _LEAST and beyond
