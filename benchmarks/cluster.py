@@ -7,9 +7,7 @@ blocks of one batch each.
 
 With W workers, blocks that take t seconds and c seconds a block for merging, the workers finish
 W / t blocks a second, and 1 / c can be merged. So the efficiency is min(1, t / (W c)). Blocks are
-made to take max(1 s, W x 20 ms), hence t / (W c) = 20 ms / c for 50 workers and more. To c belongs
-what it costs to look at all calls that are under way, two for each worker, for one that is done;
-that is measured with as many calls as a thousand workers have.
+made to take max(1 s, W x 20 ms), hence t / (W c) = 20 ms / c for 50 workers and more.
 
     python -m benchmarks.cluster            a table
     python -m benchmarks.cluster --json     the same as one JSON object
@@ -62,7 +60,7 @@ def seconds(trials: int, **how: Any) -> float:
 
 @contextmanager
 def workers(count: int) -> Iterator[Cluster]:
-    """A Ray of so many cores, with all workers there and everything compiled."""
+    """A Ray of so many cores, with everything compiled."""
     import ray
 
     warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # they become Ray's programs
@@ -75,7 +73,6 @@ def workers(count: int) -> Iterator[Cluster]:
     )
     try:
         with Cluster("local") as found:
-            found.wait_until(lambda: found.n_workers == count)
             seconds(4 * count * BATCH, made=provenance(found), workers=found)
             yield found
     finally:
@@ -96,43 +93,24 @@ def short_blocks() -> Iterator[None]:
 def block_cost(found: Cluster, blocks: int) -> tuple[float, float]:
     """Processor seconds of this process for a block, and bytes of its sums."""
     sizes = []
-    take = Cluster._take
+    answer = Cluster.answer
 
-    def counted(self: Cluster, call: Any) -> None:
-        task = self._calls[call].calls[call]
-        take(self, call)
-        if task is not None and task.method == "block" and task.done:
-            sums = task.answer[0]
+    def counted(self: Cluster, task: Any) -> Any:
+        sums = (found := answer(self, task)).sums
+        if sums is not None:
             parts = [x for part in sums.parts.values() for four in part.values() for x in four]
             sizes.append(sum(x.nbytes for x in (*sums.joint, *parts)))
+        return found
 
     with short_blocks():
-        Cluster._take = counted  # type: ignore[method-assign]  # put back below
+        Cluster.answer = counted  # type: ignore[method-assign]  # put back below
         try:
             begun = time.process_time()
             seconds(blocks * BATCH, made=provenance(found), workers=found)
             spent = time.process_time() - begun
         finally:
-            Cluster._take = take  # type: ignore[method-assign]  # as it was
+            Cluster.answer = answer  # type: ignore[method-assign]  # as it was
     return spent / len(sizes), sum(sizes) / len(sizes)
-
-
-def watch_cost(count: int, repeats: int = 50) -> float:
-    """Processor seconds for a look at the calls of so many workers, of which none is done."""
-    import ray
-
-    @ray.remote(resources={"nowhere": 1})
-    def never() -> None:
-        pass
-
-    calls = [never.remote() for _ in range(engine._DEPTH * count)]
-    begun = time.process_time()
-    for _ in range(repeats):
-        ray.wait(calls, timeout=0)
-    spent = time.process_time() - begun
-    for call in calls:
-        ray.cancel(call)
-    return spent / repeats
 
 
 def measured(quick: bool = False, say: Say = print) -> dict[str, Any]:
@@ -155,7 +133,6 @@ def measured(quick: bool = False, say: Say = print) -> dict[str, Any]:
                 costs.append(block_cost(found, trials // BATCH))
             for kind, each in took.items():
                 rate[kind][count] = trials / min(each)
-            watch = 2 * watch_cost(MANY)  # one look waits, another takes all that is done
     cost, size = min(costs)
     last = counts[-1]
     return {
@@ -169,12 +146,11 @@ def measured(quick: bool = False, say: Say = print) -> dict[str, Any]:
         "seconds_per_batch": BATCH / rate["workers"][1],
         "merge_seconds_per_block": cost,
         "bytes_per_block": size,
-        "watch_seconds_per_block": watch,
         "many": {
             "workers": MANY,
             "seconds_per_block": max(engine._BLOCK_SECONDS, engine._MERGE_SECONDS * MANY),
-            "busy_merging": (cost + watch) / engine._MERGE_SECONDS,
-            "efficiency": min(1.0, engine._MERGE_SECONDS / (cost + watch)),
+            "busy_merging": cost / engine._MERGE_SECONDS,
+            "efficiency": min(1.0, engine._MERGE_SECONDS / cost),
         },
     }
 

@@ -45,6 +45,6 @@ def part_of(found: Mapping[str, Any], load: float) -> Part:
         load,
         workers=many["workers"],
         block_seconds=many["seconds_per_block"],
-        merge_seconds=found["merge_seconds_per_block"] + found.get("watch_seconds_per_block", 0),
+        merge_seconds=found["merge_seconds_per_block"],
         block_bytes=found["bytes_per_block"],
     )

@@ -175,7 +175,7 @@ def _side_by_side(
             workers.end(KeyboardInterrupt())  # the others, too, with what they have done
         return results
 
-    with ThreadPoolExecutor(min(len(points), workers.n_asked, _POINTS_AT_A_TIME)) as pool:
+    with ThreadPoolExecutor(min(len(points), workers.n_workers, _POINTS_AT_A_TIME)) as pool:
         waiting = [pool.submit(run_one, point) for point in points]
         try:
             for each in waiting:
