@@ -3,6 +3,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 ARGS ?=
+TRACES ?= ../shared/traces
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,7 +19,7 @@ COMPILE := pip compile --no-config --quiet --universal --python-version 3.11 \
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce check test test-slow bench bench-gpu format lock clean crash load liar year
+.PHONY: help setup reproduce check test test-slow bench bench-gpu format lock clean crash load liar traces year
 
 help:  ## Show this list
 	@echo "usage: make TARGET [ARGS='options for the command'] [PYTHON=python3.11]"
@@ -91,6 +92,9 @@ liar: setup  ## Measure what one agent that lies costs, with and without the ser
 
 load: setup  ## Measure uploads a second, overload and a thousand agents at once
 	$(BIN)/python -m benchmarks.load $(ARGS)
+
+traces: setup  ## Run policies on measured traces (TRACES=DIR) and write the tables of docs/traces.md
+	$(BIN)/python -m benchmarks.traces $(TRACES) $(ARGS)
 
 year: setup  ## Measure how large the database of 1,000 agents is over a year
 	$(BIN)/python -m benchmarks.year $(ARGS)

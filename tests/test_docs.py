@@ -149,7 +149,9 @@ def test_every_command_and_option_is_in_the_docs():
     assert missing == []
 
 
-@pytest.mark.parametrize(("command", "heading"), [("trace", "## Reading a recording")])
+@pytest.mark.parametrize(
+    ("command", "heading"), [("trace", "## Reading a recording"), ("backtest", "## Back-test")]
+)
 def test_every_option_on_measured_data_is_in_its_part_of_the_page(command, heading):
     part = text("docs/traces.md").partition(f"\n{heading}\n")[2].partition("\n## ")[0]
     options = {

@@ -43,6 +43,7 @@ NAMES = [
     "UnavailableError",
     "UnreachableError",
     "__version__",
+    "backtest",
     "belief_after",
     "catalogue",
     "channels",

@@ -51,6 +51,7 @@ _HOMES = {
     "index_table": "rmab.planning.tables",
     "whittle_index": "rmab.planning.channel.index",
     "Agent": "rmab.service.agent.agent",
+    "backtest": "rmab.traces.backtest",
     "Results": "rmab.studies.results",
     "SweepResults": "rmab.studies.results",
     "run": "rmab.studies.run",
@@ -96,6 +97,7 @@ __all__ = [
     "UnavailableError",
     "UnreachableError",
     "__version__",
+    "backtest",
     "belief_after",
     "catalogue",
     "channels",
@@ -161,6 +163,7 @@ if TYPE_CHECKING:
     from rmab.studies.run import run, run_sweep, value
     from rmab.studies.study import Study, load
     from rmab.studies.sweep import Sweep, load_sweep
+    from rmab.traces.backtest import backtest
     from rmab.traces.fit import fit_trace
     from rmab.traces.recordings import read_recording
     from rmab.traces.trace import Trace, load_trace, save_trace

@@ -36,6 +36,7 @@ Numbers = Array | npt.NDArray[np.int_]
 __all__ = [
     "CHANNELS",
     "DRAWS",
+    "EXPERTS",
     "PLAYS",
     "Draws",
     "Key",
@@ -57,7 +58,7 @@ _GROUP = 16  # gammas of a trial of which one after the other is tried again
 ATTEMPTS = 64  # counters kept for one gamma's rejections; a first try fails 1 time in 20
 
 # What a stream of numbers is for.
-CHANNELS, DRAWS, PLAYS = 0, 1, 2
+CHANNELS, DRAWS, PLAYS, EXPERTS = 0, 1, 2, 3
 
 
 class Key(NamedTuple):

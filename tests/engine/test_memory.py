@@ -77,7 +77,9 @@ def counter(setting: Setting, gaps: int, trials: int) -> Callable[..., Any]:
         def merged(counts: Counts) -> tuple[jax.Array, jax.Array]:
             assert counts.visits is not None
             trials = counts.visits.shape[-1]
-            found = counting.evidence(counts, there, jnp.int32(1), jnp.zeros(trials))
+            none = jnp.zeros(trials)
+            shared, _ = counting.recalled(counts, None, none, lambda: none)
+            found = counting.evidence(shared, there, jnp.int32(1), none)
             return found.counts[..., 0, :], found.visits[..., 0, :]
 
         start = first_states(setting, world, trials), counting.start(trials)

@@ -11,17 +11,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rmab.engine.program import _Simulator
+from rmab.engine.program import _as_needed, _Simulator
 from rmab.engine.setting import Setting
 from rmab.engine.world import World, truth
 from rmab.federation.aggregation import evidence_of
 from rmab.federation.config import Federation
+from rmab.federation.memory import RoundMemory
 from rmab.federation.messages import RoundMessage, Upload, parse_round
 from rmab.federation.planner import Planner
 from rmab.federation.player import Player
 from rmab.federation.rounds import Coordinator
 from rmab.federation.schedule import LONGEST, first_limit, visits_can_end
-from rmab.federation.uploads import Merged, parse_upload
+from rmab.federation.uploads import LaneCounts, Merged, parse_upload
 from rmab.model.arms import Arms
 from rmab.policies.policy import LookaheadRule
 from rmab.policies.registry import named
@@ -101,8 +102,10 @@ def engine_decisions(
         horizon,
         schedule=federation.schedule,
         draws=federation.draws,
+        aggregation=federation.shares,
         weights=tuple(weights) if federation.weights else None,
     )
+    setting = _as_needed(setting, policy)
     seen: list[np.ndarray] = []
     plays = federation.plays if isinstance(policy.rule, LookaheadRule) else None
     made = _Simulator(setting, policy, plays)
@@ -127,12 +130,20 @@ def engine_decisions(
     return np.moveaxis(np.stack(seen)[..., 0], 1, 2)
 
 
-def merged(federation: Federation, uploads: Mapping[str, Upload]) -> Merged:
-    """What a server has of these, the last of each agent by its name."""
+def added(federation: Federation, uploads: Mapping[str, Upload]) -> Merged:
+    """The sum of these, the last of each agent by its name."""
     shape, S = federation.shape, max(federation.shape.states)
+    counts = np.zeros((shape.kinds, S, S, shape.n_arms), np.int64)
+    visits = np.zeros((S, shape.n_arms), np.int64)
+    for upload in uploads.values():
+        counts, visits = counts + upload.counts, visits + upload.visits
+    return Merged(counts, visits, len(uploads))
+
+
+def merged(federation: Federation, uploads: Mapping[str, Upload]) -> Merged:
+    """What the learners of a server see of these, the last of each agent by its name."""
     if not uploads:
-        counts = np.zeros((shape.kinds, S, S, shape.n_arms), np.int64)
-        return Merged(counts, np.zeros((S, shape.n_arms), np.int64), 0)
+        return added(federation, uploads)
     weights = None
     if federation.weights:
         weights = np.array([federation.weights.get(name, 1.0) for name in uploads])
@@ -145,6 +156,11 @@ def merged(federation: Federation, uploads: Mapping[str, Upload]) -> Merged:
         whole([upload.visits for upload in uploads.values()]),
         whole([np.ones((), np.int64)] * len(uploads)).item(),
     )
+
+
+def _stored(memory: RoundMemory) -> RoundMemory:
+    """As a server has it that has started again."""
+    return RoundMemory.from_bytes(memory.to_bytes())
 
 
 def served_decisions(
@@ -167,14 +183,22 @@ def served_decisions(
     n_agents, n_arms = world.states.shape
     shape = federation.shape
     names = [name_of(m) for m in range(n_agents)]
-    coordinator = Coordinator(1, first_limit(federation.schedule), federation.deadline)
+    first = first_limit(federation.schedule, federation.longest)
+    coordinator = Coordinator(1, first, federation.deadline)
+    before: LaneCounts | None = None
+    memory: RoundMemory | None = None
     last: dict[str, Upload] = {}
     players: list[Player] = []
     played = np.zeros((horizon, n_agents, n_arms), bool)
 
     def message(agent: int) -> RoundMessage:
-        lane = agent if federation.draws == "per-agent" else 0
-        planned = planner.plan(merged(federation, last), coordinator.number, lane)
+        lane = agent if federation.plan_per_agent else 0
+        if federation.recalls:
+            whole = added(federation, last)
+            each = before if federation.needs_each else None
+            planned = planner.plan(whole, coordinator.number, lane, each, memory)
+        else:
+            planned = planner.plan(merged(federation, last), coordinator.number, lane)
         n_live = max(1, n_agents)
         watched = visits_can_end(federation.schedule, n_live, LONGEST) and planned.limit is None
         made = RoundMessage(
@@ -190,6 +214,20 @@ def served_decisions(
         )
         return parse_round(made.to_json()) if over_the_wire else made
 
+    def by_lane() -> LaneCounts:
+        nothing = added(federation, {})
+        given = [last.get(name, nothing) for name in names]
+        weights = np.array([federation.weights.get(name, 1.0) for name in names])
+        return LaneCounts(
+            np.stack([x.counts for x in given]),
+            np.stack([x.visits for x in given]),
+            weights if federation.weights else None,
+        )
+
+    if federation.recalls:
+        before = by_lane()
+    if before is not None and federation.forgets:
+        memory = planner.remember(None, None, before, 0)
     for agent, name in enumerate(names):
         coordinator.fetched(name)
         players.append(Player(message(agent), f"{agent:032x}"))
@@ -209,7 +247,13 @@ def served_decisions(
                 last[names[agent]] = parse_upload(body, shape, federation.name)
                 coordinator.reported(names[agent], sent.length, now=0.0)
             assert coordinator.due(0.0) == "all"
-            coordinator = coordinator.next(federation.schedule)
+            if federation.recalls:
+                now = by_lane()
+                if federation.forgets:
+                    kept = memory if not over_the_wire or memory is None else _stored(memory)
+                    memory = planner.remember(kept, before, now, coordinator.limit)
+                before = now
+            coordinator = coordinator.next(federation.schedule, federation.longest)
             fresh = [message(agent) for agent in range(n_agents)]
             for player, made in zip(players, fresh, strict=True):
                 player.begin(made)

@@ -99,6 +99,34 @@ def test_served_agents_decide_as_the_engine_does_slot_by_slot(
     assert len({tuple(row) for row in here[:, 0].tolist()}) > 1  # it is not one choice for ever
 
 
+ROBUST: dict[str, tuple[str, dict[str, Any]]] = {
+    "all of it": ("fedts-myopic-robust", {"options": {"gaps": 8, "longest": 12}}),
+    "by the mode": ("fedce-myopic-robust", {"options": {"gaps": 8}, "weights": {"agent-1": 0.5}}),
+    "a half-life of the sum": (
+        "fedts-myopic-gap",
+        {"options": {"gaps": 8, "forget": 60, "prior": "population"}},
+    ),
+    "bounds that forget": ("feducb-wi-gap", {"options": {"gaps": 8, "forget": 60, "longest": 9}}),
+    "pairs alone": (
+        "fedts-myopic-gap",
+        {"options": {"gaps": 8, "aggregation": "pairs", "plan_by": "mode"}},
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ROBUST)
+def test_served_agents_decide_as_the_engine_does_where_counts_are_not_added_up(monkeypatch, case):
+    """Three agents on channels; the server has what it keeps from bytes in every round."""
+    policy, others = ROBUST[case]
+    federation = federation_of(PAPER, 1, policy, **others)
+    states = true_states(PAPER, federation.seed, 3, 150)
+    here = served_decisions(Planner(federation), states)
+    there = engine_decisions(monkeypatch, PAPER, federation, 3, 150)
+    np.testing.assert_array_equal(here, there)
+    assert here.any((0, 1)).sum() > 2  # it is not one choice for ever
+
+
 OF_ALL_KINDS: dict[str, dict[str, Any]] = {
     "fedtswi": {"weights": {"agent-1": 0.5, "agent-2": 3.0}},
     "fedtswi-gap": {"options": {"gaps": 8}, "weights": {"agent-1": 0.5, "agent-2": 3.0}},

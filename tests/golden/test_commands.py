@@ -82,6 +82,7 @@ COMMANDS = (
     "value",
     "index",
     "reproduce",
+    "backtest",
     "fit",
     "trace",
     "server",

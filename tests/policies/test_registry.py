@@ -3,7 +3,7 @@
 import pytest
 
 from rmab.errors import ModelError, StudyError
-from rmab.policies.policy import Policy
+from rmab.policies.policy import Forgetting, Policy
 from rmab.policies.registry import GROUPS, LEARNERS, OPTIONS, POLICIES, check_options, named
 
 VALUES = {
@@ -11,7 +11,10 @@ VALUES = {
     "c": 3.0,
     "clip": True,
     "depth": 3,
+    "forget": "bank",
     "gaps": 16,
+    "longest": 50,
+    "plan_by": "mode",
     "prior": 2.0,
     "sigma": 1.0,
 }
@@ -44,7 +47,7 @@ def test_entries_differ_where_people_tell_them_apart():
 
 def test_policies_that_learn_from_every_look_count_by_gap():
     for name in LEARNERS:
-        assert named(name, 100).gaps == (32 if name.endswith("-gap") else 0)
+        assert named(name, 100).gaps == (32 if name.endswith(("-gap", "-robust")) else 0)
     policy = named("fedtswi-gap", 100, {"gaps": 12})
     assert policy.gaps == 12
     assert getattr(policy.learner, "keywords", {})["gaps"] == 12
@@ -65,3 +68,51 @@ def test_numbers_of_ones_own_policy_are_checked(key, value):
         ModelError, match=f"policy mine: {key} must be a whole number .* got {value}"
     ):
         Policy("mine", None, **{key: value})
+
+
+@pytest.mark.parametrize("value", [0, -3, float("nan"), float("inf"), True, "soon", None])
+def test_a_half_life_is_a_positive_number(value):
+    with pytest.raises(StudyError, match=r"options\.forget must be .*half-life.*, got "):
+        check_options("fedtswi-gap", {"forget": value}, "options")
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.5, True, "50"])
+def test_the_longest_episode_is_a_whole_number(value):
+    with pytest.raises(StudyError, match=r"options\.longest must be a whole number from 1 .* got "):
+        check_options("fedtswi-gap", {"longest": value}, "options")
+
+
+def test_a_prior_is_learnt_by_those_that_learn_from_any_gap():
+    check_options("fedtswi-gap", {"prior": "population"}, "options")
+    with pytest.raises(
+        StudyError, match=r"prior must be a number.*, or 'population', got 'people'"
+    ):
+        check_options("fedtswi-gap", {"prior": "people"}, "options")
+    with pytest.raises(StudyError, match=r"prior must be a number.* got 'population'"):
+        check_options("fedtswi", {"prior": "population"}, "options")
+    with pytest.raises(StudyError, match=r"plan_by must be \"draw\" or \"mode\", got 'mean'"):
+        check_options("fedtswi-gap", {"plan_by": "mean"}, "options")
+
+
+def test_robust_names_have_all_of_it_set_and_options_go_over_it():
+    for name in ("fedtswi-robust", "fedts-myopic-robust", "fedce-myopic-robust"):
+        policy = named(name, 100)
+        assert (policy.aggregation, policy.draws, policy.longest) == ("pairs", "per-agent", 50)
+        bank = Forgetting((float("inf"), 2048.0, 512.0, 128.0), (0.7, 0.1, 0.1, 0.1))
+        assert policy.forget == bank
+        assert policy.prior == "population"
+        assert policy.randomised == (name != "fedce-myopic-robust")
+    other = named("fedtswi-robust", 100, {"forget": "never", "aggregation": "sum", "prior": 2.0})
+    assert (other.forget, other.aggregation, other.prior) == (None, "sum", 2.0)
+    assert other.longest == 50
+
+
+def test_plain_names_have_the_defaults_of_before():
+    policy = named("fedtswi-gap", 100)
+    assert (policy.forget, policy.longest, policy.draws, policy.aggregation) == (None,) * 4
+    assert policy.prior == 1.0
+    assert policy.randomised
+
+
+def test_a_half_life_is_one_expert():
+    assert named("fedtswi-gap", 100, {"forget": 200}).forget == Forgetting((200.0,), (1.0,))

@@ -25,6 +25,7 @@ and by about sqrt(n) 2^-24 as a rule.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -33,12 +34,14 @@ from jax import Array
 from rmab.engine.setting import Setting
 from rmab.engine.world import Truth, World
 from rmab.errors import ModelError
+from rmab.learning.forgetting import Memory
 from rmab.learning.learners import Evidence, count_kinds
+from rmab.learning.recall import Shared, recall_of
 from rmab.model.beliefs import NEVER, InformationStates
 from rmab.policies.own_index import Observations
 from rmab.policies.policy import Policy
 
-__all__ = ["Counting", "Counts", "first_states", "next_states"]
+__all__ = ["Counting", "Counts", "Kept", "first_states", "next_states"]
 
 _LARGEST = 2**31 - 1  # of a 32-bit number: a place in an array, or a count
 
@@ -65,6 +68,14 @@ class Counts(NamedTuple):
     visits: Array | None  # (S, N, M, R) plays by the state they showed
 
 
+class Kept(NamedTuple):
+    """Of counts that are forgotten. memory: of all episodes before; visits: (S, N, M, R), how many
+    there were at the start of this one, None where nobody reads them."""
+
+    memory: Memory
+    visits: Array | None
+
+
 class Counting:
     """How the agents of a policy count in a setting.
 
@@ -85,6 +96,8 @@ class Counting:
         # Counts never pass the horizon; narrow ones halve the memory the slots run through.
         self.whole = jnp.int16 if setting.horizon < 2**15 else jnp.int32
         self.weights = jnp.asarray(setting.weights or (1.0,) * setting.n_agents, jnp.float32)
+        self.recall = recall_of(policy, setting.kinds, setting.aggregation)
+        self.merges = bool(self.gaps) and self.running  # whether agents are merged as they count
 
     def start(self, n_trials: int) -> Counts:
         """Before the first slot."""
@@ -178,36 +191,89 @@ class Counting:
             pairs = pairs.at[axis].get(mode="clip")
         return Counts(pairs, _of_trials(visits, which))
 
-    def evidence(self, counts: Counts, truth: Truth, plays: Array, episode: Array) -> Evidence:
-        """What the learner sees; arrays (..., A, R), A = 1 where agents share it.
-
-        episode: (R,) its number.
-        """
-        setting, S = self.setting, self.setting.n_states
+    def cleared(self, counts: Counts, trials: Array) -> Counts:
+        """The same without the pairs of some trials, a mask (R,)."""
         pairs, visits = counts
+        assert pairs is not None
+        return Counts(jnp.where(trials[:, None] if self.gaps else trials, 0, pairs), visits)
+
+    def pairs(self, counts: Counts) -> Array:
+        """Pairs (C, S, S, N, L, R) as learners have them; L = 1 where they are merged."""
+        pairs, S = counts.pairs, self.setting.n_states
         assert pairs is not None
         if self.gaps:  # (C + 1, N, L, R, S S) -> (C, S, S, N, L, R)
             pairs = jnp.moveaxis(pairs[: self.count_kinds], -1, 1).astype(jnp.float32)
             pairs = pairs.reshape(self.count_kinds, S, S, *pairs.shape[2:])
-        if not (self.gaps and self.running):
-            pairs = self.combined(pairs)
+        return pairs
+
+    def kept(self, n_trials: int) -> Kept | None:
+        """Before the first slot; None where nothing is forgotten."""
+        if self.recall is None:
+            return None
+        setting, S = self.setting, self.setting.n_states
+        lanes = 1 if self.merges else setting.n_agents
+        shape = (self.count_kinds, S, S, setting.n_arms, lanes)
+        visits = (S, setting.n_arms, setting.n_agents) if self.policy.reads_visits else None
+        memory = self.recall.start(shape, visits, setting.n_agents, n_trials)
+        if memory is None:
+            return None
+        return Kept(memory, None if visits is None else jnp.zeros((*visits, n_trials), self.whole))
+
+    def recalled(
+        self, counts: Counts, kept: Kept | None, length: Array, chance: Callable[[], Array]
+    ) -> tuple[Shared, Kept | None]:
+        """What learners see after an episode, and what is kept from now on.
+
+        length: (R,) slots of the episode; chance: gives uniform numbers (R,) that pick an expert.
+        """
+        pairs, visits = self.pairs(counts), counts.visits
+        if self.recall is None:
+            return Shared(pairs if self.merges else self.combined(pairs), visits), None
+        if kept is None:
+            return self.recall.learnt(pairs, visits, self.weights, merged=self.merges), None
+        new = None
+        if kept.visits is not None and visits is not None:
+            new = (visits - kept.visits).astype(jnp.float32)
+        memory, shared = self.recall.advanced(
+            kept.memory, pairs, new, length, self.weights, merged=self.merges
+        )
+        now = Kept(memory, None if kept.visits is None else visits)
+        return self.recall.picked(memory, shared, chance()), now
+
+    def evidence(self, shared: Shared, truth: Truth, plays: Array, episode: Array) -> Evidence:
+        """What the learner sees; arrays (..., A, R), A = 1 where agents share it.
+
+        shared: of all agents' counts; episode: (R,) its number.
+        """
+        setting, S = self.setting, self.setting.n_states
+        weights = self.weights if shared.weights is None else shared.weights
+        pairs, visits = shared.pairs, shared.visits
         agents: Any = sum(setting.weights or (1,) * setting.n_agents)
         if not self.running:
-            agents = self.combined(jnp.ones((setting.n_agents, episode.size)))
+            agents = self.combined(jnp.ones((setting.n_agents, episode.size)), weights)
+        if visits is None:
+            plays_by_state = jnp.zeros((S, *pairs.shape[-3:]))
+        else:
+            plays_by_state = self.combined(visits, weights)
         return Evidence(
             counts=pairs,
-            visits=jnp.zeros((S, *pairs.shape[-3:])) if visits is None else self.combined(visits),
+            visits=plays_by_state,
             episode=episode,
             rewards=truth.reward_active[:, :, None],
             idle_rewards=truth.reward_passive[:, :, None],
             plays=plays,
             agents=agents,
             kinds=setting.kinds,
+            prior=shared.prior,
         )
 
-    def combined(self, numbers: Array) -> Array:
-        """What an agent's learner sees of all agents' numbers: (..., M, R) -> (..., A, R)."""
-        return jnp.asarray(self.setting.aggregation.combine(numbers, self.weights))
+    def combined(self, numbers: Array, weights: Array | None = None) -> Array:
+        """What an agent's learner sees of all agents' numbers: (..., M, R) -> (..., A, R).
+
+        weights: (M,), those of agents unless others are given; (M, M, R) where agents are compared.
+        """
+        weights = self.weights if weights is None else weights
+        return jnp.asarray(self.setting.aggregation.combine(numbers, weights))
 
 
 def _of_trials(array: Array | None, which: Array) -> Array | None:

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from rmab.engine.agents import Sight, agents_of
-from rmab.engine.memory import Counting, Counts, first_states, next_states
+from rmab.engine.memory import Counting, Counts, Kept, first_states, next_states
 from rmab.engine.setting import Fitted, Guide, Outcome, Setting, Simulate
 from rmab.engine.world import RecordedWorld, Recording, Truth, World
 from rmab.federation.schedule import (
@@ -44,7 +44,7 @@ from rmab.model.beliefs import InformationStates
 from rmab.policies.filling import Found, channel_pair
 from rmab.policies.own_index import Observations
 from rmab.policies.policy import Policy, TurnsRule
-from rmab.random import CHANNELS, DRAWS, PLAYS, Draws, Key, stream, threefry, unit
+from rmab.random import CHANNELS, DRAWS, EXPERTS, PLAYS, Draws, Key, stream, threefry, unit
 
 __all__ = ["simulator", "world_of"]
 
@@ -70,8 +70,12 @@ class _Run(NamedTuple):
     observed: InformationStates  # (N, M, R) each
     counts: Counts
     own: Any  # the state of a learner that keeps its own, or None
+    kept: Kept | None  # what a learner of counts keeps that forgets
     episode: _Episode
     out: Outcome
+
+
+_Served = tuple[_Episode, Array, Kept | None]  # the error of all episodes is the second
 
 
 def simulator(
@@ -96,7 +100,7 @@ def _as_needed(setting: Setting, policy: Policy) -> Setting:
     """The setting but for what makes no difference to this policy."""
     if not policy.learns or not policy.randomised:
         return replace(setting, draws="shared")
-    return setting
+    return setting if policy.draws is None else replace(setting, draws=policy.draws)
 
 
 def _drawers(setting: Setting, policy: Policy) -> int:
@@ -156,13 +160,20 @@ class _Simulator:
         counted = policy.learner is not None
         visits = self.watches or (counted and policy.reads_visits)
         self.counting = Counting(setting, policy, self.world, learns=counted, visits=visits)
+        limits = [limit for limit in (setting.longest, policy.longest) if limit is not None]
+        self.longest = min(limits, default=None)
         self.most = 1  # episodes
         if policy.learns:
             self.most = (
                 setting.horizon
                 if own_lengths
                 else most_episodes(
-                    schedule, setting.n_agents, setting.n_arms, setting.horizon, setting.n_states
+                    schedule,
+                    setting.n_agents,
+                    setting.n_arms,
+                    setting.horizon,
+                    setting.n_states,
+                    self.longest,
                 )
             )
 
@@ -174,24 +185,24 @@ class _Simulator:
         trials: Array,
         truth: Truth,
         plays: Array,
-        memory: tuple[Counts, Any],
+        memory: tuple[Counts, Any, Kept | None],
         episode: _Episode,
-    ) -> tuple[_Episode, Array]:
+    ) -> tuple[_Episode, Array, Kept | None]:
         """A new episode for the trials whose episode is over: Algorithm 1, lines 4 to 9.
 
-        memory: counts, and the learner's own state, if any. Returns also the squared error of the
-        new dynamics, (N, R).
+        memory: counts, the learner's own state, if any, and what is kept of counts that are
+        forgotten. Returns also the squared error of the new dynamics, (N, R), and what is kept now.
         """
         due = episode.over
         number = episode.number + 1
-        found = self.learn(seed, trials, truth, plays, memory, number, due)
+        found, kept = self.learn(seed, trials, truth, plays, memory, number, episode)
         if isinstance(self.policy.rule, TurnsRule):
             # One clock for all agents: that of the longest phase.
             limits = self.policy.rule.lengths(channel_pair(found)[1], plays)
             limit = limits.reshape(self.drawers, -1).max(0)
         else:
             length = jnp.where(episode.number == 0, FIRST_LENGTH, episode.length)
-            limit = next_limit(self.setting.schedule, length)
+            limit = next_limit(self.setting.schedule, length, self.longest)
         fresh = _Episode(
             plan=self.agents.fill(found, truth, self.drawers),
             visit_cap=self.cap(memory[0].visits) if self.watches else None,
@@ -201,7 +212,7 @@ class _Simulator:
             over=jnp.zeros_like(due),
         )
         fresh = jax.tree.map(lambda new, old: jnp.where(due, new, old), fresh, episode)
-        return fresh, self.error(found, truth)
+        return fresh, self.error(found, truth), kept
 
     def learn(
         self,
@@ -209,15 +220,16 @@ class _Simulator:
         trials: Array,
         truth: Truth,
         plays: Array,
-        memory: tuple[Counts, Any],
+        memory: tuple[Counts, Any, Kept | None],
         number: Array,
-        due: Array,
-    ) -> Found:
+        episode: _Episode,
+    ) -> tuple[Found, Kept | None]:
         """Dynamics for A agents, each from its evidence: they end in A R, agent after agent.
 
         Each agent draws from its own stream; where all share one draw it is the first's.
         """
-        counts, own = memory
+        counts, own, kept = memory
+        due = episode.over
 
         def in_line(x: Array) -> Array:
             """(..., A or 1, R) -> (..., A R)."""
@@ -232,7 +244,12 @@ class _Simulator:
             state = jax.tree.map(lambda x: in_line(self.counting.combined(x)), own)
             drawn = self.policy.own.dynamics(state, draws)
         else:
-            evidence = self.counting.evidence(counts, truth, plays, number)
+
+            def chance() -> Array:
+                return Draws(stream(seed, trials, jnp.uint32(0), EXPERTS), number).uniform()
+
+            shared, kept = self.counting.recalled(counts, kept, episode.length, chance)
+            evidence = self.counting.evidence(shared, truth, plays, number)
             agents: Any = evidence.agents
             if not self.counting.running:
                 agents = in_line(agents)
@@ -241,13 +258,14 @@ class _Simulator:
                 visits=in_line(evidence.visits),
                 episode=jnp.tile(number, self.drawers),
                 agents=agents,
+                prior=None if evidence.prior is None else in_line(evidence.prior),
             )
             drawn = self.policy.learner(evidence, draws)
         # A learner may leave what is the same in all trials at a width of one.
         found: Found = jax.tree.map(
             lambda x: jnp.broadcast_to(x, (*x.shape[:-1], lane.size)), drawn
         )
-        return found
+        return found, kept
 
     def cap(self, visits: Array | None) -> Array:
         """The visits that end an episode when exceeded, from those at its start."""
@@ -370,6 +388,7 @@ class _Simulator:
                 ),
                 counts=counts,
                 own=own,
+                kept=run.kept,
                 episode=episode,
                 out=run.out._replace(rewards=rewards),
             )
@@ -392,41 +411,47 @@ class _Simulator:
         if setting.windows and self.in_step:  # a few runs, all due at once
             few = n_trials
 
-        def some(served: tuple[_Episode, Array]) -> tuple[_Episode, Array]:
-            episode, record = served
+        def some(served: _Served) -> _Served:
+            episode, record, kept = served
             which = jnp.nonzero(episode.over, size=few, fill_value=n_trials)[0]
 
             def these(x: Array) -> Array:
                 return x.at[..., which].get(mode="clip")
 
-            memory = self.counting.of_trials(run.counts, which), jax.tree.map(these, run.own)
+            own, recalled = jax.tree.map(these, (run.own, kept))
+            memory = self.counting.of_trials(run.counts, which), own, recalled
             part = jax.tree.map(these, episode)
             part = part._replace(over=which < n_trials)
-            part, error = self.serve(seed, these(trials), truth, plays, memory, part)
-            whole = jax.tree.map(
-                lambda old, new: old.at[..., which].set(new, mode="drop"), episode, part
+            part, error, recalled = self.serve(seed, these(trials), truth, plays, memory, part)
+            whole, kept = jax.tree.map(
+                lambda old, new: old.at[..., which].set(new, mode="drop"),
+                (episode, kept),
+                (part, recalled),
             )
             if self.policy.estimates:
                 record = record.at[part.number - 1, :, which].set(error.T, mode="drop")
-            return whole, record
+            return whole, record, kept
 
-        def every(served: tuple[_Episode, Array]) -> tuple[_Episode, Array]:
-            episode, record = served
-            memory = run.counts, run.own
-            whole, error = self.serve(seed, trials, truth, plays, memory, episode)
+        def every(served: _Served) -> _Served:
+            episode, record, kept = served
+            memory = run.counts, run.own, kept
+            whole, error, fresh = self.serve(seed, trials, truth, plays, memory, episode)
+            kept = jax.tree.map(lambda new, old: jnp.where(due, new, old), fresh, kept)
             if self.policy.estimates:
                 where = jnp.where(due, jnp.arange(n_trials), n_trials)
                 record = record.at[whole.number - 1, :, where].set(error.T, mode="drop")
-            return whole, record
+            return whole, record, kept
 
         place = jnp.where(due & (episode.number > 0), episode.number - 1, self.most)
         lengths = out.lengths.at[place, jnp.arange(n_trials)].set(episode.length, mode="drop")
-        served = episode, out.error
+        served = episode, out.error, run.kept
         if light:
-            fresh, record = lax.cond(due.sum() <= few, some, every, served)
+            fresh, record, kept = lax.cond(due.sum() <= few, some, every, served)
         else:
-            fresh, record = lax.while_loop(lambda s: s[0].over.any(), some, served)
-        return run._replace(episode=fresh, out=out._replace(lengths=lengths, error=record))
+            fresh, record, kept = lax.while_loop(lambda s: s[0].over.any(), some, served)
+        counts = run.counts if kept is None else self.counting.cleared(run.counts, due)
+        out = out._replace(lengths=lengths, error=record)
+        return run._replace(counts=counts, kept=kept, episode=fresh, out=out)
 
     def after_episode(self, run: _Run) -> Any:
         """The state of a learner that keeps its own; of trials whose episode is over, after it."""
@@ -450,6 +475,7 @@ class _Simulator:
             observed=first_states(setting, self.world, n_trials),
             counts=self.counting.start(n_trials),
             own=own,
+            kept=self.counting.kept(n_trials),
             episode=_Episode(
                 plan=self.agents.first(truth, n_trials, guide, self.drawers),
                 visit_cap=jnp.zeros((S, *shape), self.counting.whole) if self.watches else None,

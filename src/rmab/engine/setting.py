@@ -34,6 +34,7 @@ class Setting:
     draws: str = "shared"  # of the dynamics: one for all agents, or "per-agent"
     aggregation: Aggregation = AGGREGATIONS["sum"]  # what agents share
     weights: tuple[float, ...] | None = None  # None: 1 for every agent
+    longest: int | None = None  # slots of an episode; a policy's own may be shorter
     max_age: int = 32  # ages that tables filled from learnt dynamics distinguish
     windows: int = 0  # W of a recording, by which rewards are added up; 0: states are drawn
 

@@ -5,6 +5,8 @@ x_1, ..., x_M into the evidence y_1, ..., y_M of the agents' learners,
 
     sum     y_a = sum over m of w_m x_m, the same for all: the paper's merging, eq. (38)
     none    y_a = x_a: every agent learns alone
+    pairs   y_a = sum over m of w_am w_m x_m, w_am the probability that agents a and m have the same
+            law, by all that both have counted (`rmab.learning.population`), and w_aa = 1
 
 and is an object of one class. Another one is another class here, or anywhere: whatever is put into
 `AGGREGATIONS` may be named by a study, a federation or a policy's options. It is an immutable value
@@ -24,9 +26,18 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rmab.linalg import Array
+from rmab.linalg import Array, array_namespace
 
-__all__ = ["AGGREGATIONS", "Aggregation", "Alone", "Sum", "capped", "evidence_of"]
+__all__ = [
+    "AGGREGATIONS",
+    "Aggregation",
+    "Alone",
+    "Pairs",
+    "Sum",
+    "capped",
+    "compares_agents",
+    "evidence_of",
+]
 
 
 class Aggregation(Protocol):
@@ -71,7 +82,27 @@ class Alone:
         return counts
 
 
-AGGREGATIONS: dict[str, Aggregation] = {"sum": Sum(), "none": Alone()}
+@dataclass(frozen=True)
+class Pairs:
+    """Every agent sees its own counts, and of each other's as much as they are likely to have the
+    same law. Agents are compared, so it needs the counts of each."""
+
+    shared: bool = False
+    running: bool = False
+    compares: bool = True
+
+    def combine(self, counts: Array, weights: Array) -> Array:
+        """weights: (M, M, R), what an agent takes of each one's counts."""
+        xp = array_namespace(counts, weights)
+        return xp.einsum("...br,abr->...ar", counts, weights)
+
+
+AGGREGATIONS: dict[str, Aggregation] = {"sum": Sum(), "none": Alone(), "pairs": Pairs()}
+
+
+def compares_agents(aggregation: Aggregation) -> bool:
+    """Whether it weighs agents by how alike their counts are, and so needs those of each."""
+    return getattr(aggregation, "compares", False)
 
 
 def capped(

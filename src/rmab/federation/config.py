@@ -7,7 +7,7 @@ A TOML file says it:
     policy = "fedtswi"          # one that learns
     schedule = "linear"         # lengths of episodes: "paper", "linear", "doubling"
     draws = "shared"            # of the dynamics: one for all agents, or "per-agent"
-    aggregation = "sum"         # what agents share: all counts, or "none"
+    aggregation = "sum"         # what agents share: all counts, "none", or "pairs", by likeness
     deadline = 30               # seconds from a round's first report until it closes
     slot_seconds = 1            # the shortest slot: no agent claims more slots than time allows
     cap = 2                     # no agent weighs more than twice the median one; default: no cap
@@ -48,12 +48,20 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import FederationError, ModelError, StudyError
-from rmab.federation.aggregation import AGGREGATIONS, Aggregation
+from rmab.federation.aggregation import AGGREGATIONS, Aggregation, compares_agents
 from rmab.federation.messages import MAX_COUNTS, NAME_RULE, Shape, is_name
 from rmab.federation.schedule import DRAWS, SCHEDULES
-from rmab.model.arms import OBSERVED, WAITS, ArmKind
+from rmab.model.arms import CHANNEL, OBSERVED, WAITS, ArmKind
 from rmab.policies.lookahead import DEPTH, check_depth
-from rmab.policies.registry import GAPS, LEARNERS, POLICIES, check_options
+from rmab.policies.policy import POPULATION
+from rmab.policies.registry import (
+    GAPS,
+    LEARNERS,
+    POLICIES,
+    check_kinds,
+    check_options,
+    settings_of,
+)
 from rmab.reading import is_number, one_of, read_toml, shown
 
 __all__ = ["Federation", "KnownArm", "load_federation"]
@@ -99,7 +107,7 @@ class KnownArm:
     @property
     def is_channel(self) -> bool:
         """Whether it is a channel: two states, nothing paid in state 0, no cost in 1."""
-        plain = self.kind == ArmKind(2, fully_observed=False, action_dependent=False)
+        plain = self.kind == CHANNEL
         return plain and not self.pays_when_idle and self.reward[0] == 0 and self.reward[1] >= 0
 
 
@@ -176,6 +184,7 @@ class Federation:
             one_of("aggregation", self.aggregation, tuple(AGGREGATIONS))
             check_options(self.policy, self.options, "options")
             check_depth(self.kinds, self.plays, self.options.get("depth", DEPTH))
+            check_kinds(self.policy, self.options, self.kinds, self.aggregation, "options")
         except (StudyError, ModelError) as error:
             raise FederationError(str(error)) from None
         S = max(arm.states for arm in self.arms)
@@ -228,14 +237,42 @@ class Federation:
         return max(own, WAITS) if hidden else own
 
     @property
+    def settings(self) -> Mapping[str, Any]:
+        """The policy's options, and its own defaults where they are not given."""
+        return settings_of(self.policy, self.options)
+
+    @property
     def shares(self) -> Aggregation:
         """What agents share: by the policy's option, else by the federation's key."""
-        return AGGREGATIONS[self.options.get("aggregation", self.aggregation)]
+        return AGGREGATIONS[self.settings.get("aggregation", self.aggregation)]
 
     @property
     def plan_per_agent(self) -> bool:
         """Whether each agent has its own plan: from its own draw, or its own evidence."""
-        return self.draws == "per-agent" or not self.shares.shared
+        return self.settings.get("draws", self.draws) == "per-agent" or not self.shares.shared
+
+    @property
+    def longest(self) -> int | None:
+        """The most slots of an episode; None: as the schedule says."""
+        found: int | None = self.settings.get("longest")
+        return found
+
+    @property
+    def forgets(self) -> bool:
+        """Whether counts lose weight, so that they are kept from round to round."""
+        return bool(self.settings.get("forget", "never") != "never")
+
+    @property
+    def recalls(self) -> bool:
+        """Whether plans are made from more than counts that are added up."""
+        learnt = self.settings.get("prior") == POPULATION
+        return self.forgets or learnt or compares_agents(self.shares)
+
+    @property
+    def needs_each(self) -> bool:
+        """Whether plans are made from the counts of each agent, and not from their sum alone."""
+        alike = not self.weights and self.cap is None
+        return not (self.shares.running and alike) or self.forgets
 
     @property
     def rewards(self) -> npt.NDArray[np.float64]:

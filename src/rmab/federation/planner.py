@@ -23,14 +23,18 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.federation.config import Federation
-from rmab.federation.uploads import Merged
+from rmab.federation.memory import RoundMemory
+from rmab.federation.uploads import LaneCounts, Merged
+from rmab.learning.forgetting import Memory, pick_expert
 from rmab.learning.learners import Evidence, count_kinds, thompson
+from rmab.learning.population import common_law
+from rmab.learning.recall import recall_of
 from rmab.model.arms import Moves
 from rmab.policies.filling import Learnt, fill
 from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPlan
-from rmab.policies.policy import LookaheadRule, OwnIndexRule, TurnsRule
+from rmab.policies.policy import POPULATION, LookaheadRule, OwnIndexRule, TurnsRule
 from rmab.policies.registry import named
-from rmab.random import DRAWS, Draws, seed_words, stream
+from rmab.random import DRAWS, EXPERTS, Draws, seed_words, stream
 
 __all__ = ["Planned", "Planner"]
 
@@ -42,6 +46,18 @@ _CHANNEL_DRAWS, _ARM_DRAWS = 1024, 256  # for an estimate: of arms of two states
 
 
 _Interval = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]  # mean, low, high
+
+
+class _Seen(NamedTuple):
+    """What the learners of A lanes see, where counts are not simply added up.
+
+    counts: (C, S, S, N, A); visits: (S, N, A); agents: (A,); prior: (2, 2, 1, 1) or None.
+    """
+
+    counts: Any
+    visits: Any
+    agents: Any
+    prior: Any
 
 
 class Planned(NamedTuple):
@@ -61,46 +77,185 @@ class Planner:
         self._pays = jnp.asarray(federation.rewards, jnp.float32)
         self._idle_pays = jnp.asarray(federation.idle_rewards, jnp.float32)
         self._kinds = count_kinds(federation.kinds, self.policy.gaps)
+        self._recall = recall_of(self.policy, federation.kinds, federation.shares)
+        # What learners of a round see, and what it was made from: a round has many lanes.
+        self._last: tuple[tuple[Any, ...], _Seen] | None = None
         self._fill = jax.jit(self._filled)
+        self._share = jax.jit(self._shared, static_argnames="merged")
+        self._advance = jax.jit(self._advanced)
         self._draw = jax.jit(self._drawn, static_argnames="width")
 
     # ------------------------------------------------------------------------------------- plans
 
-    def plan(self, merged: Merged, number: int, lane: int = 0) -> Planned:
+    def plan(
+        self,
+        merged: Merged,
+        number: int,
+        lane: int = 0,
+        each: LaneCounts | None = None,
+        memory: RoundMemory | None = None,
+    ) -> Planned:
         """The plan of a round for the agents of a lane; lane 0 is everybody's if plans are shared.
 
-        merged: the evidence of the lane's agents, of all that was uploaded before the round.
+        merged: the evidence of the lane's agents, of all that was uploaded before the round. Where
+        a policy forgets, learns its prior or compares agents it is the sum of all; each: what the
+        agent of each lane has counted, None where the sum is enough; memory: what is kept of it.
         """
         rule = self.policy.rule
         if isinstance(rule, OwnIndexRule):  # agents learn by themselves
             return Planned(OwnPlan(self.policy.name, dict(self.federation.options)), None)
-        found, filled = self._fill(*self._given(merged), jnp.uint32(number), jnp.uint32(lane))
+        if self._recall is None:
+            given = *self._given(merged), None
+        else:
+            seen = self._seen(merged, each, memory, number, lane)
+            place = lane if seen.counts.shape[-1] > 1 else 0
+            own = (seen.counts, seen.visits, seen.agents)
+            given = *(x[..., place : place + 1] for x in own), seen.prior
+        found, filled = self._fill(*given, jnp.uint32(number), jnp.uint32(lane))
         if isinstance(rule, TurnsRule):
             limit = int(rule.lengths(found[1], jnp.int32(self.federation.plays))[0])
             return Planned(TurnsPlan(np.asarray(found[1][:, 0]) > 0), limit)
         return Planned(self._plan_of(jax.tree.map(np.asarray, filled)), None)
 
     def _given(self, merged: Merged) -> tuple[Any, ...]:
-        counts = np.asarray(self._steps(merged)[: self._kinds], np.float32)[..., None]
+        counts = np.asarray(self._steps(merged.counts)[: self._kinds], np.float32)[..., None]
         visits = np.asarray(merged.visits, np.float32)[..., None]
         return counts, visits, np.float32(merged.agents or 1)
 
-    def _steps(self, merged: Merged) -> npt.NDArray[Any]:
-        """The counts as learners read them: of an arm that is always observed and moves alike, all
-        steps together."""
+    def _steps(self, counts: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Counts (..., C, S, S, N) as learners read them: of an arm that is always observed and
+        moves alike, all steps together."""
         alike = [
             n
             for n, kind in enumerate(self.federation.kinds)
             if kind.fully_observed and not kind.action_dependent
         ]
         if not alike:
-            return merged.counts
-        counts = merged.counts.copy()
-        counts[0][..., alike] += counts[1][..., alike]
-        counts[1][..., alike] = 0
+            return counts
+        counts = counts.copy()
+        first, second = counts[..., 0, :, :, :], counts[..., 1, :, :, :]
+        first[..., alike] += second[..., alike]
+        second[..., alike] = 0
         return counts
 
-    def _evidence(self, counts: Any, visits: Any, agents: Any, episode: Any) -> Evidence:
+    # ---------------------------------------------------------- counts that are not added up
+
+    def remember(
+        self, memory: RoundMemory | None, before: LaneCounts | None, now: LaneCounts, length: int
+    ) -> RoundMemory:
+        """What is kept when a round closes, of which the next one is planned.
+
+        memory: what was kept when it opened, None before the first; before, now: what agents had
+        counted then, and have now; length: the slots of its episodes. Of an agent whose counts were
+        taken out meanwhile, nothing is left but what it has counted since.
+        """
+        assert self._recall is not None
+        size, n_lanes = _padded(len(now.counts)), len(now.counts)
+        counts, visits = self._lanes(now, size)
+        kept = self._recall.start(counts.shape[:-1], visits.shape[:-1], size, 1)
+        assert kept is not None
+        if memory is not None and memory.log_weights.shape == kept.log_weights.shape[:1]:
+            kept = Memory(*(_put(x, old) for x, old in zip(kept, memory, strict=True)))
+            if before is not None:
+                was = self._lanes(before, size)
+                less = (counts < was[0]).any((0, 1, 2, 3)) | (visits < was[1]).any((0, 1))
+                there: npt.NDArray[Any] = np.asarray(~less, np.float32)  # (L, 1)
+                counts, visits = counts - was[0] * there, visits - was[1] * there
+                kept = kept._replace(
+                    counts=np.asarray(kept.counts) * there[..., None],
+                    visits=np.asarray(kept.visits) * there[..., None],
+                )
+        else:
+            length = 0
+        lasted = np.array([length], np.int32)
+        found = self._advance(kept, counts, visits, lasted, self._weights(now, size))
+        none = np.zeros((0,), np.float32)
+        whole = [none if x is None else np.asarray(x)[..., 0] for x in found]
+        for place, lanes in ((0, whole[0]), (1, whole[1]), (3, whole[3])):
+            if lanes.ndim > 1 and lanes.shape[-2] > 1:
+                whole[place] = lanes[..., :n_lanes, :]
+        return RoundMemory(*whole)
+
+    def _lanes(self, each: LaneCounts, size: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Pairs (C, S, S, N, L, 1) and visits (S, N, L, 1) as learners read them, of so many lanes;
+        who has given nothing has zeros."""
+        counts = self._steps(each.counts)[:, : self._kinds]
+        return _by_lane(counts, size), _by_lane(each.visits, size)
+
+    @staticmethod
+    def _weights(each: LaneCounts, size: int) -> npt.NDArray[np.float32]:
+        weights = np.ones(size, np.float32)
+        if each.weights is not None:
+            weights[: len(each.weights)] = each.weights
+        return weights
+
+    def _advanced(
+        self, kept: Memory, counts: Any, visits: Any, length: Any, weights: Any
+    ) -> Memory:
+        assert self._recall is not None
+        return self._recall.advanced(kept, counts, visits, length, weights)[0]
+
+    def _seen(
+        self,
+        merged: Merged,
+        each: LaneCounts | None,
+        memory: RoundMemory | None,
+        number: int,
+        lane: int,
+    ) -> _Seen:
+        """What learners see in a round, of all lanes up to this one and more."""
+        assert self._recall is not None
+        made_from = (number, merged.counts, each, memory)
+        if self._last is not None:
+            known, last = self._last
+            alike = all(a is b for a, b in zip(known[1:], made_from[1:], strict=True))
+            if known[0] == number and alike and (lane < last.counts.shape[-1] or each is None):
+                return last
+        whole = each is None
+        if each is None:  # the sum is enough, or all there is
+            each = LaneCounts(merged.counts[None], merged.visits[None])
+        size = _padded(max(len(each.counts), lane + 1)) if not whole else 1
+        counts, visits = self._lanes(each, size)
+        given = (visits.sum((0, 1)) > 0).astype(np.float32)  # (L, 1)
+        if self._recall.forgetting is not None:
+            if memory is None:
+                memory = self.remember(None, None, each, 0)
+            counts, visits = self._of_expert(memory, number, size)
+        weights = self._weights(each, size)
+        seen: _Seen = self._share(counts, visits, given, weights, merged=whole)
+        if whole:
+            seen = seen._replace(agents=np.array([merged.agents or 1], np.float32))
+        self._last = (made_from, seen)
+        return seen
+
+    def _of_expert(
+        self, memory: RoundMemory, number: int, size: int
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Pairs and visits by the expert that plays the round, as `_lanes` has them."""
+        key = stream(
+            seed_words(self.federation.seed), jnp.zeros(1, jnp.uint32), jnp.uint32(0), EXPERTS
+        )
+        chance = Draws(key, jnp.array([number])).uniform()
+        expert = int(pick_expert(jnp.asarray(memory.log_weights)[:, None], chance)[0])
+        return _wide(memory.counts[..., expert], size), _wide(memory.visits[..., expert], size)
+
+    def _shared(self, counts: Any, visits: Any, given: Any, weights: Any, *, merged: bool) -> _Seen:
+        """given: (L, 1), 1 for who has given anything."""
+        recall = self._recall
+        assert recall is not None
+        found = recall.learnt(counts, visits, weights, merged=merged)
+        own = weights if found.weights is None else found.weights
+
+        def combined(numbers: Any) -> Any:
+            return numbers if merged else recall.aggregation.combine(numbers, own)
+
+        prior = None if found.prior is None else found.prior[:, :, :, 0]
+        agents = jnp.maximum(combined(given)[..., 0], 1)
+        return _Seen(found.pairs[..., 0], combined(visits)[..., 0], agents, prior)
+
+    def _evidence(
+        self, counts: Any, visits: Any, agents: Any, episode: Any, prior: Any = None
+    ) -> Evidence:
         return Evidence(
             counts=counts,
             visits=visits,
@@ -110,15 +265,19 @@ class Planner:
             plays=jnp.int32(self.federation.plays),
             agents=agents,
             kinds=self.federation.kinds,
+            prior=prior,
         )
 
-    def _filled(self, counts: Any, visits: Any, agents: Any, number: Any, lane: Any) -> Any:
+    def _filled(
+        self, counts: Any, visits: Any, agents: Any, prior: Any, number: Any, lane: Any
+    ) -> Any:
         """The learner's dynamics, and tables (N, I) of them."""
         federation, policy = self.federation, self.policy
         episode = number[None]
         key = stream(seed_words(federation.seed), jnp.uint32(0), lane, DRAWS)
         assert policy.learner is not None
-        found = policy.learner(self._evidence(counts, visits, agents, episode), Draws(key, episode))
+        evidence = self._evidence(counts, visits, agents, episode, prior)
+        found = policy.learner(evidence, Draws(key, episode))
         if isinstance(policy.rule, TurnsRule):
             return found, None
         learnt = Learnt(found, self._idle_pays, self._pays, federation.kinds, federation.channels)
@@ -183,7 +342,7 @@ class Planner:
     def _of_counts(self, merged: Merged) -> tuple[_Interval, _Interval]:
         """Means and intervals (S, S, N), without a play and with one, where all steps were
         observed."""
-        steps = self._steps(merged)
+        steps = self._steps(merged.counts)
         played = self._of_steps(steps[0])
         apart = any(kind.action_dependent for kind in self.federation.kinds)
         return self._of_steps(steps[1]) if apart else played, played
@@ -218,12 +377,45 @@ class Planner:
             seed_words(self.federation.seed), jnp.uint32(_ESTIMATE_TRIAL), jnp.uint32(0), DRAWS
         )
         counts, visits = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (counts, visits))
-        evidence = self._evidence(counts, visits, agents, episode)
-        prior = self.federation.options.get("prior", 1.0)
+        prior, learnt = self.federation.settings.get("prior", 1.0), None
+        if prior == POPULATION:
+            law = common_law(counts[..., None, :1], prior, compares=False)
+            learnt, prior = jnp.broadcast_to(law.prior[:, :, None], (2, 2, 1, width)), 1.0
         prior = tuple(prior) if isinstance(prior, list) else prior
+        evidence = self._evidence(counts, visits, agents, episode, learnt)
         drawn = thompson(evidence, Draws(key, episode), prior=prior, gaps=self.policy.gaps)
         apart = any(kind.action_dependent for kind in self.federation.kinds)
         return drawn if apart else (drawn.passive,)
+
+
+def _padded(lanes: int) -> int:
+    """So many lanes or a few more: another number of them is another compilation."""
+    return 1 << (lanes - 1).bit_length()
+
+
+def _wide(numbers: npt.NDArray[Any], size: int) -> npt.NDArray[np.float32]:
+    """Numbers (..., L) of so many lanes, and a trial: (..., size, 1)."""
+    whole = np.zeros((*numbers.shape[:-1], size, 1), np.float32)
+    whole[..., : numbers.shape[-1], 0] = numbers
+    return whole
+
+
+def _by_lane(numbers: npt.NDArray[Any], size: int) -> npt.NDArray[np.float32]:
+    """Numbers (L, ...) of lanes as `_wide` has them."""
+    return _wide(np.moveaxis(numbers, 0, -1), size)
+
+
+def _put(fresh: Any, old: npt.NDArray[np.float32]) -> Any:
+    """What was kept, (..., L, B), in arrays (..., size, B, 1) for as many lanes or more; weights
+    have no lanes."""
+    if fresh is None:
+        return None
+    whole = np.array(fresh)
+    if whole.ndim == 2:
+        whole[:, 0] = old
+    else:
+        whole[..., : old.shape[-2], :, 0] = old
+    return whole
 
 
 def _finite(table: Any) -> npt.NDArray[np.float32]:

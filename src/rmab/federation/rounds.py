@@ -91,12 +91,12 @@ class Coordinator:
         late."""
         self._late = self.awaited - self.reports.keys() if reason == "deadline" else set()
 
-    def next(self, schedule: str) -> Coordinator:
-        """The round that follows."""
+    def next(self, schedule: str, longest: int | None = None) -> Coordinator:
+        """The round that follows; longest: slots that no episode may pass."""
         missed = dict(self.missed)
         for agent in self._late - self.reports.keys():
             missed[agent] = missed.get(agent, 0) + 1
         length = round_length(schedule, self.limit, self.reports.values())
-        limit = int(next_limit(schedule, length))
+        limit = int(next_limit(schedule, length, longest))
         awaited = self.awaited & self.reports.keys()
         return Coordinator(self.number + 1, limit, self.deadline, awaited, missed=missed)

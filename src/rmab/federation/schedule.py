@@ -37,9 +37,10 @@ SCHEDULES = ("paper", "linear", "doubling")
 DRAWS = ("shared", "per-agent")  # one draw of the dynamics for all agents, or one for each
 
 
-def next_limit(schedule: str, previous_length: Array) -> Array:
-    """The most slots the next episode may last."""
-    return 2 * previous_length if schedule == "doubling" else previous_length + 1
+def next_limit(schedule: str, previous_length: Array, longest: int | None = None) -> Array:
+    """The most slots the next episode may last; longest: those that any may."""
+    limit = 2 * previous_length if schedule == "doubling" else previous_length + 1
+    return limit if longest is None else array_namespace(limit).minimum(limit, longest)
 
 
 def visits_can_end(schedule: str, n_agents: int, horizon: int) -> bool:
@@ -59,24 +60,31 @@ def visit_limit(visits: Array, factor: int, horizon: int) -> Array:
 
 
 def most_episodes(
-    schedule: str, n_agents: int, n_arms: int, horizon: int, n_states: int = 2
+    schedule: str,
+    n_agents: int,
+    n_arms: int,
+    horizon: int,
+    n_states: int = 2,
+    longest: int | None = None,
 ) -> int:
     """A count of episodes that no run can exceed (Lemma 1's argument without its averaging).
 
     Each (agent, arm, state) can end at most floor(log T / log 2^M) + 1 episodes. Between two such
-    ends lengths grow by one, so n of them take at least n(n + 1)/2 slots.
+    ends lengths grow by one, so n of them take at least n(n + 1)/2 slots. Those that `longest` ends
+    are as long as that, and all others are shorter and grow as without it.
     """
+    capped = 0 if longest is None else horizon // longest + 1
     if schedule == "doubling":
-        return math.ceil(math.log2(horizon + 1)) + 1
+        return min(horizon, math.ceil(math.log2(horizon + 1)) + 1 + capped)
     ends = 0
     if visits_can_end(schedule, n_agents, horizon):
         ends = n_states * n_arms * n_agents * (math.floor(math.log2(horizon) / n_agents) + 1)
-    return min(horizon, math.ceil(math.sqrt(2 * horizon * (ends + 1))) + 1)
+    return min(horizon, math.ceil(math.sqrt(2 * horizon * (ends + 1))) + 1 + capped)
 
 
-def first_limit(schedule: str) -> int:
+def first_limit(schedule: str, longest: int | None = None) -> int:
     """The most slots of the first round's episodes."""
-    return int(next_limit(schedule, FIRST_LENGTH))
+    return int(next_limit(schedule, FIRST_LENGTH, longest))
 
 
 def round_length(schedule: str, limit: int, reported: Iterable[int]) -> int:

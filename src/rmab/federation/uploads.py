@@ -41,7 +41,15 @@ from rmab.federation.messages import UPLOAD_KEYS, Shape, Upload, check_protocol
 from rmab.federation.schedule import LONGEST
 from rmab.reading import shown
 
-__all__ = ["Merged", "Record", "check_growth", "check_pace", "most_bytes", "parse_upload"]
+__all__ = [
+    "LaneCounts",
+    "Merged",
+    "Record",
+    "check_growth",
+    "check_pace",
+    "most_bytes",
+    "parse_upload",
+]
 
 Ints = npt.NDArray[np.int64]
 _INT64 = np.dtype(np.int64)
@@ -59,6 +67,19 @@ class Merged(NamedTuple):
     counts: Ints
     visits: Ints
     agents: int
+
+
+class LaneCounts(NamedTuple):
+    """What the agent of each lane has counted, over all its incarnations.
+
+    counts: (L, C, S, S, N); visits: (L, S, N). L is one more than the highest lane that was
+    enrolled, and at least 1; an agent that has given nothing has zeros. weights: (L,), of each
+    agent's counts in a sum; None where all are 1.
+    """
+
+    counts: Ints
+    visits: Ints
+    weights: npt.NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array
 
+from rmab.learning.channel.likelihood import BetaPrior
+from rmab.learning.channel.mode import channel_modes
 from rmab.learning.channel.posterior import draw_channels, mean_channels
 from rmab.learning.hidden_steps import both_matrices, one_matrix
 from rmab.model.arms import WAITS, ArmKind, Moves
@@ -55,7 +57,8 @@ __all__ = ["WAITS", "Evidence", "Prior", "count_kinds", "survivors", "thompson",
 Prior = float | tuple[float, float]  # Dirichlet(a, ..., a), or for two states Beta(a, b)
 
 _WAIT_STREAMS = 1 << 16  # of random numbers: that of arms of S states is this plus S
-_Weights = npt.NDArray[np.float32]  # of next states before anything is observed, (1, S, 1, 1)
+# Of next states before anything is observed: (1, S, 1, 1), or by state, (2, 2, 1, trials).
+_Weights = npt.NDArray[np.float32] | Array
 
 
 class Evidence(NamedTuple):
@@ -64,7 +67,9 @@ class Evidence(NamedTuple):
     counts: (C, S, S, N, trials), pairs of observations, see the module; visits: (S, N, trials),
     plays by state observed; episode: (trials,), counted from 1; rewards, idle_rewards: (S, N, 1),
     what a play pays and what no play does; plays: how many arms an agent plays in a slot; agents:
-    how many there are, each counted by its weight; kinds: (N,) what is known of each arm.
+    how many there are, each counted by its weight; kinds: (N,) what is known of each arm; prior:
+    (2, 2, 1, trials), weights of next states by state where they were learnt from all arms, in
+    place of the learner's own.
     """
 
     counts: Array
@@ -75,6 +80,7 @@ class Evidence(NamedTuple):
     plays: Array
     agents: float
     kinds: tuple[ArmKind, ...]
+    prior: Array | None = None
 
     @property
     def transitions(self) -> Array:
@@ -100,13 +106,22 @@ def count_kinds(kinds: tuple[ArmKind, ...], gaps: int = 0) -> int:
     return max(least, WAITS if hidden else 2)
 
 
-def thompson(evidence: Evidence, draws: Draws, *, prior: Prior = 1.0, gaps: int = 0) -> Moves:
+def thompson(
+    evidence: Evidence,
+    draws: Draws,
+    *,
+    prior: Prior = 1.0,
+    gaps: int = 0,
+    mode: bool = False,
+) -> Moves:
     """A draw of every row from its posterior, eq. (38): the prior once, and all counts.
 
     prior = (a, b) is for two states: Beta(a, b) on the probability of state 1 next. gaps: see the
-    module; 0 for the paper's, observations in two consecutive slots alone.
+    module; 0 for the paper's, observations in two consecutive slots alone. mode: the posterior's
+    mode in place of a draw (`channel.mode`), and of arms of more states the best estimate.
     """
-    return _dynamics(evidence, _prior(prior, evidence.visits.shape[0]), gaps, draws)
+    before = _prior(prior, evidence)
+    return _dynamics(evidence, before, gaps, None if mode else draws, mode=mode)
 
 
 def ucb(
@@ -116,12 +131,14 @@ def ucb(
     clip: bool = True,
     prior: Prior = 1.0,
     gaps: int = 0,
+    mode: bool = False,
 ) -> Moves:
     """The mean, with sqrt(log(|A| |S| l) / plays of the arm) more for the best state, Section VI.
 
     The best state is the one that may pay most; the others share what is left as before. With two
     states that is the paper's bound on p01 and p11; clip = False leaves it above 1. The passive
-    rows of an action-dependent arm are as uncertain as observations after passivity are few.
+    rows of an action-dependent arm are as uncertain as observations after passivity are few. mode:
+    the posterior's mode in place of its mean.
     """
     n_states = evidence.visits.shape[0]
     valid = _valid(evidence.kinds, n_states)
@@ -146,25 +163,29 @@ def ucb(
         share = jnp.where(now < 1, (1 - raised) / jnp.where(now < 1, 1 - now, 1), 0)
         return jnp.where(best, raised, mean * share)
 
-    passive, active = _dynamics(evidence, _prior(prior, n_states), gaps, None)
+    passive, active = _dynamics(evidence, _prior(prior, evidence), gaps, None, mode=mode)
     return Moves(upper(passive, passive_width), upper(active, active_width))
 
 
-def _dynamics(evidence: Evidence, before: _Weights, gaps: int, draws: Draws | None) -> Moves:
-    """The matrices of every arm by its kind: drawn, or without draws the best estimates."""
+def _dynamics(
+    evidence: Evidence, before: _Weights, gaps: int, draws: Draws | None, *, mode: bool
+) -> Moves:
+    """The matrices of every arm by its kind: drawn, or without draws the best estimates; mode: of
+    channels learnt from all gaps the posterior's mode, not its mean."""
     kinds, counts, n_states = evidence.kinds, evidence.counts, evidence.visits.shape[0]
     sizes = np.array([kind.states for kind in kinds])
     controlled = np.array([kind.action_dependent for kind in kinds])
     always = np.array([kind.fully_observed for kind in kinds])
     by_gap = ~controlled & ~always & (gaps > 0)
     if by_gap.all() and (sizes == n_states).all():
-        whole = _from_gaps(counts[: gaps + 1], before, draws)
+        whole = _from_gaps(counts[: gaps + 1], before, draws, mode=mode)
         return Moves(whole, whole)
     valid = _valid(kinds, n_states)
     active = _rows(counts[0], before, valid, draws)
     for size in np.unique(sizes[by_gap]).tolist():
         these = np.flatnonzero(by_gap & (sizes == size))
-        found = _from_gaps(counts[: gaps + 1, :size, :size, these], before[:, :size], draws)
+        some = counts[: gaps + 1, :size, :size, these]
+        found = _from_gaps(some, before[:, :size], draws, mode=mode)
         active = active.at[:size, :size, these].set(found)
     passive = active
     if (controlled & always).any():
@@ -185,22 +206,33 @@ def _rows(counts: Array, before: _Weights, valid: Mask | None, draws: Draws | No
     """Rows (S, S, N, trials) from steps that were observed: Dirichlet draws, or their means."""
     weights = jnp.asarray(before + counts)
     if draws is not None:
-        return draws.dirichlet(weights, float(before.min()), axis=1, valid=valid)
+        least = float(before.min()) if isinstance(before, np.ndarray) else 0.0
+        return draws.dirichlet(weights, least, axis=1, valid=valid)
     weights = weights if valid is None else jnp.where(valid, weights, 0)
     return jnp.asarray(weights / weights.sum(1, keepdims=True))
 
 
-def _from_gaps(counts: Array, before: _Weights, draws: Draws | None) -> Array:
+def _from_gaps(counts: Array, before: _Weights, draws: Draws | None, *, mode: bool) -> Array:
     """P, (S, S, n, trials), of arms of exactly S states from counts (G + 1, S, S, n, trials)."""
     n_states = counts.shape[1]
     if n_states > 2:
         return one_matrix(counts, before, draws and draws.again(n_states))
-    beta = float(before[0, 1, 0, 0]), float(before[0, 0, 0, 0])
-    p01, p11 = draw_channels(counts, beta, draws) if draws else mean_channels(counts, beta)
+    if mode:
+        p01, p11, _ = channel_modes(counts, jnp.asarray(before))
+    else:
+        beta: BetaPrior
+        if isinstance(before, np.ndarray):
+            beta = float(before[0, 1, 0, 0]), float(before[0, 0, 0, 0])
+        else:
+            beta = before
+        p01, p11 = draw_channels(counts, beta, draws) if draws else mean_channels(counts, beta)
     return jnp.stack([jnp.stack([1 - p01, p01]), jnp.stack([1 - p11, p11])])
 
 
-def _prior(prior: Prior, n_states: int) -> _Weights:
+def _prior(prior: Prior, evidence: Evidence) -> _Weights:
+    if evidence.prior is not None:
+        return evidence.prior
+    n_states = evidence.visits.shape[0]
     weights = [prior[1], prior[0]] if isinstance(prior, tuple) else [prior] * n_states
     return np.array(weights, np.float32)[None, :, None, None]
 

@@ -307,6 +307,9 @@ class ArmKind(NamedTuple):
         return not self.action_dependent
 
 
+CHANNEL = ArmKind(2, fully_observed=False, action_dependent=False)
+
+
 class Moves(NamedTuple):
     """Transition probabilities [s, s', arm, ...] of arms of at most S states: (S, S, N, ...)."""
 

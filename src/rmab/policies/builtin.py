@@ -21,7 +21,9 @@ from rmab.planning import tables
 from rmab.policies.lookahead import DEPTH
 from rmab.policies.own_index import MeanRewards
 from rmab.policies.policy import (
+    POPULATION,
     AgeRule,
+    Forgetting,
     IndexRule,
     LookaheadRule,
     OptimumRule,
@@ -35,6 +37,8 @@ from rmab.policies.policy import (
 from rmab.policies.registry import GAPS
 
 __all__: list[str] = []  # makers are named in the registry
+
+BANK = Forgetting((math.inf, 2048.0, 512.0, 128.0), (0.7, 0.1, 0.1, 0.1))  # of forget = "bank"
 
 
 def _constant(scores: Callable[[Arms], FloatArray]) -> Callable[[Arms, int], FloatArray]:
@@ -85,13 +89,24 @@ def _thompson(
     name: str,
     horizon: int,  # noqa: ARG001 - as every maker
     *,
-    prior: Prior = 1.0,
+    prior: Prior | str = 1.0,
     gaps: int = 0,
-    aggregation: str | None = None,
+    plan_by: str = "draw",
+    forget: str | float = "never",
+    **others: Any,
 ) -> Policy:
-    learner = partial(learners.thompson, prior=prior, gaps=gaps)
+    """others: fields of a policy that are options as they are."""
+    mode = plan_by == "mode"
     return Policy(
-        name, rule=rule, learner=learner, gaps=gaps, reads_visits=False, aggregation=aggregation
+        name,
+        rule=rule,
+        learner=partial(learners.thompson, **_learner_options(prior, gaps, mode)),
+        gaps=gaps,
+        reads_visits=False,
+        randomised=not mode,
+        forget=_forgetting(forget),
+        prior=prior,
+        **others,
     )
 
 
@@ -101,14 +116,36 @@ def _ucb(
     horizon: int,  # noqa: ARG001 - as every maker
     *,
     clip: bool = True,
-    prior: Prior = 1.0,
+    prior: Prior | str = 1.0,
     gaps: int = 0,
-    aggregation: str | None = None,
+    plan_by: str = "draw",
+    forget: str | float = "never",
+    **others: Any,
 ) -> Policy:
-    learner = partial(learners.ucb, clip=clip, prior=prior, gaps=gaps)
+    """others: fields of a policy that are options as they are."""
+    options = _learner_options(prior, gaps, plan_by == "mode")
     return Policy(
-        name, rule=rule, learner=learner, gaps=gaps, randomised=False, aggregation=aggregation
+        name,
+        rule=rule,
+        learner=partial(learners.ucb, clip=clip, **options),
+        gaps=gaps,
+        randomised=False,
+        forget=_forgetting(forget),
+        prior=prior,
+        **others,
     )
+
+
+def _learner_options(prior: Prior | str, gaps: int, mode: bool) -> dict[str, Any]:
+    """A prior that is learnt comes with the evidence."""
+    own = {} if prior == POPULATION else {"prior": prior}
+    return {**own, "gaps": gaps, "mode": mode}
+
+
+def _forgetting(forget: str | float) -> Forgetting | None:
+    if forget == "never":
+        return None
+    return BANK if isinstance(forget, str) else Forgetting((float(forget),))
 
 
 thompson_whittle = partial(_thompson, _WHITTLE)

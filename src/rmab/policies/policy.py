@@ -30,7 +30,9 @@ from rmab.linalg import Array
 from rmab.reading import is_whole, shown
 
 __all__ = [
+    "POPULATION",
     "AgeRule",
+    "Forgetting",
     "IndexRule",
     "LookaheadRule",
     "OptimumRule",
@@ -42,6 +44,7 @@ __all__ = [
     "TurnsRule",
 ]
 
+POPULATION = "population"  # a prior that is learnt from all arms: rmab.learning.population
 Learner = Callable[[Any, Any], Any]  # evidence, draws -> Moves, or for channels (p01, p11)
 
 
@@ -98,6 +101,15 @@ class OwnIndexRule:
 
 
 @dataclass(frozen=True)
+class Forgetting:
+    """How what was counted loses weight: half-lives in slots, of one expert or several, and the
+    experts' first weights. See `rmab.learning.forgetting`."""
+
+    half_lives: tuple[float, ...]
+    first: tuple[float, ...] = (1.0,)
+
+
+@dataclass(frozen=True)
 class AgeRule:
     """Arms that were never observed are played, then those that were observed longest ago.
 
@@ -139,7 +151,13 @@ class Policy:
                   arm's waits one by one, those that are too long not at all); 0: see count_kinds
     reads_visits  whether the learner reads evidence.visits; False spares counting them
     randomised    whether the learner draws; if not, agents with the same evidence play by one
-    result aggregation   what agents share, by name; None: as the study says
+                  result
+    aggregation   what agents share, by name; None: as the study says
+    draws         of the dynamics, "shared" or "per-agent"; None: as the study says
+    longest       no episode has more slots; None: as the schedule says
+    forget        how counts lose weight; None: never
+    prior         the learner's, where more than the learner reads it: a number, Beta's two, or
+                  POPULATION, which is learnt and given to the learner as evidence.prior
 
     The rule may be given as such, or by what it is made of: a planner or a table (an index), or a
     depth (a lookahead).
@@ -153,6 +171,10 @@ class Policy:
     reads_visits: bool
     randomised: bool
     aggregation: str | None
+    draws: str | None
+    longest: int | None
+    forget: Forgetting | None
+    prior: float | tuple[float, float] | str
 
     def __init__(
         self,
@@ -170,8 +192,17 @@ class Policy:
         reads_visits: bool = True,
         randomised: bool = True,
         aggregation: str | None = None,
+        draws: str | None = None,
+        longest: int | None = None,
+        forget: Forgetting | None = None,
+        prior: float | tuple[float, float] | str = 1.0,
     ) -> None:
-        for key, value, least in (("depth", depth, 0), ("gaps", gaps, 0), ("max_age", max_age, 1)):
+        for key, value, least in (
+            ("depth", depth, 0),
+            ("gaps", gaps, 0),
+            ("max_age", max_age, 1),
+            ("longest", 1 if longest is None else longest, 1),
+        ):
             if not is_whole(value) or value < least:
                 raise ModelError(
                     f"policy {name}: {key} must be a whole number from {least} on, "
@@ -200,6 +231,10 @@ class Policy:
             "reads_visits": reads_visits,
             "randomised": randomised,
             "aggregation": aggregation,
+            "draws": draws,
+            "longest": longest,
+            "forget": forget,
+            "prior": prior,
         }
         for key, given in fields.items():
             object.__setattr__(self, key, given)

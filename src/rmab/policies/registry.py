@@ -7,16 +7,18 @@ is first used: reading a study's file, or running an agent, loads no solver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 from rmab.errors import StudyError
-from rmab.federation.aggregation import AGGREGATIONS
+from rmab.federation.aggregation import AGGREGATIONS, compares_agents
+from rmab.model.arms import CHANNEL, ArmKind
 from rmab.policies.lookahead import DEPTHS
-from rmab.policies.policy import Policy
+from rmab.policies.policy import POPULATION, Policy
 from rmab.reading import is_number, is_whole, shown
 
 __all__ = [
@@ -29,13 +31,16 @@ __all__ = [
     "STUDIED",
     "Entry",
     "Option",
+    "check_kinds",
     "check_options",
     "named",
+    "settings_of",
 ]
 
 GAPS = 32  # G of the policies that learn from observations at any gap, unless told otherwise
 _GAPS_RANGE = (8, 128)  # fewer do not identify two matrices; more take very long to compile
 _PRIOR_RANGE = (1e-6, 1e6)
+_MAX_LONGEST = 10**9
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ OPTIONS: Mapping[str, Option] = {
         "the study's",
         lambda v: isinstance(v, str) and v in AGGREGATIONS,
         "the name of an aggregation",
-        'what agents share: "sum" or "none"',
+        'what agents share: "sum", "none", or "pairs", by how alike they are',
     ),
     "c": Option(
         "2",
@@ -77,17 +82,38 @@ OPTIONS: Mapping[str, Option] = {
         f"one of {', '.join(map(str, DEPTHS))}",
         "lookahead depth in slots",
     ),
+    "forget": Option(
+        "never",
+        lambda v: v in ("never", "bank") if isinstance(v, str) else is_number(v) and 0 < v <= 1e12,
+        '"never", "bank" or a half-life in slots above 0, at most 1e12',
+        'counts lose half their weight in so many slots; "bank": several half-lives, weighed by '
+        "what they predict",
+    ),
     "gaps": Option(
         str(GAPS),
         lambda v: is_whole(v) and _GAPS_RANGE[0] <= v <= _GAPS_RANGE[1],
         f"a whole number from {_GAPS_RANGE[0]} to {_GAPS_RANGE[1]}",
         "gaps are counted separately up to this many slots",
     ),
+    "longest": Option(
+        "none",
+        lambda v: is_whole(v) and 1 <= v <= _MAX_LONGEST,
+        f"a whole number from 1 to {_MAX_LONGEST}",
+        "no episode has more slots",
+    ),
+    "plan_by": Option(
+        "draw",
+        lambda v: isinstance(v, str) and v in ("draw", "mode"),
+        '"draw" or "mode"',
+        "what plans are made from: a draw from the posterior (of upper confidence bounds its mean) "
+        "or its mode",
+    ),
     "prior": Option(
         "1",
         _is_prior,
         "a number, or two numbers for arms of two states, from 1e-6 to 1e6",
-        "one number for every state, or [a, b], Beta(a, b), for arms of two states",
+        "one number for every state, or [a, b], Beta(a, b), for arms of two states; of policies "
+        'that learn from any gap also "population", learnt from all arms',
     ),
     "sigma": Option(
         "0.5",
@@ -104,7 +130,8 @@ class Entry:
 
     group: which of GROUPS it belongs to; maker: "module:function", called with the name, the
     horizon and the options; summary: one line for people; label, colour, dash, marker: how it is
-    drawn, wherever it is.
+    drawn, wherever it is; preset: defaults of its own, of options and of what a study says
+    otherwise.
     """
 
     group: str
@@ -115,6 +142,7 @@ class Entry:
     colour: str
     dash: str | tuple[int, tuple[int, ...]] = "-"
     marker: str = ""
+    preset: Mapping[str, Any] = field(default_factory=dict)
 
 
 # Of entries, in the order in which people are told of them.
@@ -130,6 +158,16 @@ GROUPS: Mapping[str, str] = {
 _MAKERS = "rmab.policies.builtin:"
 _THOMPSON = ("aggregation", "prior")
 _UCB = ("aggregation", "clip", "prior")
+_GAP = ("aggregation", "forget", "gaps", "longest", "plan_by", "prior")
+_ROBUST: Mapping[str, Any] = MappingProxyType(
+    {
+        "forget": "bank",
+        "longest": 50,
+        "prior": POPULATION,
+        "aggregation": "pairs",
+        "draws": "per-agent",
+    }
+)
 
 # The colours (Okabe and Ito, Tol) suit colour-blind readers. Learners have whole lines
 # with markers, policies that know the dynamics have dashes.
@@ -155,24 +193,39 @@ POLICIES: Mapping[str, Entry] = {
         "FedUCB-Myopic", "#56b4e9", "-", "D",
     ),
     "fedtswi-gap": Entry(
-        "gap", _MAKERS + "thompson_whittle_gap", ("aggregation", "gaps", "prior"),
+        "gap", _MAKERS + "thompson_whittle_gap", _GAP,
         "FedTSWI from observations at any gap",
         "FedTSWI-gap", "#117733", "-", "P",
     ),
     "fedts-myopic-gap": Entry(
-        "gap", _MAKERS + "thompson_myopic_gap", ("aggregation", "gaps", "prior"),
+        "gap", _MAKERS + "thompson_myopic_gap", _GAP,
         "FedTS-Myopic from observations at any gap",
         "FedTS-Myopic-gap", "#004488", "-", "X",
     ),
     "feducb-wi-gap": Entry(
-        "gap", _MAKERS + "ucb_whittle_gap", ("aggregation", "clip", "gaps", "prior"),
+        "gap", _MAKERS + "ucb_whittle_gap", ("aggregation", "clip", *_GAP[1:]),
         "FedUCB-WI from observations at any gap",
         "FedUCB-WI-gap", "#aa4499", "-", "<",
     ),
     "fedts-lookahead-gap": Entry(
-        "gap", _MAKERS + "thompson_lookahead_gap", ("aggregation", "depth", "gaps", "prior"),
+        "gap", _MAKERS + "thompson_lookahead_gap", ("aggregation", "depth", *_GAP[1:]),
         "Thompson sampling at any gap and a lookahead",
         "FedTS-Lookahead-gap", "#661100", "-", "*",
+    ),
+    "fedtswi-robust": Entry(
+        "gap", _MAKERS + "thompson_whittle_gap", _GAP,
+        "FedTSWI-gap for arms that change and agents that differ",
+        "FedTSWI-robust", "#4477aa", "-", "h", _ROBUST,
+    ),
+    "fedts-myopic-robust": Entry(
+        "gap", _MAKERS + "thompson_myopic_gap", _GAP,
+        "FedTS-Myopic-gap for arms that change and agents that differ",
+        "FedTS-Myopic-robust", "#ee6677", "-", "p", _ROBUST,
+    ),
+    "fedce-myopic-robust": Entry(
+        "gap", _MAKERS + "thompson_myopic_gap", _GAP,
+        "the same by the posterior's mode, without draws",
+        "FedCE-Myopic-robust", "#228833", "-", "d", {**_ROBUST, "plan_by": "mode"},
     ),
     "fed1-ucb": Entry(
         "paper", _MAKERS + "fed1_ucb", ("aggregation", "sigma"),
@@ -218,7 +271,7 @@ POLICIES: Mapping[str, Entry] = {
     "stay": Entry(
         "rules", _MAKERS + "stay", (),
         "an arm while it is good, else the one unobserved longest",
-        "Stay", "#bbbb22", (0, (4, 1, 1, 1)),
+        "Stay", "#cc6677", (0, (4, 1, 1, 1)),
     ),
     "round-robin": Entry(
         "rules", _MAKERS + "round_robin", (),
@@ -250,14 +303,50 @@ def check_options(name: str, settings: Any, place: str) -> None:
             has = f"has {', '.join(known)}" if known else "takes no options"
             raise StudyError(f"{place}: unknown key {shown(key)}; {name} {has}")
         option = OPTIONS[key]
+        learns_prior = key == "prior" and "gaps" in known
+        if learns_prior and isinstance(value, str) and value == POPULATION:
+            continue
         if not option.allowed(value):
             rule = f"one of {', '.join(AGGREGATIONS)}" if key == "aggregation" else option.rule
+            rule = f"{rule}, or {POPULATION!r}" if learns_prior else rule
             raise StudyError(f"{place}.{key} must be {rule}, got {shown(value)}")
+
+
+def check_kinds(
+    name: str,
+    options: Mapping[str, Any] | None,
+    kinds: Sequence[ArmKind],
+    aggregation: str,
+    place: str,
+) -> None:
+    """Refuse settings of a policy that are for channels where other arms are among these kinds.
+
+    aggregation: where the policy has none of its own; place: that of its options.
+    """
+    settings = settings_of(name, options)
+    shares = settings.get("aggregation", aggregation)
+    wanted = {"forget": "bank", "prior": POPULATION}
+    found = [key for key, value in wanted.items() if settings.get(key) == value]
+    if "aggregation" in POLICIES[name].options and compares_agents(AGGREGATIONS[shares]):
+        found.append("aggregation")
+    other = [number for number, kind in enumerate(kinds, 1) if kind != CHANNEL]
+    if found and other:
+        value = wanted.get(found[0], shares)
+        raise StudyError(
+            f"{place}.{found[0]} must not be {shown(value)}, as arm {other[0]} is not of two "
+            "states, observed when played, moving alike played or not"
+        )
+
+
+def settings_of(name: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What the policy of that name is set to: its own defaults, and these options over them."""
+    return {**POLICIES[name].preset, **(options or {})}
 
 
 def named(name: str, horizon: int, options: Mapping[str, Any] | None = None) -> Policy:
     """The policy of that name with its options, already checked."""
-    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in (options or {}).items()}
+    chosen = settings_of(name, options)
+    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in chosen.items()}
     return _named(name, horizon, tuple(sorted(settings.items())))
 
 

@@ -128,6 +128,7 @@ _PICTURES = {
     ),
     "agents": (
         "By agent",
-        "Average reward of each agent; agents are in the order of what `stay` earned them.",
+        "Average reward of each agent; where they are many, from the one that earned least to the "
+        "one that earned most, for each policy by itself.",
     ),
 }

@@ -16,6 +16,7 @@ from rmab.traces.outcome import Backtest
 __all__ = ["PICTURES", "draw"]
 
 _BINS = 50  # along the slots
+_NAMED_AGENTS = 20  # up to which each has its own place
 
 
 @rc_context(STYLE)
@@ -63,28 +64,28 @@ def _over_time(found: Backtest) -> Figure:
 
 
 def _by_agent(found: Backtest) -> Figure:
-    """Average rewards of agents, in the order of what `stay` earned."""
+    """Average rewards of agents, each policy's in rising order where they are many."""
     figure, panels = panels_of(1, 1)
     axes = panels[0, 0]
     figure.set_figwidth(9.0)
     styles = line_styles(found.earned)
-    order = np.argsort(found.by_agent("stay", reference=True), kind="stable")
-    few = len(order) <= 20
+    names = found.trace.agents
+    few = len(names) <= _NAMED_AGENTS
+    place = np.arange(len(names))
     for name in found.earned:
-        style = styles[name]
+        style, rewards = styles[name], found.by_agent(name)
         axes.plot(
-            np.arange(len(order)),
-            found.by_agent(name)[order],
+            place,
+            rewards if few else np.sort(rewards),
             color=style.colour,
             marker=(style.marker or "o") if few else "",
             linestyle="none" if few else style.dash,
-            linewidth=1.0,
             label=style.label,
         )
     if few:
-        axes.set_xticks(np.arange(len(order)), [found.trace.agents[m] for m in order], rotation=30)
+        axes.set_xticks(place, names, rotation=30)
     else:
-        axes.set_xlabel("Agents")
+        axes.set_xlabel("Agents, from the one that earned least")
     axes.set_ylabel("Average reward")
     draw_legend(figure, panels)
     return figure

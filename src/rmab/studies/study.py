@@ -40,7 +40,7 @@ from rmab.federation.schedule import DRAWS, SCHEDULES
 from rmab.model.arms import OBSERVED, Arm, Arms, channels
 from rmab.policies.lookahead import DEPTH, check_depth
 from rmab.policies.policy import Policy
-from rmab.policies.registry import STUDIED, check_options
+from rmab.policies.registry import STUDIED, check_kinds, check_options
 from rmab.reading import is_number, one_of, read_toml, shown
 
 __all__ = [
@@ -237,6 +237,10 @@ class Study:
                     f"options.{name}.clip must be true unless all arms are channels: bounds that "
                     "are not clipped are no probabilities of several states; got false"
                 )
+        for policy in self.policies:
+            if isinstance(policy, str):
+                own = self.options.get(policy)
+                check_kinds(policy, own, self.arms.kinds, self.aggregation, f"options.{policy}")
 
     def _check_weights(self) -> None:
         if self.weights is None:

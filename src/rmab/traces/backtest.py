@@ -34,6 +34,7 @@ import numpy.typing as npt
 from rmab.compilation import kept_compiled
 from rmab.engine.montecarlo import default_threads
 from rmab.engine.replay import Laws, Replay
+from rmab.engine.setting import Setting
 from rmab.engine.world import Recording
 from rmab.errors import StudyError, TraceError
 from rmab.model.arms import Arm, Arms
@@ -95,7 +96,9 @@ class _Chosen(NamedTuple):
     @property
     def drawn(self) -> bool:
         """Whether runs differ."""
-        draws = self.policy.learns and self.policy.randomised
+        forget = self.policy.forget
+        picks = forget is not None and len(forget.half_lives) > 1  # one of several experts
+        draws = self.policy.learns and (self.policy.randomised or picks)
         return draws or isinstance(self.policy.rule, RandomRule)
 
 
@@ -376,6 +379,8 @@ def _played(
     """What each policy earned, (W, M, runs): one run of those that always do the same."""
     slots, n_arms, n_agents, traces = field.state.shape
     setting = replace(setting_of_study(study), horizon=slots, windows=len(field.timeline.slots))
+    if setting.channels:  # they need no tables, and one program serves all traces of a shape
+        setting = replace(setting, max_age=Setting.max_age)
     replay = Replay(field.arms, study.plays, setting, field.recording, study.seed)
     width = max(1, _RUN_ELEMENTS // (n_arms * n_agents))
     chosen = [

@@ -152,10 +152,10 @@ class Backtest:
                 )
         return " ".join(said)
 
-    def by_agent(self, name: str, *, reference: bool = False) -> Floats:
-        """(M,), NaN for an agent that could never play; reference: of one of those."""
-        each = (self.references if reference else self.earned)[name]
-        return _ratio(each.rewards.mean(-1).sum(0), self.timeline.slots.sum(0))
+    def by_agent(self, name: str) -> Floats:
+        """(M,), NaN for an agent that could never play."""
+        rewards = self.earned[name].rewards.mean(-1).sum(0)
+        return _ratio(rewards, self.timeline.slots.sum(0))
 
     def by_block(self, name: str) -> Floats:
         """(B,), NaN where nobody could play."""

@@ -45,7 +45,13 @@ from rmab.learning.channel.coordinates import (
     places,
     slopes,
 )
-from rmab.learning.channel.likelihood import Observations, log_likelihood, score, summed
+from rmab.learning.channel.likelihood import (
+    BetaPrior,
+    Observations,
+    log_likelihood,
+    score,
+    summed,
+)
 from rmab.learning.channel.moments import Cells, cells, memory_density, pick_memory, ridge
 from rmab.linalg import compute_in_branch
 from rmab.random import Draws, Numbers
@@ -79,6 +85,7 @@ class _Tuning:
     more_turns: int = 8  # Fisher scoring takes this many turns more for many pairs.
     many_pairs: float = 5000.0  # Pairs are many beyond this number.
     max_step: float = 3.0  # A turn goes no further than this in a coordinate.
+    learnt_prior: float = 0.5  # A prior that is learnt is taken as at least about this.
 
 
 _TUNING = _Tuning()
@@ -128,12 +135,13 @@ class _Uniforms(NamedTuple):
     depth: Array
 
 
-def draw_channels(counts: Array, prior: tuple[float, float], draws: Draws) -> tuple[Array, Array]:
+def draw_channels(counts: Array, prior: BetaPrior, draws: Draws) -> tuple[Array, Array]:
     """(p01, p11), each (n, trials), from the posterior given observations at any gaps.
 
-    counts: (G + 1, 2, 2, n, trials), the last class further apart; prior: Beta(a, b) of both.
+    counts: (G + 1, 2, 2, n, trials), the last class further apart; prior: Beta(a, b) of both, or
+    one for each that is learnt.
     """
-    size = math.ceil(_TUNING.places / max(_TUNING.min_prior, min(1.0, *prior)))
+    size = math.ceil(_TUNING.places / max(_TUNING.min_prior, _least(prior)))
     lead = (size, *counts.shape[3:-1])
     # One by one: in one piece they would be computed anew wherever they are used.
     uniforms = jnp.stack([draws.uniform(*lead) for _ in range(5)])
@@ -142,8 +150,13 @@ def draw_channels(counts: Array, prior: tuple[float, float], draws: Draws) -> tu
     return _drawn_in_blocks(counts, prior, uniforms, draws.wanted)
 
 
+def _least(prior: BetaPrior) -> float:
+    """The smallest of its numbers, at most 1; of one that is learnt, what it is taken for."""
+    return min(1.0, *prior) if isinstance(prior, tuple) else _TUNING.learnt_prior
+
+
 def _drawn_in_blocks(
-    counts: Array, prior: tuple[float, float], uniforms: Array, wanted: Array
+    counts: Array, prior: BetaPrior, uniforms: Array, wanted: Array
 ) -> tuple[Array, Array]:
     """As `_drawn`, block by block. A likelihood costs as much as the largest gap between pairs, so
     channels with about the same one go together; what nobody wants comes first and is left out."""
@@ -156,10 +169,14 @@ def _drawn_in_blocks(
     order = largest.argsort()
     beyond = -size % _BLOCK
     padded = jnp.concatenate([jnp.broadcast_to(order[:1], beyond), order])
+    priors = prior
+    if not isinstance(prior, tuple):
+        priors = jnp.broadcast_to(prior, (2, 2, *shape)).reshape(2, 2, size)
 
     def draw(these: Array) -> tuple[Array, Array]:
         some = counts[..., these].reshape(-1, 2, 2, 1, _BLOCK)
-        return _drawn(some, prior, uniforms[..., None, these])
+        own = priors if isinstance(priors, tuple) else priors[..., None, these]
+        return _drawn(some, own, uniforms[..., None, these])
 
     def leave(_: Array) -> tuple[Array, Array]:
         return jnp.zeros((1, _BLOCK)), jnp.zeros((1, _BLOCK))
@@ -173,7 +190,7 @@ def _drawn_in_blocks(
     return p01, p11
 
 
-def _drawn(counts: Array, prior: tuple[float, float], uniforms: Array) -> tuple[Array, Array]:
+def _drawn(counts: Array, prior: BetaPrior, uniforms: Array) -> tuple[Array, Array]:
     """p01 and p11; uniforms: (5, places, n, trials)."""
     posterior = _approximated(counts, prior)
     share, modes, _ = posterior.laws
@@ -192,7 +209,7 @@ def _drawn(counts: Array, prior: tuple[float, float], uniforms: Array) -> tuple[
     return now[0], now[1]
 
 
-def mean_channels(counts: Array, prior: tuple[float, float]) -> tuple[Array, Array]:
+def mean_channels(counts: Array, prior: BetaPrior) -> tuple[Array, Array]:
     """The posterior means of p01 and p11, each (n, trials), by importance sampling.
 
     The proposals are those of a draw, at places spread evenly instead of at random.
@@ -213,24 +230,26 @@ def mean_channels(counts: Array, prior: tuple[float, float]) -> tuple[Array, Arr
     return jnp.minimum(up, 1), jnp.minimum(stay, 1)  # sums are rounded
 
 
-def _approximated(counts: Array, prior: tuple[float, float]) -> _Posterior:
+def _approximated(counts: Array, prior: BetaPrior) -> _Posterior:
     observed, x, y = summed(jnp.asarray(counts, jnp.float32), prior)
     by, totals = observed.exponents, observed.totals
-    low_prior = min(prior) < 1
+    low_prior = _least(prior) < 1
     two_modes = jnp.maximum(totals.even0, totals.even1) > _TUNING.even_pairs
     along = cells(observed)
-    fit = _fit(observed, prior, *_starts(along, two_modes, x, y))
+    weight = min(prior[0], 1) + min(prior[1], 1) if isinstance(prior, tuple) else 2 * _least(prior)
+    fit = _fit(observed, weight, *_starts(along, two_modes, x, y))
     # The posterior has tails like those of p01^rises and p10^falls, p00^stays0 and p11^stays1.
     fewest = jnp.minimum(by.rises, by.falls), jnp.minimum(by.stays0, by.stays1)
     tails = jnp.maximum(1, 1 / (1 + jnp.stack(fewest)))
     few = totals.direct0 + totals.direct1 < _TUNING.direct_share * totals.pairs
     few = ((totals.pairs > _TUNING.several_pairs) & few) | two_modes
+    longer = min(prior) < 0.5 if isinstance(prior, tuple) else True
     misled = low_prior | (few & (along.concentration < _TUNING.concentration))
     return _Posterior(
         observed=observed,
         fit=fit,
         cells=along.shares,
-        tails=_Tails(tails, jnp.maximum(1, tails.max(0) / 2) if min(prior) < 0.5 else None),
+        tails=_Tails(tails, jnp.maximum(1, tails.max(0) / 2) if longer else None),
         laws=_Laws(
             along=jnp.where(misled, _TUNING.wider, _TUNING.wide),
             modes=_mode_shares(observed, fit),
@@ -259,9 +278,11 @@ def _starts(along: Cells, two_modes: Array, x: Array, y: Array) -> tuple[Array, 
     return x, y
 
 
-def _fit(observed: Observations, prior: tuple[float, float], x: Array, y: Array) -> _Fit:
-    """The modes in three systems and the precisions there, each (3, n, trials), from a start."""
-    weight = min(prior[0], 1) + min(prior[1], 1)
+def _fit(observed: Observations, weight: float, x: Array, y: Array) -> _Fit:
+    """The modes in three systems and the precisions there, each (3, n, trials), from a start.
+
+    weight: the prior's numbers up to 1, summed.
+    """
 
     def turn(fit: _Fit) -> _Fit:
         x, y = fit.x, fit.y

@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -32,12 +32,12 @@ import numpy.typing as npt
 from rmab.errors import StorageError
 from rmab.federation.aggregation import Aggregation, evidence_of
 from rmab.federation.config import Federation
+from rmab.federation.memory import RoundMemory
 from rmab.federation.messages import RoundMessage, parse_plan, plan_table
-from rmab.federation.uploads import Merged
+from rmab.federation.uploads import LaneCounts, Merged
 from rmab.policies.plans import Plan
 from rmab.service.server.telemetry import Metrics
 from rmab.service.store.store import OpenRound, Store
-from rmab.service.store.uploads import LaneCounts
 from rmab.service.store.writer import Jobs
 
 __all__ = [
@@ -66,19 +66,45 @@ class Planned(Protocol):
 
 
 class Planning(Protocol):
-    """What makes plans and estimates; `rmab.federation.planner.Planner` in earnest."""
+    """What makes plans and estimates; `rmab.federation.planner.Planner` in earnest.
+
+    It makes plans from more than the sum of counts (`Recalling`) where the policy asks for that.
+    """
 
     def plan(self, merged: Merged, number: int, lane: int = 0) -> Planned: ...
 
     def estimates(self, merged: Merged) -> Arms: ...
 
 
+class Recalling(Protocol):
+    """A planner of policies that forget, learn their prior or compare agents."""
+
+    def plan(
+        self,
+        merged: Merged,
+        number: int,
+        lane: int = 0,
+        each: LaneCounts | None = None,
+        memory: RoundMemory | None = None,
+    ) -> Planned: ...
+
+    def remember(
+        self, memory: RoundMemory | None, before: LaneCounts | None, now: LaneCounts, length: int
+    ) -> RoundMemory: ...
+
+
 class Counted(NamedTuple):
     """What a round is planned from: the sum of all counts, and where that is not enough for its
-    aggregation, the counts of each agent."""
+    aggregation, the counts of each agent; memory: where counts are forgotten, what is kept."""
 
     merged: Merged
     by_lane: LaneCounts | None
+    memory: RoundMemory | None = None
+
+    @classmethod
+    def of(cls, opened: OpenRound) -> Counted:
+        """What the open round was planned from."""
+        return cls(opened.merged, opened.by_lane, opened.memory)
 
     def evidence(self, aggregation: Aggregation, lane: int) -> Merged:
         """What the learner of a lane sees."""
@@ -97,6 +123,8 @@ class Counted(NamedTuple):
 
     def pooled(self, aggregation: Aggregation) -> Merged:
         """What all agents' learners see, or where each sees its own, the sum of all counts."""
+        if self.memory is not None:
+            return Merged(*self.memory.heaviest(), self.merged.agents)
         return self.evidence(aggregation, 0) if aggregation.shared else self.merged
 
     @staticmethod
@@ -194,8 +222,14 @@ class RoundPlanning:
         def work() -> Planned:
             self._busy = True
             try:
+                planner = self._planner.get()
+                if self._federation.recalls:
+                    recalling = cast(Recalling, planner)
+                    return recalling.plan(
+                        counted.merged, number, lane, counted.by_lane, counted.memory
+                    )
                 evidence = counted.evidence(self._federation.shares, lane)
-                return self._planner.get().plan(evidence, number, lane)
+                return planner.plan(evidence, number, lane)
             finally:
                 self._busy = False
 
@@ -204,6 +238,21 @@ class RoundPlanning:
         self._metrics.plan_seconds.observe(time.perf_counter() - started)
         self.able = True
         return planned
+
+    async def remembered(self, counted: Counted, closing: OpenRound | None, length: int) -> Counted:
+        """What was counted, with what is kept of it where counts are forgotten.
+
+        closing: the round that it was counted in, None before the first; length: its slots.
+        """
+        if not self._federation.forgets or counted.by_lane is None:
+            return counted
+        now, before = counted.by_lane, closing and closing.by_lane
+
+        def work() -> RoundMemory:
+            kept = closing and closing.memory
+            return cast(Recalling, self._planner.get()).remember(kept, before, now, length)
+
+        return counted._replace(memory=await self.in_thread(work))
 
     async def prepare(self, counted: Counted, number: int) -> None:
         """Have all compiled that a plan needs, by making one."""
@@ -279,7 +328,7 @@ class RoundPlanning:
         kept = await self._jobs.run(lambda store: store.plan(opened.number, lane))
         if kept is not None:
             return self._read(kept)
-        counted = Counted(opened.merged, opened.by_lane)
+        counted = Counted.of(opened)
         plan = (await self.plan(counted, opened.number, lane)).plan
         text = plan_json(plan)
         await self._jobs.run(lambda store: _save_plan(store, opened.number, lane, text))
@@ -321,7 +370,7 @@ class Estimates:
         if self._work is None or (self._round < opened.number and not self.busy):
             loop = asyncio.get_running_loop()
             self._round = opened.number
-            counted = Counted(opened.merged, opened.by_lane)
+            counted = Counted.of(opened)
             self._work = loop.run_in_executor(self._executor, self._make, counted)
             self._work.add_done_callback(self._made)
         return self._work

@@ -34,7 +34,7 @@ from rmab.errors import FederationError, ModelError, ProtocolError, StorageError
 from rmab.federation.config import Federation
 from rmab.federation.messages import Upload
 from rmab.federation.rounds import Coordinator
-from rmab.federation.schedule import LONGEST, first_limit, visits_can_end
+from rmab.federation.schedule import LONGEST, first_limit, round_length, visits_can_end
 from rmab.federation.uploads import Merged
 from rmab.policies.plans import Plan
 from rmab.service.server.limits import ServerLimits
@@ -209,7 +209,9 @@ class Rounds:
 
         async def attempt() -> None:
             counted, *_ = await self.jobs.run(self._counted)
-            opened, plan = await self._draft(1, first_limit(self.federation.schedule), counted)
+            counted = await self.planning.remembered(counted, None, 0)
+            limit = first_limit(self.federation.schedule, self.federation.longest)
+            opened, plan = await self._draft(1, limit, counted)
             await self.jobs.run(lambda store: store.open_round(opened))
             self._enter(opened, plan, Coordinator(1, opened.limit, self.federation.deadline))
             self._log("info", "round open", round=1, limit=opened.limit)
@@ -222,7 +224,7 @@ class Rounds:
         if self.planning.able:
             return
         await asyncio.sleep(self.limits.prepare_seconds)
-        counted = Counted(opened.merged, opened.by_lane)
+        counted = Counted.of(opened)
         await self._insist(
             lambda: self.planning.prepare(counted, opened.number + 1),
             "planner not ready, trying again",
@@ -421,7 +423,10 @@ class Rounds:
         counted, totals, erased = await self.jobs.run(self._counted)
         # The limit is of what was reported until now; who reports while the plan is made is
         # awaited in the next round all the same.
-        limit = self._coordinator.next(self.federation.schedule).limit
+        schedule, longest = self.federation.schedule, self.federation.longest
+        limit = self._coordinator.next(schedule, longest).limit
+        length = round_length(schedule, closing.limit, self._coordinator.reports.values())
+        counted = await self.planning.remembered(counted, closing, length)
         opened, plan = await self._draft(number, limit, counted)
         # What was taken out has been brought all the same, and some of it in this round.
         brought = totals.slots + erased.slots
@@ -442,7 +447,7 @@ class Rounds:
             return False
         for name in revoked & (self.polls.names | self._coordinator.awaited):
             self.forget(name)
-        following = self._coordinator.next(self.federation.schedule)
+        following = self._coordinator.next(schedule, longest)
         coordinator = Coordinator(
             number,
             opened.limit,
@@ -468,9 +473,7 @@ class Rounds:
 
     def _counted(self, store: Store) -> tuple[Counted, Totals, Erased]:
         """A job: all that the next plan is made from, as of one moment."""
-        federation = self.federation
-        alike = not federation.weights and federation.cap is None
-        by_lane = None if federation.shares.running and alike else store.counts_by_lane()
+        by_lane = store.counts_by_lane() if self.federation.needs_each else None
         return Counted(store.merged(), by_lane), store.totals(), store.erased()
 
     async def _draft(self, number: int, limit: int, counted: Counted) -> tuple[OpenRound, Plan]:
@@ -487,6 +490,7 @@ class Rounds:
             merged=counted.merged,
             plan_json=plan_json(planned.plan),
             by_lane=counted.by_lane,
+            memory=counted.memory,
         )
         return opened, planned.plan
 

@@ -11,7 +11,8 @@
                   that a repeat is known from a conflict; of each incarnation the last, and others
                   while they may matter (rmab.service.store.folding)
     rounds        the last rounds; the open one with its plan and the counts it was made from: their
-                  sum, followed by those of lane 0, 1, ... where plans are made from them
+                  sum, followed by those of lane 0, 1, ... where plans are made from them; and what
+                  is kept of counts that lose weight (rmab.federation.memory)
     plans         of the open round by lane, where agents draw for themselves
     forgotten     whose counts were taken out, when and how many: the audit
     gone          incarnations whose counts were taken out: they must not come back
@@ -174,7 +175,12 @@ def _forgetting(database: Database) -> None:
     )
 
 
-MIGRATIONS: tuple[Migration, ...] = (_first_tables, _viewers, _folding, _forgetting)
+def _memory(database: Database) -> None:
+    """What an open round keeps of counts that lose weight."""
+    database.run("ALTER TABLE rounds ADD COLUMN memory BLOB")
+
+
+MIGRATIONS: tuple[Migration, ...] = (_first_tables, _viewers, _folding, _forgetting, _memory)
 
 
 def prepare(database: Database, federation: Federation, *, create: bool) -> None:

@@ -20,8 +20,9 @@ import numpy.typing as npt
 from rmab.errors import FederationError, StorageError, UnavailableError
 from rmab.federation.aggregation import capped
 from rmab.federation.config import Federation
+from rmab.federation.memory import RoundMemory
 from rmab.federation.messages import Upload
-from rmab.federation.uploads import Merged, Record
+from rmab.federation.uploads import LaneCounts, Merged, Record
 from rmab.service.store.credentials import Credential, Credentials, Sighting
 from rmab.service.store.database import ClaimLostError, Database, Value, connect
 from rmab.service.store.folding import Ended, Folding
@@ -35,7 +36,7 @@ from rmab.service.store.schema import (
     prepare,
     version_of,
 )
-from rmab.service.store.uploads import LaneCounts, Ledger, Totals
+from rmab.service.store.uploads import Ledger, Totals
 
 __all__ = [
     "AgentRow",
@@ -138,7 +139,7 @@ class OpenRound(NamedTuple):
     """A round that agents play, with all that a restarted server needs to go on with it.
 
     merged: the counts that its plan was made from; by_lane: those of each agent, where a lane's
-    plan is made from them.
+    plan is made from them; memory: what is kept of them, where they are forgotten.
     """
 
     number: int
@@ -148,6 +149,7 @@ class OpenRound(NamedTuple):
     merged: Merged
     plan_json: bytes | None
     by_lane: LaneCounts | None = None
+    memory: RoundMemory | None = None
 
 
 class RoundRow(NamedTuple):
@@ -525,7 +527,7 @@ class Store:
                 raise RuntimeError(f"round {round.number} cannot open: another one is open")
             self.database.run(
                 "INSERT INTO rounds (number, opened, slot_limit, visit_factor, agents, visits, "
-                "plan, counts) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "plan, counts, memory) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     round.number,
                     round.opened,
@@ -535,6 +537,7 @@ class Store:
                     visits,
                     round.plan_json,
                     counts,
+                    None if round.memory is None else round.memory.to_bytes(),
                 ),
             )
             self._open_number = round.number
@@ -552,7 +555,7 @@ class Store:
         with self._atomic():
             changed = self.database.run(
                 "UPDATE rounds SET closed = ?, reason = ?, reports = ?, slots = ?, reward = ?, "
-                "agents = NULL, visits = NULL, plan = NULL, counts = NULL "
+                "agents = NULL, visits = NULL, plan = NULL, counts = NULL, memory = NULL "
                 "WHERE number = ? AND closed IS NULL",
                 (closed, reason, reports, slots, reward, number),
             )
@@ -565,14 +568,15 @@ class Store:
         """The open round; None before the first."""
         found = self.database.rows(
             "SELECT number, opened, slot_limit, visit_factor, agents, visits, plan, "
-            "counts FROM rounds WHERE closed IS NULL"
+            "counts, memory FROM rounds WHERE closed IS NULL"
         )
         if not found:
             return None
-        ((number, opened, limit, factor, agents, visits, plan, counts),) = found
+        ((number, opened, limit, factor, agents, visits, plan, counts, memory),) = found
         merged, by_lane = self._ledger.unpack(counts, visits, agents)
         by_lane = None if by_lane is None else self._weighed(by_lane)
-        return OpenRound(number, opened, limit, factor, merged, plan, by_lane)
+        kept = None if memory is None else RoundMemory.from_bytes(memory)
+        return OpenRound(number, opened, limit, factor, merged, plan, by_lane, kept)
 
     def open_number(self) -> int:
         """The number of the open round, 0 before the first; asked for with every upload.

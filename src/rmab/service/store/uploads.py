@@ -29,11 +29,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.federation.messages import Shape, Upload
-from rmab.federation.uploads import Merged, Record
+from rmab.federation.uploads import LaneCounts, Merged, Record
 from rmab.service.store.database import Database, Value
 from rmab.service.store.limits import StoreLimits
 
-__all__ = ["Given", "LaneCounts", "Ledger", "Taken", "Tally", "Totals", "packed"]
+__all__ = ["Given", "Ledger", "Taken", "Tally", "Totals", "packed"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -67,19 +67,6 @@ class Totals(NamedTuple):
 
     uploads: int
     slots: int
-
-
-class LaneCounts(NamedTuple):
-    """What the agent of each lane has counted, over all its incarnations.
-
-    counts: (L, C, S, S, N); visits: (L, S, N). L is one more than the highest lane that was
-    enrolled, and at least 1; an agent that has given nothing has zeros. weights: (L,), of each
-    agent's counts in a sum; None where all are 1.
-    """
-
-    counts: Ints
-    visits: Ints
-    weights: npt.NDArray[np.float64] | None = None
 
 
 class Taken(NamedTuple):
