@@ -78,7 +78,7 @@ def add_commands(command: Commands) -> None:
     backtest.add_argument(
         "--schedule", metavar="NAME", help="how episodes grow: linear (default), paper, doubling"
     )
-    backtest.add_argument("--longest", metavar="L", help="no episode is longer, where policies can")
+    backtest.add_argument("--longest", metavar="L", help="no episode has more slots")
     backtest.add_argument("--draws", metavar="NAME", help="shared (default) or per-agent")
     backtest.add_argument(
         "--aggregation", metavar="NAME", help="what agents share, as in a study (default sum)"

@@ -40,7 +40,7 @@ from rmab.errors import StudyError, TraceError
 from rmab.model.arms import Arm, Arms
 from rmab.policies.policy import IndexRule, LookaheadRule, Policy, RandomRule
 from rmab.policies.registry import LEARNERS, POLICIES, STUDIED, named
-from rmab.reading import is_number, one_of, shown
+from rmab.reading import is_number, is_whole, one_of, shown
 from rmab.studies.run import setting_of_study
 from rmab.studies.study import Study
 from rmab.traces.laws import segment_starts, share_laws, step_laws
@@ -124,16 +124,15 @@ def backtest(
     policies: names, with @pooled or @segment after those that know the dynamics, or `rmab.Policy`
     objects. reward: of the good state, or of each state (default 1 for the highest of two, and from
     0 to 1 in equal steps for more). same: a recording, by its number or name, on which `agents`
-    agents play each. schedule, draws, aggregation, options: as in a study; longest: the option of
-    that name, for all policies that have it. progress is called with the number of runs just done.
-    Ctrl-C returns the policies that are done, with `interrupted` set.
+    agents play each. schedule, draws, aggregation, options: as in a study; longest: no episode of a
+    learner has more slots. progress is called with the number of runs just done. Ctrl-C returns the
+    policies that are done, with `interrupted` set.
     """
     trace = _with_agents(trace, same, agents)
     if not trace.agent_slots:
         raise TraceError("nothing was measured anywhere")
     field = _Field.of(trace, _rewards_of(reward, trace.states))
     names = _named(policies)
-    settings = _with_longest(names, dict(options or {}), longest)
     study = field.study(
         names,
         plays=plays,
@@ -142,15 +141,17 @@ def backtest(
         schedule=schedule,
         draws=draws,
         aggregation=aggregation,
-        options=settings,
+        options=options or {},
     )
+    if longest is not None and (not is_whole(longest) or longest < 1):
+        raise StudyError(f"longest must be a whole number of at least 1, got {shown(longest)}")
     # What differences are to comes first, so that there are some whenever it is interrupted.
     everyone = {name: _Name(name, name) for name in _REFERENCES.values()}
     everyone.update({each.name: each for each in names})
     earned = {}
     interrupted = False
     try:
-        for each, rewards in _played(field, study, list(everyone.values()), progress):
+        for each, rewards in _played(field, study, list(everyone.values()), longest, progress):
             earned[each.name] = Earned(rewards, each.learns, each.fitted, each.drawn)
     except KeyboardInterrupt:
         if not any(each.name in earned for each in names) or not earned.keys() >= set(
@@ -199,8 +200,7 @@ def rewards_of_twins(
     study = field.study(names, plays=plays, trials=state.shape[-1], schedule=SCHEDULE)
     total = field.timeline.slots.sum()
     return {
-        each.name: rewards.sum((0, 1)) / total
-        for each, rewards in _played(field, study, names, None)
+        each.name: rewards.sum((0, 1)) / total for each, rewards in _played(field, study, names)
     }
 
 
@@ -359,26 +359,21 @@ def _parsed(given: str) -> _Name:
     return _Name(given, base, "pooled" in suffixes, "segment" in suffixes)
 
 
-def _with_longest(
-    names: Sequence[_Name], options: dict[str, Mapping[str, Any]], longest: int | None
-) -> dict[str, Mapping[str, Any]]:
-    """The options, with the longest episode of those that can have one."""
-    if longest is not None:
-        for each in names:
-            if each.own is None and "longest" in POLICIES[each.base].options:
-                options[each.base] = {"longest": longest, **options.get(each.base, {})}
-    return options
-
-
 def _played(
     field: _Field,
     study: Study,
     names: Sequence[_Name],
-    progress: Callable[[int], None] | None,
+    longest: int | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[_Chosen, Floats]]:
     """What each policy earned, (W, M, runs): one run of those that always do the same."""
     slots, n_arms, n_agents, traces = field.state.shape
-    setting = replace(setting_of_study(study), horizon=slots, windows=len(field.timeline.slots))
+    setting = replace(
+        setting_of_study(study),
+        horizon=slots,
+        windows=len(field.timeline.slots),
+        longest=longest,
+    )
     if setting.channels:  # they need no tables, and one program serves all traces of a shape
         setting = replace(setting, max_age=Setting.max_age)
     replay = Replay(field.arms, study.plays, setting, field.recording, study.seed)
