@@ -15,13 +15,17 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import rmab
 from rmab.policies.registry import POLICIES
+from rmab.report.backtest_plots import draw
+from rmab.report.canvas import save
 from rmab.traces.outcome import Backtest
 
 __all__ = ["Case", "replaced_tables", "table"]
@@ -54,6 +58,7 @@ SEVERAL_ON = ("pam25_ping", "cml_fade")
 LEARNERS = (
     "fedtswi", "fedtswi-gap", "fedtswi-robust", "fedts-myopic-robust", "fedce-myopic-robust",
 )  # fmt: skip
+DRAWN = ("pam25_ping", "grenoble_k7")  # the page has pictures of these
 LEARN_ON = ("pam25_ping", "cml_fade", "inspect", "grenoble_k7")
 # 19 slots have nothing to forget.
 _FORGET_NOTHING = ("grenoble_k7",)
@@ -73,10 +78,8 @@ def main(words: Sequence[str] | None = None) -> int:
     chosen = [case for case in CASES if case.name in options.only.split(",")]
     begun = time.monotonic()
     tables = {}
-    rows: dict[str, Backtest] = {}
-    for case in chosen:
-        rows[case.name] = _run(options.traces, case, RULES, options.runs)
-    tables["rules"] = table(rows, RULES)
+    rules = {case.name: _run(options.traces, case, RULES, options.runs) for case in chosen}
+    tables["rules"] = table(rules, RULES)
     two = [case for case in chosen if case.name in SEVERAL_ON]
     rows = {case.name: _run(options.traces, case, SEVERAL, options.runs, plays=2) for case in two}
     tables["two plays"] = table(rows, SEVERAL)
@@ -85,10 +88,12 @@ def main(words: Sequence[str] | None = None) -> int:
     rows = {case.name: _run(options.traces, case, fitted, options.runs) for case in one}
     tables["laws"] = table(rows, fitted)
     some = [case for case in chosen if case.name in LEARN_ON]
-    rows = {case.name: _run(options.traces, case, learners(), options.runs) for case in some}
-    tables["learners"] = table(rows, learners(), over_stay=True)
+    learnt = {case.name: _run(options.traces, case, learners(), options.runs) for case in some}
+    tables["learners"] = table(learnt, learners(), over_stay=True)
     if len(chosen) == len(CASES) and options.runs == RUNS:
         PAGE.write_text(replaced_tables(PAGE.read_text(encoding="utf-8"), tables), encoding="utf-8")
+        for name in DRAWN:
+            _draw(name, rules[name], learnt[name])
         print(f"written to {PAGE}", file=sys.stderr)
     for name, text in tables.items():
         print(f"{name}\n{text}\n")
@@ -110,6 +115,18 @@ def _run(folder: Path, case: Case, policies: Sequence[str], runs: int, plays: in
     took = time.monotonic() - begun
     print(f"{case.name}, K = {plays}: {found.mean} in {took:.1f} s", file=sys.stderr, flush=True)
     return found
+
+
+def _draw(name: str, rules: Backtest, learnt: Backtest) -> None:
+    """Differences to stay, of rules and of learners on the same trace."""
+    shown = [each for each in rules.earned if each not in ("random", "round-robin", "stay")]
+    earned = {**{each: rules.earned[each] for each in shown}, **learnt.earned}
+    both = replace(rules, earned=earned)
+    with tempfile.TemporaryDirectory() as folder:
+        about = f"How much more than stay policies earned on {name}."
+        save(draw("differences", both), Path(folder), f"backtest-{name}", about)
+        file = f"backtest-{name}.svg"
+        (PAGE.parent / "pictures" / file).write_bytes((Path(folder) / file).read_bytes())
 
 
 def table(

@@ -4,11 +4,18 @@ where the answer is known.
 Traces have one shape, so that few programs are compiled.
 """
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import rmab
+from rmab.engine.program import simulator
+from rmab.engine.setting import Setting
+from rmab.engine.world import truth
 from rmab.errors import StudyError, TraceError
+from rmab.planning import tables
+from rmab.policies.registry import named
+from rmab.random import seed_words
 from rmab.traces.backtest import backtest, rewards_of_rules, rewards_of_twins
 from rmab.traces.laws import share_laws, step_laws
 from rmab.traces.outcome import Backtest, Earned, Timeline
@@ -137,18 +144,13 @@ def test_twins_are_tested_side_by_side():
         assert {name: each[place] for name, each in found.items()} == pytest.approx(alone)
 
 
-def _study(policies):
-    arms = rmab.channels(P01, P11, 1.0)
-    return rmab.Study(
-        arms=arms,
-        agents=AGENTS,
-        plays=1,
-        horizon=SLOTS,
-        trials=1,
-        seed=3,
-        schedule="linear",
-        policies=policies,
-    )
+def _simulated(arms, policy, seed):
+    """What the first trial of a simulation pays on average."""
+    setting = Setting.of(arms, AGENTS, SLOTS, schedule="linear")
+    program = simulator(setting, named(policy, SLOTS), 1, plays=1)
+    first = jnp.zeros(1, jnp.uint32)
+    out = program(seed_words(seed), first, truth(arms), jnp.int32(1), None)
+    return float(out.rewards.sum()) / (AGENTS * SLOTS)
 
 
 @pytest.mark.parametrize(
@@ -163,11 +165,11 @@ def _study(policies):
 )
 def test_a_recorded_simulation_pays_what_the_simulation_did(policies):
     """The same states, the same draws: the first run is the first trial."""
-    study = _study(policies)
-    state = np.moveaxis(true_states(study.arms, study.seed, AGENTS, SLOTS), 0, 1)
-    simulated = rmab.run(study, threads=1)
-    recorded = backtest(trace_of(state, np.zeros(SLOTS, int)), policies, runs=1, seed=study.seed)
-    assert recorded.mean == pytest.approx(simulated.mean, abs=1e-6)
+    arms, seed = rmab.channels(P01, P11, 1.0), 3
+    state = np.moveaxis(true_states(arms, seed, AGENTS, SLOTS), 0, 1)
+    recorded = backtest(trace_of(state, np.zeros(SLOTS, int)), policies, runs=1, seed=seed)
+    for policy in policies:
+        assert recorded.mean[policy] == pytest.approx(_simulated(arms, policy, seed)), policy
 
 
 def test_stay_on_arms_that_are_always_observed():
@@ -271,6 +273,23 @@ def test_tables_play_as_formulas_do(policy):
     )
 
 
+def test_a_policy_of_ones_own_knows_the_trace():
+    def index(dynamics, states):
+        return tables.myopic(dynamics, states)
+
+    trace, mine = holed(), rmab.Policy("mine", index)
+    found = backtest(trace, [mine, "myopic"])
+    assert found.mean["mine"] == pytest.approx(found.mean["myopic"])
+    assert found.earned["mine"].fitted
+
+
+@pytest.mark.slow
+def test_no_episode_is_longer():
+    """A new draw in every slot, and not one for ever longer episodes."""
+    found = [backtest(whole(), ["fedtswi"], runs=8, longest=n).mean for n in (1, 1000, None)]
+    assert found[0] != found[1] == found[2]
+
+
 def test_same_recording_for_several_agents():
     trace = whole()
     found = backtest(trace, ["stay"], same=1, agents=2)
@@ -287,17 +306,20 @@ def test_bad_settings():
         ({"policies": ["stay@pooled"]}, "know the dynamics"),
         ({"policies": ["whittle@slot"]}, "after @"),
         ({"policies": ["whittle", "whittle"]}, "twice"),
+        ({"policies": [named("optimal", SLOTS)]}, "'optimal' needs one law"),
+        ({"policies": [rmab.Policy("stay", tables.myopic)]}, "must not be named 'stay'"),
         ({"policies": []}, "list of names"),
         ({"policies": ["stay"], "plays": 4}, "the number of arms"),
         ({"policies": ["stay"], "same": 2}, "no such agent; there are 0 to 1"),
         ({"policies": ["stay"], "agents": 2}, "--same"),
         ({"policies": ["stay"], "reward": [1, 2, 3]}, "--reward"),
+        ({"policies": ["stay"], "longest": 0}, "longest must be a whole number"),
         ({"policies": ["fedtswi-gap"], "options": {"fedtswi-gap": {"gaps": 1}}}, "gaps must be"),
     ):
         with pytest.raises((StudyError, TraceError), match=rule):
             backtest(trace, **given)
     with pytest.raises(StudyError, match="'genie' sees the states"):
-        _study(["genie"])
+        rmab.Study(arms=rmab.channels(P01, P11, 1.0), policies=["genie"])
 
 
 # ------------------------------------------------------------------------------ what it came to

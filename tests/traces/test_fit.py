@@ -235,4 +235,4 @@ def test_levels_are_judged_but_for_flicker(tmp_path):
     path.write_text(study_text(found), encoding="utf-8")
     study = rmab.load(path)
     assert [arm.states for arm in study.arms] == [3, 3]
-    assert study.arms[0].reward_active.tolist() == [0, 0.5, 1]
+    assert study.arms[0].reward_active.tolist() == [0, 0, 1]

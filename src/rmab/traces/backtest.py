@@ -38,7 +38,7 @@ from rmab.engine.setting import Setting
 from rmab.engine.world import Recording
 from rmab.errors import StudyError, TraceError
 from rmab.model.arms import Arm, Arms
-from rmab.policies.policy import IndexRule, LookaheadRule, Policy, RandomRule
+from rmab.policies.policy import IndexRule, LookaheadRule, OptimumRule, Policy, RandomRule
 from rmab.policies.registry import LEARNERS, POLICIES, STUDIED, named
 from rmab.reading import is_number, is_whole, one_of, shown
 from rmab.studies.run import setting_of_study
@@ -154,9 +154,8 @@ def backtest(
         for each, rewards in _played(field, study, list(everyone.values()), longest, progress):
             earned[each.name] = Earned(rewards, each.learns, each.fitted, each.drawn)
     except KeyboardInterrupt:
-        if not any(each.name in earned for each in names) or not earned.keys() >= set(
-            _REFERENCES.values()
-        ):
+        has_some = any(each.name in earned for each in names)
+        if not has_some or not earned.keys() >= set(_REFERENCES.values()):
             raise
         interrupted = True
     return Backtest(
@@ -330,10 +329,7 @@ def _named(policies: Sequence[str | Policy]) -> list[_Name]:
     """What was asked for, taken apart."""
     if isinstance(policies, str) or not policies:
         raise StudyError(f"policies must be a list of names, got {shown(policies)}")
-    found = [
-        _Name(each.name, each.name, own=each) if isinstance(each, Policy) else _parsed(each)
-        for each in policies
-    ]
+    found = [_owned(each) if isinstance(each, Policy) else _parsed(each) for each in policies]
     names = [each.name for each in found]
     for name in names:
         if names.count(name) > 1:
@@ -341,13 +337,25 @@ def _named(policies: Sequence[str | Policy]) -> list[_Name]:
     return found
 
 
+def _owned(policy: Policy) -> _Name:
+    if isinstance(policy.rule, OptimumRule):
+        raise _no_optimum(policy.name)
+    if policy.name in POLICIES:
+        raise StudyError(f"policies: a policy of one's own must not be named {policy.name!r}")
+    return _Name(policy.name, policy.name, own=policy)
+
+
+def _no_optimum(name: str) -> StudyError:
+    return StudyError(
+        f"policies: {name!r} needs one law for all agents, and a trace has one for each; what "
+        "nothing can exceed is 'genie'"
+    )
+
+
 def _parsed(given: str) -> _Name:
     base, *suffixes = given.split("@")
     if base == "optimal":
-        raise StudyError(
-            "policies: 'optimal' needs one law for all agents, and a trace has one for each; what "
-            "nothing can exceed is 'genie'"
-        )
+        raise _no_optimum(base)
     one_of("policies", base, POLICIES_ON_TRACES)
     for suffix in suffixes:
         one_of(f"policies: {given}: after @", suffix, _SUFFIXES)

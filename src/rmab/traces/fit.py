@@ -42,7 +42,7 @@ from rmab.traces.codes import (
 from rmab.traces.flicker import fit_flicker
 from rmab.traces.portrait import Portrait, portrait_of
 from rmab.traces.stretches import Floats, States, by_series, pairs_of
-from rmab.traces.trace import Trace
+from rmab.traces.trace import MISSING, Trace
 from rmab.traces.twin import fitted_chains, pair_counts, twins_of
 from rmab.traces.verdicts import FITS, UNKNOWN, Sizes, Verdict, verdicts_of
 
@@ -315,9 +315,8 @@ def fit_trace(trace: Trace) -> Fit:
         if first is None:
             first = twins[0].copy()
             played = np.concatenate([trace.state[None], twins])  # one program for both
-        in_order = np.ascontiguousarray(np.moveaxis(played, (2, 3, 1, 0), (0, 1, 2, 3)))
-        found = rewards_of_twins(in_order, trace.segment, _PLAYS, POLICIES, trace.states)
-        for name, each in found.items():
+        in_order = np.moveaxis(_good_or_bad(played, trace.states), (2, 3, 1, 0), (0, 1, 2, 3))
+        for name, each in rewards_of_twins(in_order, trace.segment, _PLAYS, POLICIES).items():
             rewards[name].append(each)
     assert first is not None
     earned = {name: np.concatenate(each) for name, each in rewards.items()}
@@ -331,6 +330,16 @@ def fit_trace(trace: Trace) -> Fit:
         twins=tuple(portraits),
         earned={name: Earned(float(each[0]), each[1:]) for name, each in earned.items()},
     )
+
+
+def _good_or_bad(state: States, states: int) -> States:
+    """1 for the highest state, 0 for all others, -1 where nothing was measured.
+
+    Indices of more states take a second for each law, and each twin has laws of its own.
+    """
+    if states == 2:
+        return state
+    return np.where(state < 0, MISSING, state == states - 1).astype(np.int8)
 
 
 def _series_of(trace: Trace, counts: Floats) -> list[Series]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
-
 from rmab.traces.fit import Fit
 from rmab.traces.stretches import Floats
 from rmab.traces.twin import fitted_chains
@@ -48,10 +46,10 @@ def study_text(fit: Fit) -> str:
 
 
 def _law(chain: Floats) -> list[str]:
-    """The lines of an arm: a channel, or with more states its matrix; rewards from 0 to 1."""
+    """The lines of an arm: a channel, or with more states its matrix; the highest state pays 1."""
     if len(chain) == 2:
         p01, p11 = (round(float(p), 9) for p in chain[:, 1])
         return [f"p01 = {p01!r}", f"p11 = {p11!r}", "reward = 1.0"]
     rows = ", ".join(f"[{', '.join(map(repr, row))}]" for row in chain.tolist())
-    pays = np.linspace(0, 1, len(chain)).tolist()
+    pays = [0.0] * (len(chain) - 1) + [1.0]
     return [f"passive = [{rows}]", f"reward = {pays}"]
