@@ -14,8 +14,10 @@ itself: what is found of one does not depend on the others.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -27,6 +29,7 @@ from rmab.learning.channel.likelihood import Observations, log_likelihood, score
 __all__ = ["Mode", "channel_modes", "pair_likelihood"]
 
 _SYSTEMS = np.arange(3)[:, None, None]
+_BLOCK = 64  # channels that are fitted at once on a CPU
 _MAX_TURNS = 25
 _MAX_STEP = 2.0  # of the first turn, in log odds
 _SHORTER = 0.85  # of a step after the one before
@@ -50,6 +53,27 @@ def channel_modes(counts: Array, pseudo: Array) -> Mode:
     broadcasts to them: by state and next state, all positive."""
     counts = jnp.asarray(counts, jnp.float32)
     pseudo = jnp.broadcast_to(jnp.asarray(pseudo, jnp.float32), counts.shape[1:])
+    shape = counts.shape[3:]
+    size = math.prod(shape)
+    if size <= _BLOCK or jax.default_backend() != "cpu":
+        return _modes(counts, pseudo)
+    # Block by block, as all wait for the slowest; an accelerator takes as long for many as for few.
+    beyond = -size % _BLOCK
+
+    def in_blocks(x: Array) -> Array:
+        flat = x.reshape(*x.shape[: -len(shape)], size)
+        ends = [(0, 0)] * (flat.ndim - 1) + [(0, beyond)]
+        padded = jnp.pad(flat, ends, mode="edge")
+        return jnp.moveaxis(padded.reshape(*flat.shape[:-1], -1, 1, _BLOCK), -3, 0)
+
+    p01, p11, known = lax.map(lambda block: _modes(*block), (in_blocks(counts), in_blocks(pseudo)))
+    information = jnp.moveaxis(known[:, :, 0], 1, 0).reshape(2, -1)[:, :size]
+    p01, p11 = (x.reshape(-1)[:size].reshape(shape) for x in (p01, p11))
+    return Mode(p01, p11, information.reshape(2, *shape))
+
+
+def _modes(counts: Array, pseudo: Array) -> Mode:
+    """The same for a few channels at once."""
     observed, x, y = summed(counts.at[0].add(pseudo), (1.0, 1.0))
     starts = channel_at(_SYSTEMS, *[(x[system], y[system]) for system in range(3)])
     found, *information = _climb(observed, starts)
