@@ -119,7 +119,7 @@ _INTERRUPTED = "Interrupted: the policies below were done, others were not."
 _PICTURES = {
     "differences": (
         "Over stay",
-        "How much more than `stay` each policy earned, which learns nothing: it stays with an arm "
+        "How much more each policy earned than stay, which learns nothing: it stays with an arm "
         "while that is good, and else takes the one unobserved longest. Bars are 95 % intervals.",
     ),
     "time": (
