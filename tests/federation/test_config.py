@@ -1,11 +1,12 @@
 """What a federation's file may say."""
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 
 from rmab.errors import FederationError
-from rmab.federation.config import KnownArm, load_federation
+from rmab.federation.config import Federation, KnownArm, load_federation
 from rmab.policies.registry import LEARNERS
 
 FILE = """\
@@ -127,10 +128,35 @@ def test_what_may_not_be_said_of_arms_and_weights(tmp_path, old, new, rule):
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("policy", LEARNERS)
+ROBUST = [name for name in LEARNERS if name.endswith("-robust")]
+
+
+@pytest.mark.parametrize("policy", [name for name in LEARNERS if name not in ROBUST])
 def test_any_learner_may_be_named(tmp_path, policy):
     federation = load_federation(written(tmp_path, FILE.replace("fedtswi", policy)))
     assert federation.shape.gaps == (32 if policy.endswith("-gap") else 1)
+    assert federation.longest is None
+    assert not federation.recalls
+
+
+@pytest.mark.parametrize("policy", ROBUST)
+def test_learners_for_channels_are_refused_where_other_arms_are(tmp_path, policy):
+    with pytest.raises(
+        FederationError,
+        match=r"options\.forget of .*-robust must not be 'bank', as arm 2 is not of",
+    ):
+        load_federation(written(tmp_path, FILE.replace("fedtswi", policy)))
+    federation = Federation("test", 1, (KnownArm(2, (0.0, 1.0)),) * 2, policy)
+    assert federation.shape.gaps == 32
+    assert federation.longest == 50
+    assert federation.plan_per_agent
+    assert federation.needs_each
+    assert federation.forgets
+    other = replace(federation, options={"forget": "never", "aggregation": "sum", "longest": 9})
+    assert other.plan_per_agent  # each draws for itself all the same
+    assert not other.needs_each
+    assert not other.forgets
+    assert other.longest == 9
 
 
 def test_counts_of_federations_that_differ_in_what_they_mean_are_told_apart(tmp_path):

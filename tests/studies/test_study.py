@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmab import Arm, Arms, Policy, RmabError, Study, StudyError, channels, load
-from rmab.policies.registry import KNOWN, LEARNERS, named
+from rmab.policies.registry import STUDIED, named
 from rmab.studies.study import KEYS, from_table, read_table
 
 ARMS = channels(p01=[0.2, 0.89], p11=[0.8, 0.17], reward=[0.4, 0.9])
@@ -167,8 +167,27 @@ def test_policies_must_be_known_and_differ(policies, rule):
 def test_every_built_in_policy_is_known():
     from rmab.policies.registry import POLICIES
 
-    assert {*LEARNERS, *KNOWN} == set(POLICIES)
-    assert study(policies=[*LEARNERS, *KNOWN]).policy_names == [*LEARNERS, *KNOWN]
+    assert {*STUDIED, "genie"} == set(POLICIES)
+    assert study(policies=list(STUDIED)).policy_names == list(STUDIED)
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "key"),
+    [
+        ({}, {"policies": ["fedtswi-robust"]}, "options.fedtswi-robust.forget"),
+        ({"prior": "population"}, {}, "options.fedtswi-gap.prior"),
+        ({"aggregation": "pairs"}, {}, "options.fedtswi-gap.aggregation"),
+        ({}, {"aggregation": "pairs"}, "options.fedtswi-gap.aggregation"),
+    ],
+)
+def test_what_is_for_channels_alone_is_refused_where_other_arms_are(options, more, key):
+    watched = Arm([[0.6, 0.4], [0.7, 0.3]], reward=[0.0, 0.1], observed="always")
+    given = {"policies": ["fedtswi-gap"], "options": {"fedtswi-gap": options}, **more}
+    Study(channels([0.2, 0.3], [0.8, 0.7], [1, 1]), **given)
+    with pytest.raises(
+        StudyError, match=rf"^{re.escape(key)} of .* must not be .* as arm 1 is not"
+    ):
+        Study(Arms([watched, watched]), **given)
 
 
 def test_every_field_but_the_arms_is_a_key_of_a_file():
@@ -483,6 +502,8 @@ def any_study(draw: st.DrawFn) -> Study:
     options = {
         name: draw(st.fixed_dictionaries({}, optional=taken)) for name, taken in OPTIONS_OF.items()
     }
+    # Those for channels alone are refused elsewhere, each by the test of its name.
+    names = [name for name in STUDIED if not name.endswith("-robust")]
     return Study(
         arms=arms,
         agents=agents,
@@ -492,7 +513,7 @@ def any_study(draw: st.DrawFn) -> Study:
         seed=draw(st.integers(0, 2**64 - 1)),
         realisations=draw(st.sampled_from(["independent", *(["shared"] if fixed else [])])),
         schedule=draw(st.sampled_from(["paper", "linear", "doubling"])),
-        policies=draw(st.lists(st.sampled_from([*LEARNERS, *KNOWN]), min_size=1, unique=True)),
+        policies=draw(st.lists(st.sampled_from(names), min_size=1, unique=True)),
         options={name: given for name, given in options.items() if given},
         weights=draw(st.none() | st.lists(st.floats(0, 1e6), min_size=agents, max_size=agents)),
         draws=draw(st.sampled_from(["shared", "per-agent"])),

@@ -279,7 +279,7 @@ POLICIES: Mapping[str, Entry] = {
     ),
     "genie": Entry(
         "hindsight", _MAKERS + "genie", (),
-        "the arms that pay most in each slot", "Genie", "#225555", (0, (1, 1)),
+        "the arms that pay most in each slot", "Genie", "#bbbbbb", (0, (1, 1)),
     ),
 }  # fmt: skip
 
@@ -333,8 +333,8 @@ def check_kinds(
     if found and other:
         value = wanted.get(found[0], shares)
         raise StudyError(
-            f"{place}.{found[0]} must not be {shown(value)}, as arm {other[0]} is not of two "
-            "states, observed when played, moving alike played or not"
+            f"{place}.{found[0]} of {name} must not be {shown(value)}, as arm {other[0]} is not of "
+            "two states, observed when played, moving alike played or not"
         )
 
 
