@@ -279,7 +279,7 @@ POLICIES: Mapping[str, Entry] = {
     ),
     "genie": Entry(
         "hindsight", _MAKERS + "genie", (),
-        "the arms that pay most in each slot", "Genie", "#bbbbbb", (0, (1, 1)),
+        "the arms that pay most in each slot", "Genie", "#225555", (0, (1, 1)),
     ),
 }  # fmt: skip
 
