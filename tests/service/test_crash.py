@@ -18,7 +18,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("crash")
 
 
-@pytest.mark.parametrize(("restarts", "closing"), [(24, False), (6, True)])
+@pytest.mark.parametrize(("restarts", "closing"), [(12, False), (6, True)])
 def test_nothing_acknowledged_is_lost_or_counted_twice(folder, restarts, closing):
     tally = crash(Run(restarts, seed=1, closing=closing), folder)
     assert tally.restarts == restarts
