@@ -84,11 +84,11 @@ def test_several_processes_may_leave_something(server, start, path):
     for seed in range(4):
         agent = start()
         books.append(Playing(agent, seed).slots(5 + seed).looks)
+        assert agent.unsent
         agent.close()
     server.always = None
     server.number = 30
     agent = start()
-    assert agent.unsent
     assert agent.flush(20)
     assert agent.uploads == 4
     assert_told(server, *books)
