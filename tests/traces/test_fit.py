@@ -8,8 +8,7 @@ import pytest
 import rmab
 from rmab.studies.sweep import load_sweep
 from rmab.traces.codes import MODELS
-from rmab.traces.fit import POLICIES, Earned, fit_trace
-from rmab.traces.fitted_study import study_text
+from rmab.traces.fit import POLICIES, Earned, fit_trace, study_text
 from rmab.traces.verdicts import FITS, UNKNOWN
 from tests.traces.made import SLOTS, chain, flickering, second_order, trace_of, two_regimes
 

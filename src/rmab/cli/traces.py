@@ -287,7 +287,7 @@ def _fit(options: argparse.Namespace) -> int:
 
 
 def _write_study(found: Fit, path: str) -> None:
-    from rmab.traces.fitted_study import study_text
+    from rmab.traces.fit import study_text
 
     try:
         Path(path).write_text(study_text(found), encoding="utf-8")

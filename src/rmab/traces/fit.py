@@ -21,6 +21,7 @@ both measured: the mean over pairs, then over arms. M agents are then worth M / 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,9 +45,9 @@ from rmab.traces.portrait import Portrait, portrait_of
 from rmab.traces.stretches import Floats, States, by_series, pairs_of
 from rmab.traces.trace import MISSING, Trace
 from rmab.traces.twin import fitted_chains, pair_counts, twins_of
-from rmab.traces.verdicts import FITS, UNKNOWN, Sizes, Verdict, verdicts_of
+from rmab.traces.verdicts import CORRELATED, FITS, UNKNOWN, Sizes, Verdict, verdicts_of
 
-__all__ = ["POLICIES", "Earned", "Fit", "Series", "fit_trace"]
+__all__ = ["POLICIES", "Earned", "Fit", "Series", "fit_trace", "study_text"]
 
 POLICIES = ("stay", "myopic", "whittle", "genie")
 _MIN_PAIRS = 100
@@ -56,6 +57,9 @@ _RANKED = ("stay", "myopic", "whittle")  # whose order is compared; genie is abo
 _AS_FITTING = {"agents correlated": "agents independent"}  # what would fit
 _NEARLY_ALL = 0.95  # of the twins
 _MATTERS = 1 / 500  # of the reward
+_STUDY_POLICIES = ("stay", "fedtswi-gap", "myopic", "whittle", "fixed-best")
+_MAX_STUDY_HORIZON = 2000
+_STUDY_TRIALS = 200
 
 
 class Series(NamedTuple):
@@ -411,3 +415,45 @@ def _or_inf(bits: float | None) -> float:
 def _mean(values: Floats) -> float | None:
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else None
+
+
+# ------------------------------------------------------------------------------------------ a study
+
+
+def study_text(fit: Fit) -> str:
+    """The fitted arms as a study file, which `rmab run` takes as it is.
+
+    A study has one law for an arm and all agents: that of all agents' pairs, counted together. An
+    arm that nobody measured is left out.
+    """
+    trace = fit.trace
+    correlated = fit.verdicts[-1].answer
+    lines = [
+        f"# Arms fitted to {json.dumps(trace.source)}, all agents counted together.",
+        f"agents = {len(trace.agents)}",
+        "plays = 1",
+        f"horizon = {min(len(trace.segment), _MAX_STUDY_HORIZON)}",
+        f"trials = {_STUDY_TRIALS}",
+        "seed = 0",
+    ]
+    if correlated == CORRELATED:
+        lines += [
+            'realisations = "shared"  # agents are correlated',
+            'draws = "per-agent"',
+        ]
+    lines.append(f"policies = {json.dumps(_STUDY_POLICIES)}")
+    counts = fit.counts.sum(2)  # (S, S, arms)
+    chains = fitted_chains(counts)
+    for arm in sorted({each.arm for each in fit.series}):
+        lines += ["", f"[[arm]]  # {json.dumps(trace.arms[arm])}", *_law(chains[:, :, arm])]
+    return "\n".join(lines) + "\n"
+
+
+def _law(chain: Floats) -> list[str]:
+    """The lines of an arm: a channel, or with more states its matrix; the highest state pays 1."""
+    if len(chain) == 2:
+        p01, p11 = (round(float(p), 9) for p in chain[:, 1])
+        return [f"p01 = {p01!r}", f"p11 = {p11!r}", "reward = 1.0"]
+    rows = ", ".join(f"[{', '.join(map(repr, row))}]" for row in chain.tolist())
+    pays = [0.0] * (len(chain) - 1) + [1.0]
+    return [f"passive = [{rows}]", f"reward = {pays}"]
