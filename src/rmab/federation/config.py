@@ -56,8 +56,9 @@ from rmab.policies.lookahead import DEPTH, check_depth
 from rmab.policies.policy import POPULATION
 from rmab.policies.registry import (
     GAPS,
-    LEARNERS,
     POLICIES,
+    SERVED,
+    check_arms,
     check_kinds,
     check_options,
     settings_of,
@@ -178,13 +179,14 @@ class Federation:
         if self.reference is not None and not is_number(self.reference):
             raise FederationError(f"reference must be a number, got {shown(self.reference)}")
         try:
-            one_of("policy", self.policy, LEARNERS)
+            one_of("policy", self.policy, SERVED)
             one_of("schedule", self.schedule, SCHEDULES)
             one_of("draws", self.draws, DRAWS)
             one_of("aggregation", self.aggregation, tuple(AGGREGATIONS))
             check_options(self.policy, self.options, "options")
             check_depth(self.kinds, self.plays, self.options.get("depth", DEPTH))
             check_kinds(self.policy, self.options, self.kinds, self.aggregation, "options")
+            check_arms(self.policy, self.options, self.kinds, self.plays)
         except (StudyError, ModelError) as error:
             raise FederationError(str(error)) from None
         S = max(arm.states for arm in self.arms)

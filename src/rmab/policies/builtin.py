@@ -19,7 +19,6 @@ from rmab.learning.learners import Prior
 from rmab.model.arms import Arms, FloatArray
 from rmab.planning import tables
 from rmab.policies.lookahead import DEPTH
-from rmab.policies.own_index import MeanRewards
 from rmab.policies.policy import (
     POPULATION,
     AgeRule,
@@ -27,7 +26,6 @@ from rmab.policies.policy import (
     IndexRule,
     LookaheadRule,
     OptimumRule,
-    OwnIndexRule,
     Policy,
     RandomRule,
     Rule,
@@ -178,8 +176,3 @@ def fed1_ucb(
     return Policy(
         name, rule=TurnsRule(lengths), learner=learner, randomised=False, aggregation=aggregation
     )
-
-
-def ucb1(name: str, horizon: int, *, c: float = 2.0) -> Policy:  # noqa: ARG001 - as every maker
-    """UCB1 on the arms' mean rewards, as if they were no Markov chains."""
-    return Policy(name, rule=OwnIndexRule(MeanRewards(c)))

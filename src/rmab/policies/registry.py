@@ -28,9 +28,11 @@ __all__ = [
     "LEARNERS",
     "OPTIONS",
     "POLICIES",
+    "SERVED",
     "STUDIED",
     "Entry",
     "Option",
+    "check_arms",
     "check_kinds",
     "check_options",
     "named",
@@ -41,6 +43,9 @@ GAPS = 32  # G of the policies that learn from observations at any gap, unless t
 _GAPS_RANGE = (8, 128)  # fewer do not identify two matrices; more take very long to compile
 _PRIOR_RANGE = (1e-6, 1e6)
 _MAX_LONGEST = 10**9
+
+
+Refusal = Callable[[Sequence[ArmKind], int, Mapping[str, Any]], str | None]
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,8 @@ class Entry:
     group: which of GROUPS it belongs to; maker: "module:function", called with the name, the
     horizon and the options; summary: one line for people; label, colour, dash, marker: how it is
     drawn, wherever it is; preset: defaults of its own, of options and of what a study says
-    otherwise.
+    otherwise; refuses: why it cannot play arms of these kinds, K of them, with these settings, in
+    words that follow its name, or None; served: whether a federation may run it.
     """
 
     group: str
@@ -143,19 +149,49 @@ class Entry:
     dash: str | tuple[int, tuple[int, ...]] = "-"
     marker: str = ""
     preset: Mapping[str, Any] = field(default_factory=dict)
+    refuses: Refusal | None = None
+    served: bool = True
+
+
+def _other_than_channels(
+    kinds: Sequence[ArmKind],
+    plays: int,  # noqa: ARG001 - as every refusal
+    settings: Mapping[str, Any],  # noqa: ARG001 - as every refusal
+) -> str | None:
+    """Of a policy that is for channels."""
+    other = [number for number, kind in enumerate(kinds, 1) if kind != CHANNEL]
+    if not other:
+        return None
+    return (
+        f"is for channels alone, and arm {other[0]} is not of two states, observed when played, "
+        "moving alike played or not"
+    )
+
+
+def _observed_when_played(
+    kinds: Sequence[ArmKind],
+    plays: int,  # noqa: ARG001 - as every refusal
+    settings: Mapping[str, Any],  # noqa: ARG001 - as every refusal
+) -> str | None:
+    """Of a policy that is for arms that are always observed."""
+    other = [number for number, kind in enumerate(kinds, 1) if not kind.fully_observed]
+    if not other:
+        return None
+    return f"is for arms that are always observed, and arm {other[0]} is observed when played"
 
 
 # Of entries, in the order in which people are told of them.
 GROUPS: Mapping[str, str] = {
     "paper": "the paper's learners (consecutive observations)",
     "gap": "learn from observations at any gap",
-    "own": "learners with a state of their own",
+    "published": "other published learners, to compare with",
     "known": "know the dynamics",
     "rules": "learn nothing and know nothing",
     "hindsight": "see the states, in a back-test alone",
 }
 
 _MAKERS = "rmab.policies.builtin:"
+_PUBLISHED = "rmab.policies.published:"
 _THOMPSON = ("aggregation", "prior")
 _UCB = ("aggregation", "clip", "prior")
 _GAP = ("aggregation", "forget", "gaps", "longest", "plan_by", "prior")
@@ -233,7 +269,7 @@ POLICIES: Mapping[str, Entry] = {
         "Fed1-UCB", "#cc79a7", "-", "v",
     ),
     "ucb": Entry(
-        "own", _MAKERS + "ucb1", ("c",),
+        "published", _PUBLISHED + "ucb1", ("c",),
         "mean reward plus sqrt(c ln t / plays), each agent alone, every slot",
         "UCB", "#999999", "-", ">",
     ),
@@ -288,7 +324,8 @@ def _of_groups(*groups: str) -> tuple[str, ...]:
     return tuple(name for name, entry in POLICIES.items() if entry.group in groups)
 
 
-LEARNERS = _of_groups("paper", "gap", "own")
+LEARNERS = _of_groups("paper", "gap", "published")
+SERVED = tuple(name for name in LEARNERS if POLICIES[name].served)  # what a federation may have
 KNOWN = _of_groups("known")
 STUDIED = (*LEARNERS, *KNOWN, *_of_groups("rules"))  # what a study may have
 
@@ -336,6 +373,16 @@ def check_kinds(
             f"{place}.{found[0]} of {name} must not be {shown(value)}, as arm {other[0]} is not of "
             "two states, observed when played, moving alike played or not"
         )
+
+
+def check_arms(
+    name: str, options: Mapping[str, Any] | None, kinds: Sequence[ArmKind], plays: int
+) -> None:
+    """Refuse arms that the policy of that name is not for."""
+    refuses = POLICIES[name].refuses
+    why = refuses and refuses(kinds, plays, settings_of(name, options))
+    if why:
+        raise StudyError(f"policies: {name!r} {why}")
 
 
 def settings_of(name: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from rmab.federation.schedule import DRAWS, SCHEDULES
 from rmab.model.arms import OBSERVED, Arm, Arms, channels
 from rmab.policies.lookahead import DEPTH, check_depth
 from rmab.policies.policy import Policy
-from rmab.policies.registry import STUDIED, check_kinds, check_options
+from rmab.policies.registry import STUDIED, check_arms, check_kinds, check_options
 from rmab.reading import is_number, one_of, read_toml, shown
 
 __all__ = [
@@ -241,6 +241,7 @@ class Study:
             if isinstance(policy, str):
                 own = self.options.get(policy)
                 check_kinds(policy, own, self.arms.kinds, self.aggregation, f"options.{policy}")
+                check_arms(policy, own, self.arms.kinds, self.plays)
 
     def _check_weights(self) -> None:
         if self.weights is None:
