@@ -7,15 +7,20 @@ from rmab.policies.policy import Forgetting, Policy
 from rmab.policies.registry import GROUPS, LEARNERS, OPTIONS, POLICIES, check_options, named
 
 VALUES = {
+    "L": 2.0,
     "aggregation": "none",
     "c": 3.0,
     "clip": True,
     "depth": 3,
+    "equal": True,
+    "explore": 0.2,
     "forget": "bank",
     "gaps": 16,
+    "index_rate": 0.3,
     "longest": 50,
     "plan_by": "mode",
     "prior": 2.0,
+    "rate": 0.05,
     "sigma": 1.0,
 }
 

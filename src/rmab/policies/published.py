@@ -6,12 +6,21 @@ section for each.
 
 from __future__ import annotations
 
-from rmab.policies.own_index import MeanRewards
+from functools import partial
+from typing import Any
+
+from rmab.policies.own_index import OWN_INDICES
 from rmab.policies.policy import OwnIndexRule, Policy
 
 __all__: list[str] = []  # makers are named in the registry
 
 
-def ucb1(name: str, horizon: int, *, c: float = 2.0) -> Policy:  # noqa: ARG001 - as every maker
-    """UCB1 on the arms' mean rewards, as if they were no Markov chains."""
-    return Policy(name, rule=OwnIndexRule(MeanRewards(c)))
+def _own_index(which: str, name: str, horizon: int, **options: Any) -> Policy:  # noqa: ARG001 - as every maker
+    """A learner with a state of its own; options: its fields."""
+    return Policy(name, rule=OwnIndexRule(OWN_INDICES[which](**options)))
+
+
+ucb = partial(_own_index, "ucb")
+rca = partial(_own_index, "rca")
+wiql = partial(_own_index, "wiql")
+qwi = partial(_own_index, "qwi")
