@@ -8,6 +8,7 @@ from rmab.policies.registry import GROUPS, LEARNERS, OPTIONS, POLICIES, check_op
 
 VALUES = {
     "L": 2.0,
+    "ages": 3,
     "aggregation": "none",
     "c": 3.0,
     "clip": True,

@@ -238,8 +238,8 @@ def batch_runner(work: Work, executor: ThreadPoolExecutor) -> Callable[[int, int
 
     def build(policy: Policy) -> Simulate:
         setting = setting_of(trials.setting, policy)
-        # The sets of K arms are part of a lookahead's program; K is an argument of the others.
-        plays = trials.plays if isinstance(policy.rule, LookaheadRule) else None
+        # The sets of K arms are part of some programs; K is an argument of the others.
+        plays = trials.plays if policy.fixes_plays else None
         return simulator(setting, policy, width, guides[policy], plays)
 
     programs = dict(zip(guides, executor.map(build, guides), strict=True))

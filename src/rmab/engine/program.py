@@ -39,7 +39,7 @@ from rmab.federation.schedule import (
     visit_limit,
     visits_can_end,
 )
-from rmab.model.arms import Moves
+from rmab.model.arms import Intervals, Moves
 from rmab.model.beliefs import InformationStates
 from rmab.policies.filling import Found, channel_pair
 from rmab.policies.own_index import Observations
@@ -47,10 +47,6 @@ from rmab.policies.policy import Policy, TurnsRule
 from rmab.random import CHANNELS, DRAWS, EXPERTS, PLAYS, Draws, Key, stream, threefry, unit
 
 __all__ = ["simulator", "world_of"]
-
-# Trials served at once by a large program: with fewer each costs more, with more all wait longer.
-_MAX_SERVED = 64
-_MIN_SERVED = 25_000  # the same for an accelerator, which takes as long for fewer
 
 
 class _Episode(NamedTuple):
@@ -285,6 +281,8 @@ class _Simulator:
 
     def errors(self, found: Found, truth: Truth) -> Array:
         """The same for every agent's draw, (N, A R)."""
+        if isinstance(found, Intervals):  # nobody reads it
+            return jnp.zeros(found.lower.shape[1:])
         if not isinstance(found, Moves):
             pairs = zip(found, channel_pair(truth.moves), strict=True)
             off01, off11 = (x - t[:, None] for x, t in pairs)
@@ -407,8 +405,7 @@ class _Simulator:
         light = self.agents.light and not self.policy.gaps
         few = max(1, n_trials // 8)
         if not light:
-            on_cpu = jax.default_backend() == "cpu"
-            few = min(few, _MAX_SERVED) if on_cpu else min(n_trials, max(few, _MIN_SERVED))
+            few = self.agents.served_at_once(n_trials, few)
         if setting.windows and self.in_step:  # a few runs, all due at once
             few = n_trials
 

@@ -27,7 +27,17 @@ from rmab.errors import ModelError
 from rmab.linalg import Array
 from rmab.model.beliefs import OBSERVED
 
-__all__ = ["OBSERVED", "WAITS", "Arm", "ArmKind", "Arms", "Dynamics", "Moves", "channels"]
+__all__ = [
+    "OBSERVED",
+    "WAITS",
+    "Arm",
+    "ArmKind",
+    "Arms",
+    "Dynamics",
+    "Intervals",
+    "Moves",
+    "channels",
+]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -315,6 +325,18 @@ class Moves(NamedTuple):
 
     passive: Array
     active: Array
+
+
+class Intervals(NamedTuple):
+    """What the chance that a channel shows itself good is held to lie between.
+
+    lower, upper: (1 + 2 J, N, trials), by information state with ages cut at J, as rows of a table;
+    accuracy: (trials,), of the gain of plans that are made from them.
+    """
+
+    lower: Array
+    upper: Array
+    accuracy: Array
 
 
 class Dynamics(NamedTuple):

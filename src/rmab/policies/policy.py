@@ -7,6 +7,7 @@ are known. A *rule* says what the dynamics become, and so what agents play by:
     LookaheadRule  K arms are chosen together by a lookahead of a few slots
     TurnsRule      arms in play take turns; the learner says which are
     OptimumRule    the exact joint optimum
+    JointRule      the joint optimum of what was learnt, planned anew in every episode
     RandomRule     K arms at random
     OwnIndexRule   an index from a learner with its own state, slot by slot
     AgeRule        arms observed longest ago, and perhaps before them those that were good
@@ -34,6 +35,7 @@ __all__ = [
     "AgeRule",
     "Forgetting",
     "IndexRule",
+    "JointRule",
     "LookaheadRule",
     "OptimumRule",
     "OwnIndexRule",
@@ -89,6 +91,20 @@ class OptimumRule:
 
 
 @dataclass(frozen=True)
+class JointRule:
+    """The joint optimum of what the learner gives decides: `rmab.planning.exact.compiled`.
+
+    ages: up to which information states are told apart; accuracy: of the average reward, as a part
+    of the largest reward; intervals: whether the learner gives `rmab.model.arms.Intervals`, which
+    have an accuracy of their own and are taken as the best that they allow, in place of dynamics.
+    """
+
+    ages: int
+    accuracy: float = 1e-3
+    intervals: bool = False
+
+
+@dataclass(frozen=True)
 class RandomRule:
     """Any K arms are as likely as any others."""
 
@@ -130,6 +146,7 @@ Rule = (
     | LookaheadRule
     | TurnsRule
     | OptimumRule
+    | JointRule
     | RandomRule
     | OwnIndexRule
     | AgeRule
@@ -247,4 +264,10 @@ class Policy:
     @property
     def estimates(self) -> bool:
         """Whether what its learner gives are estimates of the dynamics."""
-        return self.learns and not isinstance(self.rule, TurnsRule)
+        planned = isinstance(self.rule, JointRule) and self.rule.intervals
+        return self.learns and not isinstance(self.rule, TurnsRule) and not planned
+
+    @property
+    def fixes_plays(self) -> bool:
+        """Whether K is part of its program, as the sets of K arms are."""
+        return isinstance(self.rule, LookaheadRule | JointRule)
