@@ -39,11 +39,12 @@ from rmab.federation.schedule import (
     visit_limit,
     visits_can_end,
 )
+from rmab.learning.learners import Evidence
 from rmab.model.arms import Moves
 from rmab.model.beliefs import InformationStates
 from rmab.policies.filling import Found, channel_pair
 from rmab.policies.own_index import Observations
-from rmab.policies.policy import Policy, TurnsRule
+from rmab.policies.policy import Lengths, Policy
 from rmab.random import CHANNELS, DRAWS, EXPERTS, PLAYS, Draws, Key, stream, threefry, unit
 
 __all__ = ["simulator", "world_of"]
@@ -146,7 +147,7 @@ class _Simulator:
         self.policy = policy
         self.world = world_of(setting)
         self.agents = agents_of(setting, policy, self.world, plays)
-        own_lengths = isinstance(policy.rule, TurnsRule)
+        own_lengths = policy.lengths is not None
         schedule = setting.schedule
         # Whether visits may end an episode.
         self.watches = (
@@ -165,8 +166,8 @@ class _Simulator:
         self.most = 1  # episodes
         if policy.learns:
             self.most = (
-                setting.horizon
-                if own_lengths
+                -(-setting.horizon // policy.lengths.least)
+                if policy.lengths is not None
                 else most_episodes(
                     schedule,
                     setting.n_agents,
@@ -195,11 +196,9 @@ class _Simulator:
         """
         due = episode.over
         number = episode.number + 1
-        found, kept = self.learn(seed, trials, truth, plays, memory, number, episode)
-        if isinstance(self.policy.rule, TurnsRule):
-            # One clock for all agents: that of the longest phase.
-            limits = self.policy.rule.lengths(channel_pair(found)[1], plays)
-            limit = limits.reshape(self.drawers, -1).max(0)
+        found, own_limit, kept = self.learn(seed, trials, truth, plays, memory, number, episode)
+        if own_limit is not None:
+            limit = own_limit
         else:
             length = jnp.where(episode.number == 0, FIRST_LENGTH, episode.length)
             limit = next_limit(self.setting.schedule, length, self.longest)
@@ -223,13 +222,15 @@ class _Simulator:
         memory: tuple[Counts, Any, Kept | None],
         number: Array,
         episode: _Episode,
-    ) -> tuple[Found, Kept | None]:
-        """Dynamics for A agents, each from its evidence: they end in A R, agent after agent.
+    ) -> tuple[Found, Array | None, Kept | None]:
+        """Dynamics for A agents, each from its evidence: they end in A R, agent after agent; and
+        where the policy has lengths of its own, the slots of the episode, (R,).
 
         Each agent draws from its own stream; where all share one draw it is the first's.
         """
         counts, own, kept = memory
         due = episode.over
+        limit = None
 
         def in_line(x: Array) -> Array:
             """(..., A or 1, R) -> (..., A R)."""
@@ -261,11 +262,19 @@ class _Simulator:
                 prior=None if evidence.prior is None else in_line(evidence.prior),
             )
             drawn = self.policy.learner(evidence, draws)
+            if self.policy.lengths is not None:
+                limit = self.own_limit(self.policy.lengths, evidence, drawn)
         # A learner may leave what is the same in all trials at a width of one.
         found: Found = jax.tree.map(
             lambda x: jnp.broadcast_to(x, (*x.shape[:-1], lane.size)), drawn
         )
-        return found, kept
+        return found, limit, kept
+
+    def own_limit(self, lengths: Lengths, evidence: Evidence, found: Found) -> Array:
+        """The slots of an episode by a policy's own lengths, (R,): one clock for all agents."""
+        slots = jnp.broadcast_to(lengths.slots(evidence, found), evidence.episode.shape)
+        each = slots.astype(jnp.int32).reshape(self.drawers, -1)
+        return each.max(0) if lengths.complete else each.min(0)
 
     def cap(self, visits: Array | None) -> Array:
         """The visits that end an episode when exceeded, from those at its start."""

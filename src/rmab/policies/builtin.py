@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from rmab.learning import learners
-from rmab.learning.learners import Prior
+from rmab.learning.learners import Evidence, Prior
 from rmab.model.arms import Arms, FloatArray
 from rmab.planning import tables
 from rmab.policies.lookahead import DEPTH
@@ -24,6 +24,7 @@ from rmab.policies.policy import (
     AgeRule,
     Forgetting,
     IndexRule,
+    Lengths,
     LookaheadRule,
     OptimumRule,
     Policy,
@@ -168,11 +169,16 @@ def fed1_ucb(
     """Fed1-UCB: phases of int(10 ln T) pulls of every arm in play; then K arms for ever."""
     pulls = max(1, int(10 * math.log(horizon)))
 
-    def lengths(in_play: Array, plays: Array) -> Array:
-        left = in_play.sum(0).astype(jnp.int32)
-        return jnp.where(left > plays, -(-pulls * left // plays), horizon)
+    def phase(evidence: Evidence, found: tuple[Array, Array]) -> Array:
+        left = found[1].sum(0).astype(jnp.int32)
+        return jnp.where(left > evidence.plays, -(-pulls * left // evidence.plays), horizon)
 
     learner = partial(learners.survivors, pulls=pulls, horizon=horizon, sigma=sigma)
     return Policy(
-        name, rule=TurnsRule(lengths), learner=learner, randomised=False, aggregation=aggregation
+        name,
+        rule=TurnsRule(),
+        learner=learner,
+        randomised=False,
+        lengths=Lengths(phase, complete=True),  # who has not pulled all of it cannot compare
+        aggregation=aggregation,
     )

@@ -34,6 +34,7 @@ __all__ = [
     "AgeRule",
     "Forgetting",
     "IndexRule",
+    "Lengths",
     "LookaheadRule",
     "OptimumRule",
     "OwnIndexRule",
@@ -73,14 +74,9 @@ class LookaheadRule:
     depth: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class TurnsRule:
-    """Arms in play take turns; the learner gives 1 for those, 0 for the others, twice.
-
-    lengths: (in play (N, trials), K) -> slots of the next episode.
-    """
-
-    lengths: Callable[[Array, Array], Array]
+    """Arms in play take turns; the learner gives 1 for those, 0 for the others, twice."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +94,21 @@ class OwnIndexRule:
     """The K arms of the largest index that `own.index` gives are played; no server is needed."""
 
     own: Any  # an OwnLearner with `index`
+
+
+@dataclass(frozen=True, eq=False)
+class Lengths:
+    """Lengths of a policy's own for its episodes, in place of the schedule's.
+
+    slots     (evidence, what the learner made of it) -> slots of the next episode, (trials,)
+    complete  where agents have evidence of their own: whether an episode lasts until it is over for
+              every agent, or ends with the first
+    least     slots that every episode has but the last, which bounds how many there are
+    """
+
+    slots: Callable[[Any, Any], Array]
+    complete: bool = False
+    least: int = 1
 
 
 @dataclass(frozen=True)
@@ -155,6 +166,8 @@ class Policy:
     aggregation   what agents share, by name; None: as the study says
     draws         of the dynamics, "shared" or "per-agent"; None: as the study says
     longest       no episode has more slots; None: as the schedule says
+    lengths       the policy's own, from the evidence at the start of an episode; None: as the
+                  schedule says
     forget        how counts lose weight; None: never
     prior         the learner's, where more than the learner reads it: a number, Beta's two, or
                   POPULATION, which is learnt and given to the learner as evidence.prior
@@ -173,6 +186,7 @@ class Policy:
     aggregation: str | None
     draws: str | None
     longest: int | None
+    lengths: Lengths | None
     forget: Forgetting | None
     prior: float | tuple[float, float] | str
 
@@ -194,6 +208,7 @@ class Policy:
         aggregation: str | None = None,
         draws: str | None = None,
         longest: int | None = None,
+        lengths: Lengths | None = None,
         forget: Forgetting | None = None,
         prior: float | tuple[float, float] | str = 1.0,
     ) -> None:
@@ -222,6 +237,10 @@ class Policy:
             raise ModelError(f"policy {name}: a rule must come without planner, table and depth")
         if learner is not None and own is not None:
             raise ModelError(f"policy {name}: learner and own must not both be given")
+        if lengths is not None and learner is None:
+            raise ModelError(
+                f"policy {name}: lengths must come with a learner, whose evidence they read"
+            )
         fields = {
             "name": name,
             "rule": rule,
@@ -233,6 +252,7 @@ class Policy:
             "aggregation": aggregation,
             "draws": draws,
             "longest": longest,
+            "lengths": lengths,
             "forget": forget,
             "prior": prior,
         }
