@@ -58,6 +58,10 @@ class IndexRule:
     known      any arms of known dynamics: (arms, highest age) -> the same, (N, 1 + S max_age)
     statewise  whether the planner works state by state, so that it need not fill a table first
     max_age    ages that a planner's table distinguishes; older arms count as that old
+    first      evidence -> arms that are played before all others, whatever their index, lower ones
+               first, (N, trials); None: none
+    by_chance  whether ties, but for rounding, are broken by chance; else the lower arm is played.
+               Of a table alone
     """
 
     planner: Callable[[Any, Any], Any] | None = None
@@ -65,6 +69,8 @@ class IndexRule:
     known: Callable[[Any, int], Any] | None = None
     statewise: bool = False
     max_age: int = 64
+    first: Callable[[Any], Any] | None = None
+    by_chance: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ class Lengths:
     least     slots that every episode has but the last, which bounds how many there are
     """
 
-    slots: Callable[[Any, Any], Array]
+    slots: Callable[[Any, Any], Array | int]
     complete: bool = False
     least: int = 1
 
@@ -160,6 +166,11 @@ class Policy:
     gaps          G > 0: pairs of observations of an arm observed when played are counted by the
                   slots between them, 1 to G and all further ones together (an action-dependent
                   arm's waits one by one, those that are too long not at all); 0: see count_kinds
+    own_visits    whether, under the schedule "paper", an episode ends when an agent's own visits
+                  of a state of an arm have more than doubled: plays, and of an arm that is always
+                  observed also slots without one. False: eq. (22), plays and a factor of 2^M
+    explores      (evidence, what the learner made of it) -> whether the next episode explores,
+                  (trials,): plays of such episodes alone are counted as visits; None: all are
     reads_visits  whether the learner reads evidence.visits; False spares counting them
     randomised    whether the learner draws; if not, agents with the same evidence play by one
                   result
@@ -181,6 +192,8 @@ class Policy:
     learner: Learner | None
     own: Any
     gaps: int
+    own_visits: bool
+    explores: Callable[[Any, Any], Array] | None
     reads_visits: bool
     randomised: bool
     aggregation: str | None
@@ -203,6 +216,8 @@ class Policy:
         depth: int = 0,
         own: Any = None,
         gaps: int = 0,
+        own_visits: bool = False,
+        explores: Callable[[Any, Any], Array] | None = None,
         reads_visits: bool = True,
         randomised: bool = True,
         aggregation: str | None = None,
@@ -247,6 +262,8 @@ class Policy:
             "learner": learner,
             "own": rule.own if isinstance(rule, OwnIndexRule) else own,
             "gaps": gaps,
+            "own_visits": own_visits,
+            "explores": explores,
             "reads_visits": reads_visits,
             "randomised": randomised,
             "aggregation": aggregation,
@@ -266,5 +283,9 @@ class Policy:
 
     @property
     def estimates(self) -> bool:
-        """Whether what its learner gives are estimates of the dynamics."""
-        return self.learns and not isinstance(self.rule, TurnsRule)
+        """Whether what its learner gives are estimates of the dynamics, to be kept by episode.
+
+        They are not where there may be as many episodes as slots.
+        """
+        countless = self.lengths is not None and self.lengths.least == 1
+        return self.learns and not countless and not isinstance(self.rule, TurnsRule)
