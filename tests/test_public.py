@@ -127,6 +127,7 @@ HEAVY = ("jax", "jaxlib", "scipy", "matplotlib", "pandas")
             (*HEAVY, "starlette", "uvicorn", "prometheus_client", "psycopg"),
         ),
         ("rmab.model.simulated", (*HEAVY, "starlette", "uvicorn")),
+        ("rmab.envs", HEAVY),
     ],
 )
 def test_what_needs_little_loads_little(module, absent):
@@ -144,6 +145,18 @@ def test_indices_and_studies_need_no_jax():
         "arms = rmab.channels(0.2, 0.8, [0.4, 0.9])\n"
         "rmab.whittle_index(arms, 0.5)\n"
         "rmab.Study(arms=arms)\n"
+        f"sys.exit(any(name in sys.modules for name in {HEAVY}))"
+    )
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_environments_need_no_jax_and_no_scipy():
+    script = (
+        "import sys, gymnasium, rmab\n"
+        "rmab.envs.parallel_env().reset(seed=1)\n"
+        "env = gymnasium.make('rmab/Arms-v0')\n"
+        "env.reset(seed=1)\n"
+        "env.step(0)\n"
         f"sys.exit(any(name in sys.modules for name in {HEAVY}))"
     )
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0

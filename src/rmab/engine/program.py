@@ -351,7 +351,8 @@ class _Simulator:
             slot = run.slot.astype(jnp.uint32)
 
             def noise() -> Array:
-                return unit(threefry(play_key, slot, arm)[0])
+                uniforms: Array = unit(threefry(play_key, slot, arm)[0])
+                return uniforms
 
             sight = Sight(
                 plan=plan_of(run),
