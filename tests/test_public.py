@@ -171,7 +171,7 @@ def blocks(file: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
-PAGES = ["README.md", "docs/own-policy.md", "docs/any-arms.md", "docs/traces.md"]
+PAGES = ["README.md", "docs/own-policy.md", "docs/any-arms.md", "docs/traces.md", "docs/envs.md"]
 EXAMPLES = [(file, place) for file in PAGES for place in range(len(blocks(file)))]
 
 

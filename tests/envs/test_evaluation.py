@@ -67,15 +67,16 @@ def test_differences_are_paired():
     assert 0 < error < 0.5 * apart
 
 
-def test_trials_may_be_fewer_and_a_study_may_be_a_name():
-    found = rmab.envs.evaluate(
-        lambda seen: np.zeros((len(seen["age"]), seen["age"].shape[1])),
-        "catalogue:gilbert-elliott",
-        trials=8,
-        batched=True,
-    )
+def test_trials_may_be_fewer_and_a_study_may_be_a_file(tmp_path):
+    file = tmp_path / "study.toml"
+    rows = zip(ARMS.p01, ARMS.p11, ARMS.reward, strict=True)
+    arms = "".join(f"[[arm]]\np01 = {a}\np11 = {b}\nreward = {c}\n" for a, b, c in rows)
+    head = 'horizon = 60\ntrials = 1000\nseed = 7\npolicies = ["whittle"]\n'
+    file.write_text(head + arms, encoding="utf-8")
+    found = rmab.envs.evaluate(by_whittle, file, trials=8, batched=True)
     assert found.trials == 8
-    assert list(found)[-1] == "agent"
+    assert list(found) == ["whittle", "agent"]
+    assert found["agent"].mean == found["whittle"].mean
 
 
 class Counts:
