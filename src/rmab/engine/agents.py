@@ -273,7 +273,7 @@ class _ByTable(Agents):
         rows = row_of(self._states(sight), max_age, sight.wraps[:, None, None])
         index = table_entries(sight.plan, rows)
         if self.rule.by_chance:
-            index = index + _TIE * jnp.maximum(jnp.abs(index), 1) * sight.noise()
+            index = index + _TIE * jnp.maximum(jnp.abs(index), 1) * sight.noise(0)
         return sight.largest(index)
 
 

@@ -385,7 +385,8 @@ class _Simulator:
             slot = run.slot.astype(jnp.uint32)
 
             def noise(word: int) -> Array:
-                return unit(threefry(play_key, slot, arm)[word])
+                uniforms: Array = unit(threefry(play_key, slot, arm)[word])
+                return uniforms
 
             sight = Sight(
                 plan=plan_of(run),
