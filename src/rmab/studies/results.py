@@ -53,6 +53,7 @@ class PolicyResult:
     episode_reward: Curve  # (L,)
     episode_regret: Curve  # (L,) per slot
     episode_error: Curve | None  # (L, N) squared error of the dynamics; None if none are learnt
+    stuck: float | None = None  # share of trials that ended far behind; None: not asked for
 
     def summary(self) -> dict[str, float]:
         """The numbers of one policy as `rmab run --json` prints them."""

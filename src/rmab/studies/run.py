@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rmab.engine.montecarlo import Trials, simulate
+from rmab.engine.montecarlo import Trials, Watch, simulate
 from rmab.engine.setting import Setting
 from rmab.engine.tally import Moments, Simulated, Tally
 from rmab.errors import ConvergenceError, ModelError, StudyError, TooLargeError
@@ -42,6 +42,7 @@ __all__ = [
     "run",
     "run_job",
     "run_sweep",
+    "run_watched",
     "setting_of_study",
     "value",
     "value_sweep",
@@ -99,6 +100,16 @@ def run_sweep(
             return run_job(
                 job, progress, batch=batch, threads=threads, folder=folder, workers=workers
             )
+
+
+def run_watched(study: Study, watch: Watch, margin: float) -> Results:
+    """`run` of a study, with the share of trials that are stuck.
+
+    watch: called with a policy, trials and the seconds they took as each policy is done with a
+    batch; margin: a trial is stuck whose last tenth earns less than that of `whittle` with known
+    dynamics in the same trial by more than this, per agent and slot.
+    """
+    return _run(study, None, None, None, None, provenance(None), None, watch, margin)
 
 
 def workers_at(address: str | None) -> AbstractContextManager[Cluster | None]:
@@ -198,8 +209,10 @@ def _run(
     kept: KeptPoint | None,
     made: Provenance,
     workers: Cluster | None,
+    watch: Watch | None = None,
+    margin: float | None = None,
 ) -> Results:
-    """One point; kept: what its checkpoint keeps of it."""
+    """One point; kept: what its checkpoint keeps of it; margin: see reduce_batch."""
     begun = time.monotonic()
     policies = {
         name: policy
@@ -211,8 +224,10 @@ def _run(
     optimum = None
     if any(isinstance(policy.rule, OptimumRule) for policy in policies.values()):
         optimum = _optimum(study)
-    trials = Trials(study.arms, study.plays, setting, study.trials, study.seed, batch, threads)
-    done = simulate(trials, policies, optimum, progress, kept, workers)
+    trials = Trials(
+        study.arms, study.plays, setting, study.trials, study.seed, batch, threads, margin
+    )
+    done = simulate(trials, policies, optimum, progress, kept, workers, watch)
     seconds = time.monotonic() - begun if kept is None else kept.seconds
     used = replace(
         made,
@@ -292,6 +307,7 @@ def _policy_result(
         episode_reward=_curve(tally.episode_reward, rows),
         episode_regret=_curve(tally.episode_regret, rows),
         episode_error=_curve(tally.error, rows) if tally.error.count.any() else None,
+        stuck=float(tally.stuck.mean) if tally.stuck.count.any() else None,
     )
 
 
