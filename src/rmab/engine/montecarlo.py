@@ -51,6 +51,7 @@ __all__ = [
     "batch_size",
     "block_runner",
     "default_threads",
+    "program_for",
     "setting_of",
     "simulate",
 ]
@@ -247,14 +248,11 @@ def batch_runner(
     guides = {policy: _guide(trials, policy, work.optimum) for policy in everyone.values()}
 
     def build(policy: Policy) -> Simulate:
-        setting = setting_of(trials.setting, policy)
-        # The sets of K arms are part of a lookahead's program; K is an argument of the others.
-        plays = trials.plays if isinstance(policy.rule, LookaheadRule) else None
-        return simulator(setting, policy, width, guides[policy], plays)
+        return _program(trials, policy, guides[policy])
 
     programs = dict(zip(guides, executor.map(build, guides), strict=True))
     # The reference may be one of the policies, too, and is then known by that name.
-    names = {policy: name for name, policy in reversed(everyone.items())}
+    names = {policy: name for name, policy in reversed([*everyone.items()])}
 
     def batch(start: int, count: int) -> Batch:
         who = jnp.arange(start, start + width, dtype=jnp.uint32)
@@ -270,6 +268,19 @@ def batch_runner(
         return reduce_batch(mine, units, count, trials.margin)
 
     return batch
+
+
+def _program(trials: Trials, policy: Policy, guide: Guide) -> Simulate:
+    setting = setting_of(trials.setting, policy)
+    # The sets of K arms are part of a lookahead's program; K is an argument of the others.
+    plays = trials.plays if isinstance(policy.rule, LookaheadRule) else None
+    return simulator(setting, policy, trials.width, guide, plays)
+
+
+def program_for(trials: Trials, policy: Policy) -> Simulate:
+    """The compiled program of a policy, which running these trials finds again; no optimum."""
+    with kept_compiled():
+        return _program(trials, policy, _guide(trials, policy, None))
 
 
 def block_runner(work: Work) -> Callable[[int, int], Batch]:

@@ -246,8 +246,8 @@ def _sums_of(
     none = jnp.zeros(n_trials, jnp.int64)
     bits = jnp.array([shift(slots) for slots in range(1, horizon + 1)], jnp.int64)
     slots = jnp.arange(horizon), bits, out.rewards, reference
-    begin_early = (none,) if margin is None else (none, none)
-    (total, against, early), (by_slot, after) = lax.scan(earn, (none, none, begin_early), slots)
+    before: tuple[Array, ...] = (none,) if margin is None else (none, none)
+    (total, against, early), (by_slot, after) = lax.scan(earn, (none, none, before), slots)
     # After each slot, (T, R); of one episode only the end matters.
     after = after if several else (total[None], against[None])
     final = total - early[0]

@@ -44,6 +44,7 @@ __all__ = [
     "run_sweep",
     "run_watched",
     "setting_of_study",
+    "trials_of",
     "value",
     "value_sweep",
     "workers_at",
@@ -220,13 +221,10 @@ def _run(
         else named(policy, study.horizon, study.options.get(policy))
         for name, policy in zip(study.policy_names, study.policies, strict=True)
     }
-    setting = setting_of_study(study)
     optimum = None
     if any(isinstance(policy.rule, OptimumRule) for policy in policies.values()):
         optimum = _optimum(study)
-    trials = Trials(
-        study.arms, study.plays, setting, study.trials, study.seed, batch, threads, margin
-    )
+    trials = trials_of(study, batch, threads, margin)
     done = simulate(trials, policies, optimum, progress, kept, workers, watch)
     seconds = time.monotonic() - begun if kept is None else kept.seconds
     used = replace(
@@ -236,6 +234,19 @@ def _run(
         seconds=seconds,
     )
     return _results(study, done, used)
+
+
+def trials_of(
+    study: Study,
+    batch: int | None = None,
+    threads: int | None = None,
+    margin: float | None = None,
+) -> Trials:
+    """What the engine is to run for a study."""
+    setting = setting_of_study(study)
+    return Trials(
+        study.arms, study.plays, setting, study.trials, study.seed, batch, threads, margin
+    )
 
 
 def setting_of_study(study: Study) -> Setting:
