@@ -10,6 +10,7 @@ import pytest
 
 from rmab.cli import main
 from rmab.studies import arena as arenas
+from rmab.studies.run import run_watched
 from rmab.studies.standings import FORMAT
 from tests.cli.commands import OTHER_ARM, program
 from tests.report.test_page import Page
@@ -99,7 +100,7 @@ def test_the_page_is_whole_and_has_every_number(ran, stored):
     assert "A <second> one." in page.words
     for name, text in stored["verdicts"].items():
         assert any(name in row[0] and row[1] == text for row in page.rows if len(row) == 2), name
-    heat = next(row for row in page.rows if row and row[0] == "FedTSWI fedtswi" and len(row) == 3)
+    heat = next(row for row in page.rows if row and row[0] == "fedtswi" and len(row) == 3)
     shares = [p["policies"]["fedtswi"]["share"] for p in stored["problems"].values()]
     assert heat[1:] == [f"{100 * share:.0f}" for share in shares]
     whole = [row for row in page.rows if len(row) == 9 and row[0].endswith("ucb")]
@@ -142,7 +143,7 @@ def test_the_run_of_a_folder_is_laid_beside_another(ran, stored, call, tmp_path)
 
 def test_without_a_run_that_of_the_other_is_run(call, tmp_path, monkeypatch, stored):
     """Its problems, policies, trials and seed."""
-    asked = {}
+    asked: dict[str, Any] = {}
 
     def note(names: list[str], trials: int, seed: int) -> None:
         asked.update(names=names, trials=trials, seed=seed)
@@ -162,7 +163,7 @@ def test_without_a_run_that_of_the_other_is_run(call, tmp_path, monkeypatch, sto
 
 def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(call, folder, monkeypatch):
     monkeypatch.chdir(folder)
-    run = arenas.run_watched
+    run = run_watched
     done: list[str] = []
 
     def interrupt_second(*given: Any) -> Any:

@@ -54,7 +54,6 @@ def test_exact_values_are_those_of_an_independent_program(name):
         assert found["optimum"] == pytest.approx(OPTIMUM[name], abs=1e-6)
     if name == "ge5":
         assert found["fixed-best"] == pytest.approx(0.85, abs=2e-4)
-        assert found["fixed-best"] > found["whittle"]
     if name == "jt4":
         assert found["upper_bound"] == pytest.approx(1.12837, abs=1e-5)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,9 @@ def _heat(outcome: ArenaOutcome) -> Markup:
                 "Yardsticks: they know the dynamics, or are chance</th></tr>"
             )
         cells = "".join(_heat_cell(problem, name) for problem in outcome.problems)
-        rows.append(f'<tr><th scope="row">{_policy(name, label)}</th>{cells}</tr>')
+        rows.append(
+            f'<tr><th scope="row" title="{escaped(label)}">{escaped(name)}</th>{cells}</tr>'
+        )
     body = "\n".join(rows)
     return Markup(
         '<div class="scroll" role="region" tabindex="0" aria-label="Shares by policy and problem">'
@@ -154,18 +156,13 @@ def _verdicts(outcome: ArenaOutcome) -> Markup:
 
 
 def _beside(beside: Comparison) -> Markup:
-    rows = [
-        [
-            row["problem"],
-            row["policy"],
-            f"{row['here']:.5f}",
-            f"{row['there']:.5f}",
-            f"{row['difference']:+.5f}" + ("" if row["se"] is None else f" ± {row['se']:.5f}"),
-            "" if row["sigma"] is None else f"{row['sigma']:+.1f}",
-        ]
-        for row in beside.rows
-    ]
+    everything = "Means of both runs"
     head = ["Problem", "Policy", "Here", "There", "Difference", "Standard errors"]
+
+    def means(rows: Sequence[Mapping[str, Any]]) -> Markup:
+        cells = [_compared(row) for row in rows]
+        return table(everything, head, cells, numbers_from=2) if cells else Markup("")
+
     differ = beside.differ or ["Nothing: the same versions, problems and policies."]
     listed = Markup("<ul>\n" + "\n".join(tag("li", line) for line in differ) + "\n</ul>")
     return join(
@@ -173,9 +170,21 @@ def _beside(beside: Comparison) -> Markup:
         tag("p", f"{beside.in_short[0].upper()}{beside.in_short[1:]}."),
         tag("h3", "What differs"),
         listed,
-        table("Means of both runs", head, rows, numbers_from=2) if rows else Markup(""),
-        tag("p", _BESIDE),
+        means(beside.apart),
+        details(f"All {len(beside.rows)} means", means(beside.rows), tag("p", _BESIDE)),
     )
+
+
+def _compared(row: Mapping[str, Any]) -> list[str]:
+    error = "" if row["se"] is None else f" ± {row['se']:.5f}"
+    return [
+        row["problem"],
+        row["policy"],
+        f"{row['here']:.5f}",
+        f"{row['there']:.5f}",
+        f"{row['difference']:+.5f}{error}",
+        "" if row["sigma"] is None else f"{row['sigma']:+.1f}",
+    ]
 
 
 # ------------------------------------------------------------------------------------- one problem
@@ -274,14 +283,15 @@ _SHARES = (
     "Per cent of the distance from random to the best policy that knows the dynamics, of mean "
     "rewards over the horizon. 100 is as good as knowing, 0 as good as chance; below 0 is worse "
     "than chance. A frame marks the best that learn, and those tied with them. A dash: the policy "
-    "is not for these arms; point at it to read why."
+    "is not for these arms; point at it to read why. Policies come from the largest "
+    "median share to the smallest, each over the problems that it plays."
 )
 _VERDICTS = (
     "Made from the numbers by rules. Rank 1 means that no other that learns is better by more than "
     f"{TIE_SIGMA:g} standard errors of the paired difference. A trial is stuck whose last tenth "
     "earns less than that of Whittle with known dynamics in the same trial by more than "
-    f"{100 * MARGIN:.0f} % of the distance from random to the best known; chance makes some look "
-    "so, as the yardsticks' shares tell. Time is in the median over problems."
+    f"{100 * MARGIN:.0f}\N{NO-BREAK SPACE}% of the distance from random to the best known; chance "
+    "makes some look so, as the yardsticks' shares tell. Time is in the median over problems."
 )
 _BESIDE = (
     "Standard errors are those of independent trials. Runs of the same seed have the same trials, "

@@ -175,10 +175,12 @@ tbody th a { white-space: nowrap; }
 .number { text-align: right; font-variant-numeric: tabular-nums; }
 td.number { white-space: nowrap; }
 .heat { border-collapse: separate; border-spacing: 1px; }
-.heat th, .heat td { border: 0; padding: 0.15rem 0.3rem; }
-.heat tbody th { position: sticky; left: 0; background: var(--paper); white-space: nowrap; }
+.heat th, .heat td { border: 0; padding: 0.15rem 0.2rem; }
+.heat tbody th {
+  position: sticky; left: 0; background: var(--paper); white-space: nowrap; font-size: 0.85rem;
+}
 .heat td {
-  text-align: center; font-size: 0.82rem; font-variant-numeric: tabular-nums; min-width: 2.1rem;
+  text-align: center; font-size: 0.8rem; font-variant-numeric: tabular-nums; min-width: 1.95rem;
 }
 .heat td.leads { box-shadow: inset 0 0 0 2px #e69f00; font-weight: 700; }
 .heat td.none { color: var(--soft); }
