@@ -111,6 +111,17 @@ def test_all_policies_of_studies_enter_by_default():
             assert found[name].knows == (entry.group == "known")
 
 
+def test_sharing_is_compared_where_there_are_agents_to_share():
+    alone = "fedtswi@aggregation=none"
+    arena = Arena([each for each in entrants() if each.base == "fedtswi"])
+    playing, refused = arena.admitted(load_problem("paper-k1-m4"))
+    assert {"fedtswi", alone} <= set(playing)
+    assert playing[alone].aggregation == "none"
+    playing, refused = arena.admitted(load_problem("paper-k1-m1"))
+    assert alone in refused
+    assert "one agent" in refused[alone]
+
+
 def test_named_ones_enter_with_the_references_and_options():
     found = entrants(["ucb@c=3", "fedtswi@prior=[1, 0.5]"])
     assert [each.name for each in found] == ["ucb@c=3", "fedtswi@prior=[1, 0.5]", *REFERENCES]

@@ -246,7 +246,7 @@ _HEAD = [
     "Rank",
     "Tied with",
     "Stuck",
-    "ms",
+    "ms a trial",
 ]
 
 

@@ -92,6 +92,8 @@ _VARIANTS = (
     "ucw-extreme@scale=0.1",
     "colored-ucrl2@scale=0.1",
 )
+# What sharing is worth, where there are several agents.
+_SHARING = ("fedtswi@aggregation=none", "fedtswi@aggregation=gossip")
 MARGIN = 0.5  # of the distance from random to the best known: a trial this far behind is stuck
 
 Advance = Callable[[int], None]
@@ -222,7 +224,7 @@ def _entered(name: str, base: str, horizon: int, options: tuple[tuple[str, Any],
 def entrants(names: Sequence[str] | None = None, own: Sequence[Entrant] = ()) -> list[Entrant]:
     """Those of these names, and one's own; without names all. The references are always there."""
     if names is None:
-        asked = [*STUDIED, *(v for v in _VARIANTS if _is_known(v))]
+        asked = [*STUDIED, *(v for v in (*_VARIANTS, *_SHARING) if _is_known(v))]
     else:
         asked = list(dict.fromkeys(names))
     found = [_entrant(name) for name in (*asked, *(r for r in REFERENCES if r not in asked))]
@@ -235,9 +237,11 @@ def entrants(names: Sequence[str] | None = None, own: Sequence[Entrant] = ()) ->
 
 
 def _is_known(variant: str) -> bool:
-    base, *settings = variant.split(_MARK)
-    options = [each.partition("=")[0] for each in settings]
-    return base in POLICIES and set(options) <= set(POLICIES[base].options)
+    try:
+        _entrant(variant)
+    except StudyError:
+        return False
+    return True
 
 
 def _entrant(text: str) -> Entrant:
@@ -322,6 +326,8 @@ class Arena:
         study = problem.study
         if not self._chosen and entrant.name in problem.left_out:
             raise StudyError(f"left out: {problem.left_out[entrant.name]}")
+        if not self._chosen and entrant.name in _SHARING and study.agents == 1:
+            raise StudyError(f"{entrant.name!r} is {entrant.base} where there is one agent")
         policy = entrant.enter(study)
         if isinstance(policy.rule, OptimumRule) and self.values(study)["optimum"] is None:
             raise StudyError(self.values(study).reasons["optimum"])
