@@ -60,6 +60,7 @@ _MIN_SERVED = 25_000  # the same for an accelerator, which takes as long for few
 _PLANNED = 16  # the same for joint plans, of which a few fill a core
 _PLANNED_ELEMENTS = 1 << 26  # codes x trials of joint plans made at once on an accelerator
 _OLDEST = np.finfo(np.float32).max  # a float above all ages
+_TIE = 1e-5  # relative: indices closer than this are equal but for rounding
 _NEVER_PLAYED = 1e4  # the largest rewards that an arm is held to lose which cannot be played
 _MAX_PAIRWISE_ARMS = 8  # up to here pairs are cheaper than bisection, and unrolled code stays small
 
@@ -126,22 +127,24 @@ class Agents(ABC):
 
         def filled(width: int) -> Any:
             wide = Moves(*(m[..., None] * jnp.ones(width, jnp.float32) for m in truth.moves))
-            return self.fill(wide, truth, agents)
+            some_first = getattr(self.rule, "first", None) is not None
+            first = jnp.zeros((self.setting.n_arms, width), bool) if some_first else None
+            return self.fill(wide, truth, agents, first)
 
         if not self.policy.learns:
             return filled(1)
         shape = jax.eval_shape(lambda: filled(agents * n_trials))
         return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape)
 
-    def fill(self, found: Found, truth: Truth, agents: int = 1) -> Any:
+    def fill(self, found: Found, truth: Truth, agents: int = 1, first: Array | None = None) -> Any:
         """The plan of an episode, from dynamics of A agents in R trials.
 
-        The dynamics end in A R: all trials of the first agent, then those of the next.
+        The dynamics end in A R: all trials of the first agent, then those of the next; so do the
+        arms that are played first.
         """
         setting = self.setting
-        learnt = Learnt(
-            found, truth.reward_passive, truth.reward_active, setting.kinds, setting.channels
-        )
+        rewards = truth.reward_passive, truth.reward_active
+        learnt = Learnt(found, *rewards, setting.kinds, setting.channels, first)
         plan = self._filled(learnt)
         return jax.tree.map(lambda x: x.reshape(*x.shape[:-1], agents, -1), plan)
 
@@ -270,7 +273,8 @@ class _ByFormula(Agents):
     """An index that is a formula of the information state, evaluated where the agents are."""
 
     def _filled(self, learnt: Learnt) -> Any:
-        return channel_pair(learnt.found)
+        pair = channel_pair(learnt.found)
+        return pair if learnt.first is None else (*pair, learnt.first)
 
     def choose(self, sight: Sight) -> Array:
         shape = sight.observed.age.shape
@@ -283,9 +287,9 @@ class _ByFormula(Agents):
         return sight.largest(_computed_once(sight, index))
 
     def _index(self, sight: Sight, rewards: Array) -> Array:
-        p01, p11 = sight.plan
+        p01, p11, *first = sight.plan
         index: Array = self.rule.planner(Dynamics(p01, p11, rewards), sight.observed)
-        return index
+        return jnp.where(first[0], jnp.inf, index) if first else index
 
 
 class _ByTurns(_ByFormula):
@@ -317,7 +321,10 @@ class _ByTable(Agents):
     def choose(self, sight: Sight) -> Array:
         max_age = (sight.plan.shape[1] - 1) // self.setting.n_states
         rows = row_of(self._states(sight), max_age, sight.wraps[:, None, None])
-        return sight.largest(table_entries(sight.plan, rows))
+        index = table_entries(sight.plan, rows)
+        if self.rule.by_chance:
+            index = index + _TIE * jnp.maximum(jnp.abs(index), 1) * sight.noise(0)
+        return sight.largest(index)
 
 
 class _ByLookahead(Agents):

@@ -47,6 +47,7 @@ _PRIOR_RANGE = (1e-6, 1e6)
 _MAX_LONGEST = 10**9
 AGES = 4  # up to which joint plans tell ages apart, unless told otherwise
 _MAX_CODES, _MAX_SETS = 100_000, 100  # of joint plans, each made anew in every episode
+_MAX_SUPPORT = 49  # points a side: what a server of 64 trials and 256 arms weighs takes 200 MB
 
 
 Refusal = Callable[[Sequence[ArmKind], int, Mapping[str, Any]], str | None]
@@ -91,11 +92,29 @@ OPTIONS: Mapping[str, Option] = {
     "clip": Option(
         "true", lambda v: isinstance(v, bool), "true or false", "whether bounds are cut at 1"
     ),
+    "delta": Option(
+        "0.001",
+        lambda v: is_number(v) and 0 < v < 1,
+        "a number between 0 and 1",
+        "the chance with which confidence radii may fail",
+    ),
     "depth": Option(
         "2",
         lambda v: is_whole(v) and v in DEPTHS,
         f"one of {', '.join(map(str, DEPTHS))}",
         "lookahead depth in slots",
+    ),
+    "exploration": Option(
+        "10",
+        lambda v: is_number(v) and 0 < v <= 1e6,
+        "a positive number of at most 1e6",
+        "D: each arm is explored for at least D ln t of t slots",
+    ),
+    "exponent": Option(
+        "2/3",
+        lambda v: is_number(v) and 0 <= v <= 1,
+        "a number from 0 to 1",
+        "the power of the horizon with which exploration grows",
     ),
     "equal": Option(
         "false",
@@ -147,12 +166,30 @@ OPTIONS: Mapping[str, Option] = {
         "what plans are made from: a draw from the posterior (of upper confidence bounds its mean) "
         "or its mode",
     ),
+    "planner": Option(
+        "whittle",
+        lambda v: isinstance(v, str) and v in ("whittle", "myopic", "fixed"),
+        '"whittle", "myopic" or "fixed"',
+        "what a draw is planned by: Whittle indices, expected rewards, or the best fixed arms",
+    ),
     "prior": Option(
         "1",
         _is_prior,
         "a number, or two numbers for arms of two states, from 1e-6 to 1e6",
         "one number for every state, or [a, b], Beta(a, b), for arms of two states; of policies "
         'that learn from any gap also "population", learnt from all arms',
+    ),
+    "radius": Option(
+        "1",
+        lambda v: is_number(v) and 0 <= v <= 1e6,
+        "a number from 0 to 1e6",
+        "how much of the confidence radius is added; 0: none",
+    ),
+    "scale": Option(
+        "1",
+        lambda v: is_number(v) and 0 <= v <= 1e6,
+        "a number from 0 to 1e6",
+        "a factor of the steps that Restless-UCB explores, of UCWhittle's confidence radii",
     ),
     "rate": Option(
         "0.1",
@@ -165,6 +202,12 @@ OPTIONS: Mapping[str, Option] = {
         lambda v: is_number(v) and 0 < v <= 1e6,
         "a positive number of at most 1e6",
         "the deviation of rewards that bounds allow for",
+    ),
+    "support": Option(
+        "9",
+        lambda v: is_whole(v) and 2 <= v <= _MAX_SUPPORT,
+        f"a whole number from 2 to {_MAX_SUPPORT}",
+        "n, the grid has p01 and p11 at 1/(n + 1), ..., n/(n + 1)",
     ),
 }
 
@@ -234,6 +277,31 @@ def _too_large_together(
         f"is for few arms: ages up to {ages} give {number} joint information states and {sets:,} "
         f"sets of {plays} arms, and at most {_MAX_CODES:,} and {_MAX_SETS:,} are planned for"
     )
+
+
+def _other_than_two_observed_states(
+    kinds: Sequence[ArmKind], plays: int, settings: Mapping[str, Any]
+) -> str | None:
+    """Of a policy that is for arms of two states that are always observed."""
+    why = _observed_when_played(kinds, plays, settings)
+    other = [number for number, kind in enumerate(kinds, 1) if kind.states != 2]
+    if why or not other:
+        return why
+    return f"is for arms of two states, and arm {other[0]} has {kinds[other[0] - 1].states}"
+
+
+def _other_than_alike(
+    kinds: Sequence[ArmKind],
+    plays: int,  # noqa: ARG001 - as every refusal
+    settings: Mapping[str, Any],  # noqa: ARG001 - as every refusal
+) -> str | None:
+    """Of a policy that is for arms observed when played that move alike."""
+    for number, kind in enumerate(kinds, 1):
+        if kind.fully_observed:
+            return f"is for arms that are observed when played, and arm {number} always is"
+        if kind.action_dependent:
+            return f"is for arms that move alike played or not, and arm {number} does not"
+    return None
 
 
 # Of entries, in the order in which people are told of them.
@@ -323,6 +391,48 @@ POLICIES: Mapping[str, Entry] = {
         "paper", _MAKERS + "fed1_ucb", ("aggregation", "sigma"),
         "Fed1-UCB: arms are eliminated until K remain",
         "Fed1-UCB", "#cc79a7", "-", "v",
+    ),
+    "ts-grid": Entry(
+        "published", _PUBLISHED + "ts_grid", ("aggregation", "gaps", "planner", "support"),
+        "Thompson sampling on a grid of channels, from observations at any gap",
+        "TS on a grid", "#6699cc", "-", "8",
+        refuses=_other_than_channels, served=False,
+    ),
+    "rb-tsde": Entry(
+        "published", _PUBLISHED + "rb_tsde", _THOMPSON,
+        "RB-TSDE: Thompson sampling and Whittle indices, each agent alone",
+        "RB-TSDE", "#994455", "-", "H",
+        {"aggregation": "none"}, served=False,
+    ),
+    "restless-ucb": Entry(
+        "published", _PUBLISHED + "restless_ucb", ("aggregation", "exponent", "radius", "scale"),
+        "Restless-UCB: arms are explored in turn, then Whittle indices of upper bounds",
+        "Restless-UCB", "#997700", "-", "<",
+        refuses=_other_than_alike, served=False,
+    ),
+    "ucw-value": Entry(
+        "published", _PUBLISHED + "ucw_value", ("aggregation", "delta", "scale"),
+        "UCWhittle: Whittle indices of the dynamics with the largest value",
+        "UCW-value", "#ee8866", "-", "^",
+        refuses=_observed_when_played, served=False,
+    ),
+    "ucw-penalty": Entry(
+        "published", _PUBLISHED + "ucw_penalty", ("aggregation", "delta", "scale"),
+        "UCWhittle: the largest Whittle index of each state",
+        "UCW-penalty", "#bbcc33", "-", "s",
+        refuses=_other_than_two_observed_states, served=False,
+    ),
+    "ucw-extreme": Entry(
+        "published", _PUBLISHED + "ucw_extreme", ("aggregation", "delta", "scale"),
+        "UCWhittle: Whittle indices where plays do as much as they may",
+        "UCW-extreme", "#99ddff", "-", "D",
+        refuses=_observed_when_played, served=False,
+    ),
+    "dsee": Entry(
+        "published", _PUBLISHED + "dsee", ("aggregation", "exploration"),
+        "DSEE: blocks of exploration, and of the arms with the best mean reward",
+        "DSEE", "#aaaa00", "-", "P",
+        served=False,
     ),
     "ucb": Entry(
         "published", _PUBLISHED + "ucb", ("c",),
