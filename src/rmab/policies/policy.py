@@ -200,6 +200,8 @@ class Policy:
     own_visits    whether, under the schedule "paper", an episode ends when an agent's own visits
                   of a state of an arm have more than doubled: plays, and of an arm that is always
                   observed also slots without one. False: eq. (22), plays and a factor of 2^M
+    own_pairs     whether, under all schedules, an episode ends when pairs of some arm, first state
+                  and gap were seen in it as often as the learner had seen them before; needs gaps
     explores      (evidence, what the learner made of it) -> whether the next episode explores,
                   (trials,): plays of such episodes alone are counted as visits; None: all are
     reads_visits  whether the learner reads evidence.visits; False spares counting them
@@ -224,6 +226,7 @@ class Policy:
     own: Any
     gaps: int
     own_visits: bool
+    own_pairs: bool
     explores: Callable[[Any, Any], Array] | None
     reads_visits: bool
     randomised: bool
@@ -248,6 +251,7 @@ class Policy:
         own: Any = None,
         gaps: int = 0,
         own_visits: bool = False,
+        own_pairs: bool = False,
         explores: Callable[[Any, Any], Array] | None = None,
         reads_visits: bool = True,
         randomised: bool = True,
@@ -294,6 +298,7 @@ class Policy:
             "own": rule.own if isinstance(rule, OwnIndexRule) else own,
             "gaps": gaps,
             "own_visits": own_visits,
+            "own_pairs": own_pairs,
             "explores": explores,
             "reads_visits": reads_visits,
             "randomised": randomised,

@@ -15,6 +15,7 @@ from typing import Any
 from jax import Array
 
 from rmab.learning.channel.grid import grid
+from rmab.learning.colours import colours
 from rmab.learning.exploration import (
     block_arms,
     block_explores,
@@ -186,4 +187,26 @@ def tsde(
         reads_visits=False,
         aggregation=aggregation,
         prior=prior,
+    )
+
+
+def colored_ucrl2(
+    name: str,
+    horizon: int,  # noqa: ARG001 - as every maker
+    *,
+    ages: int = AGES,
+    delta: float = 1e-3,
+    scale: float = 1.0,
+    aggregation: str | None = None,
+) -> Policy:
+    """The joint optimum of the best channels within intervals of the colours' chances."""
+    return Policy(
+        name,
+        rule=JointRule(ages, intervals=True),
+        learner=partial(colours, scale=scale, delta=delta),
+        gaps=ages - 1,
+        own_pairs=True,
+        randomised=False,
+        reads_visits=False,
+        aggregation=aggregation,
     )

@@ -189,7 +189,8 @@ OPTIONS: Mapping[str, Option] = {
         "1",
         lambda v: is_number(v) and 0 <= v <= 1e6,
         "a number from 0 to 1e6",
-        "a factor of the steps that Restless-UCB explores, of UCWhittle's confidence radii",
+        "a factor of the steps that Restless-UCB explores, of UCWhittle's confidence radii, "
+        "of those of coloured UCRL2",
     ),
     "rate": Option(
         "0.1",
@@ -276,6 +277,15 @@ def _too_large_together(
     return (
         f"is for few arms: ages up to {ages} give {number} joint information states and {sets:,} "
         f"sets of {plays} arms, and at most {_MAX_CODES:,} and {_MAX_SETS:,} are planned for"
+    )
+
+
+def _no_few_channels(
+    kinds: Sequence[ArmKind], plays: int, settings: Mapping[str, Any]
+) -> str | None:
+    """Of a policy that plans for all channels together."""
+    return _other_than_channels(kinds, plays, settings) or _too_large_together(
+        kinds, plays, settings
     )
 
 
@@ -443,6 +453,11 @@ POLICIES: Mapping[str, Entry] = {
         "published", _PUBLISHED + "tsde", ("ages", "aggregation", "prior"),
         "Thompson sampling and the joint optimum of the draw, for few arms",
         "TSDE", "#bb5566", "-", "8", refuses=_too_large_together, served=False,
+    ),
+    "colored-ucrl2": Entry(
+        "published", _PUBLISHED + "colored_ucrl2", ("ages", "aggregation", "delta", "scale"),
+        "the joint optimum of the best channels within confidence intervals, for few",
+        "Coloured UCRL2", "#8855cc", "-", "3", refuses=_no_few_channels, served=False,
     ),
     "rca": Entry(
         "published", _PUBLISHED + "rca", ("L",),
