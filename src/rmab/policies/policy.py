@@ -104,7 +104,7 @@ class JointRule:
     """
 
     ages: int
-    accuracy: float = 1e-3
+    accuracy: float = 5e-3
     intervals: bool = False
 
 

@@ -41,7 +41,7 @@ __all__ = ["JointPlan", "JointSpace", "bounded_arms", "drawn_arms", "joint_plan"
 
 IntArray = npt.NDArray[np.int64]
 
-MAX_SWEEPS = 2000  # a draw whose arms hardly move is planned for as well as so many allow
+MAX_SWEEPS = 500  # a draw whose arms hardly move is planned for as well as so many allow
 _DAMPING = 0.9  # the part of an increment by which values move
 
 
