@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 KNOWN_TOLERANCE, MAX_KNOWN_AGES = 1e-6, 512
-LEARNT_TOLERANCE, MAX_LEARNT_AGES = 1e-2, 64  # tables filled anew in every episode
+LEARNT_TOLERANCE, MAX_LEARNT_AGES = 0.08, 64  # tables filled anew in every episode
 
 # What a learner gives: (S, S, N, R) each, or (N, R) each; or what chances lie between.
 Found = Moves | Uncertain | Intervals | tuple[Array, Array]
