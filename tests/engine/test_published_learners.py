@@ -20,7 +20,7 @@ from rmab.engine.setting import Setting
 from rmab.engine.world import truth
 from rmab.federation.aggregation import AGGREGATIONS
 from rmab.learning.learners import Evidence, thompson
-from rmab.model.arms import Arm, Arms
+from rmab.model.arms import Arm, Arms, Moves
 from rmab.planning.index.indices import whittle_indices
 from rmab.policies.policy import IndexRule, Policy
 from rmab.policies.registry import named
@@ -377,3 +377,34 @@ def test_dsee_explores_in_blocks_and_plays_the_best_means_of_exploration(plays, 
     policy = named("dsee", 150, {"exploration": 1.0, "aggregation": aggregation})
     records = compare(case, policy, dsee(case, 1.0))
     assert {tuple(r.lengths[:3]) for r in records} == {(1, 1, 2)}
+
+
+# ------------------------------------------------------------------------------ ties
+
+
+def test_ties_are_broken_by_chance_where_the_rule_says_so():
+    """Three arms that pay 1, 2 and 3 for a play, with one index."""
+    arms = Arms(
+        [
+            Arm(np.eye(2), reward_active=[pays, pays], reward_passive=[0, 0], observed="always")
+            for pays in (1.0, 2.0, 3.0)
+        ]
+    )
+
+    def nothing(evidence, draws):
+        half = jnp.full((2, 2, 3, evidence.episode.size), 0.5)
+        return Moves(half, half)
+
+    def equal(model, max_age):
+        return jnp.zeros((3, 1 + 2 * max_age, 1))
+
+    policy = Policy(
+        "mine", rule=IndexRule(table=equal, by_chance=True), learner=nothing, randomised=False
+    )
+    setting = Setting.of(arms, 1, 60, schedule="doubling", max_age=1)
+    trials = jnp.arange(32, dtype=jnp.uint32)
+    out = simulator(setting, policy, 32)(SEED, trials, truth(arms), jnp.int32(1), None)
+    counts = np.bincount(np.asarray(out.rewards).astype(int).ravel(), minlength=4)
+    assert counts[0] == 0
+    expected = 60 * 32 / 3
+    assert np.abs(counts[1:] - expected).max() < 4 * math.sqrt(expected * 2 / 3)
