@@ -35,6 +35,7 @@ from rmab.planning.exact.chain import joint_code
 from rmab.planning.lookahead.channel import channel_state, channel_values
 from rmab.policies.filling import Found, Learnt, channel_pair, fill
 from rmab.policies.lookahead import choose, state_from_tables, table_entries
+from rmab.policies.own_index import Now, index_now, looked
 from rmab.policies.plans import take_turns
 from rmab.policies.policy import (
     AgeRule,
@@ -61,9 +62,10 @@ class Sight(NamedTuple):
 
     plan: see above; observed: information states, (N, M, R) each; state: true states, read where
     arms are fully observed; own: the learner's own state, if any; slot: its number; noise:
-    gives uniforms (N, M, R) to those who choose at random; truth: for what plays pay; wraps: (N,)
-    how far ages past a table's highest fall back, 0: they become never observed; plays: K;
-    playable: which arms can be played, (N, M, 1), None: all. Where fewer than K can, all are.
+    gives uniforms (N, M, R) to those who choose at random, of two kinds, 0 and 1; truth: for what
+    plays pay; wraps: (N,) how far ages past a table's highest fall back, 0: they become never
+    observed; plays: K; playable: which arms can be played, (N, M, 1), None: all. Where fewer than K
+    can, all are.
     """
 
     plan: Any
@@ -71,7 +73,7 @@ class Sight(NamedTuple):
     state: Array
     own: Any
     slot: Array
-    noise: Callable[[], Array]
+    noise: Callable[[int], Array]
     truth: Truth
     wraps: Array
     plays: Array
@@ -137,6 +139,10 @@ class Agents(ABC):
 
     # ---------------------------------------------------------------- the agents
 
+    def look(self, sight: Sight) -> Sight:
+        """With what an own learner makes of the states that are shown before the choice."""
+        return sight
+
     @abstractmethod
     def choose(self, sight: Sight) -> Array:
         """The arms played, a mask (N, M, R)."""
@@ -157,13 +163,22 @@ class Agents(ABC):
 
 class _AtRandom(Agents):
     def choose(self, sight: Sight) -> Array:
-        return sight.largest(sight.noise())
+        return sight.largest(sight.noise(0))
 
 
 class _ByOwnIndex(Agents):
+    def look(self, sight: Sight) -> Sight:
+        return sight._replace(own=looked(self.rule.own, sight.own, partial(self._now, sight)))
+
     def choose(self, sight: Sight) -> Array:
-        index = _computed_once(sight, lambda: self.rule.own.index(sight.own, sight.slot))
+        now = partial(self._now, sight)
+        index = _computed_once(sight, lambda: index_now(self.rule.own, sight.own, sight.slot, now))
         return sight.largest(index)
+
+    def _now(self, sight: Sight) -> Now:
+        state, age = self._states(sight)
+        stepped = jnp.broadcast_to(self.world.always & (sight.slot > 0), age.shape)
+        return Now(state, age, stepped, sight.slot, jnp.stack([sight.noise(0), sight.noise(1)]))
 
 
 class _ByAge(Agents):
@@ -258,7 +273,7 @@ class _ByTable(Agents):
         rows = row_of(self._states(sight), max_age, sight.wraps[:, None, None])
         index = table_entries(sight.plan, rows)
         if self.rule.by_chance:
-            index = index + _TIE * jnp.maximum(jnp.abs(index), 1) * sight.noise()
+            index = index + _TIE * jnp.maximum(jnp.abs(index), 1) * sight.noise(0)
         return sight.largest(index)
 
 

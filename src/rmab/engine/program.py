@@ -384,8 +384,9 @@ class _Simulator:
         def advance(run: _Run) -> _Run:
             slot = run.slot.astype(jnp.uint32)
 
-            def noise() -> Array:
-                return unit(threefry(play_key, slot, arm)[0])
+            def noise(word: int) -> Array:
+                uniforms: Array = unit(threefry(play_key, slot, arm)[word])
+                return uniforms
 
             sight = Sight(
                 plan=plan_of(run),
@@ -399,12 +400,13 @@ class _Simulator:
                 plays=plays,
                 playable=self.world.playable(truth, run.slot),
             )
+            sight = self.agents.look(sight)
             played = self.agents.choose(sight)
             paid = self.world.paid(truth, run.state, played)
             shows = played | self.world.always if self.world.any_always else played
             seen = Observations(played, shows, run.state, paid, run.slot)
             counts = self.counting.update(run.counts, run.observed, seen, run.episode.explores)
-            own = None if self.policy.own is None else self.policy.own.update(run.own, seen)
+            own = None if self.policy.own is None else self.policy.own.update(sight.own, seen)
             episode = run.episode
             if self.policy.learns:
                 length = episode.length + 1

@@ -11,6 +11,7 @@ are known. A *rule* says what the dynamics become, and so what agents play by:
     OwnIndexRule   an index from a learner with its own state, slot by slot
     AgeRule        arms observed longest ago, and perhaps before them those that were good
     TrueStateRule  the arms that pay most in this slot, which only a recording can tell
+    OutsideRule    something that is not of the engine plays its trials: `rmab.envs.evaluation`
 
 A learner with its own state (`OwnLearner`) keeps any arrays for each arm and agent. The counts that
 other learners read are the first such state: the engine keeps both in the same way.
@@ -37,6 +38,7 @@ __all__ = [
     "Lengths",
     "LookaheadRule",
     "OptimumRule",
+    "OutsideRule",
     "OwnIndexRule",
     "Policy",
     "RandomRule",
@@ -142,6 +144,17 @@ class TrueStateRule:
     """The K arms whose true states pay most are played."""
 
 
+@dataclass(frozen=True, eq=False)
+class OutsideRule:
+    """The engine is told what its trials paid.
+
+    play: (an `rmab.engine.montecarlo.Trials`, numbers of trials) -> what all agents were paid in
+    each slot of each, (T, trials).
+    """
+
+    play: Callable[[Any, Any], Any]
+
+
 Rule = (
     IndexRule
     | LookaheadRule
@@ -151,6 +164,7 @@ Rule = (
     | OwnIndexRule
     | AgeRule
     | TrueStateRule
+    | OutsideRule
 )
 
 

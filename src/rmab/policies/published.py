@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from jax import Array
 
@@ -28,7 +29,7 @@ from rmab.learning.optimism import confident_rows
 from rmab.model.arms import Moves, Uncertain
 from rmab.planning.optimism import fill_extreme, fill_penalty, fill_value
 from rmab.planning.tables import Model
-from rmab.policies.own_index import MeanRewards
+from rmab.policies.own_index import OWN_INDICES
 from rmab.policies.planners import FIXED_BEST, MYOPIC, WHITTLE
 from rmab.policies.policy import IndexRule, Lengths, OwnIndexRule, Policy, TurnsRule
 from rmab.policies.registry import GAPS
@@ -36,9 +37,15 @@ from rmab.policies.registry import GAPS
 __all__: list[str] = []  # makers are named in the registry
 
 
-def ucb1(name: str, horizon: int, *, c: float = 2.0) -> Policy:  # noqa: ARG001 - as every maker
-    """UCB1 on the arms' mean rewards, as if they were no Markov chains."""
-    return Policy(name, rule=OwnIndexRule(MeanRewards(c)))
+def _own_index(which: str, name: str, horizon: int, **options: Any) -> Policy:  # noqa: ARG001 - as every maker
+    """A learner with a state of its own; options: its fields."""
+    return Policy(name, rule=OwnIndexRule(OWN_INDICES[which](**options)))
+
+
+ucb = partial(_own_index, "ucb")
+rca = partial(_own_index, "rca")
+wiql = partial(_own_index, "wiql")
+qwi = partial(_own_index, "qwi")
 
 
 _MAPS = {"whittle": WHITTLE, "myopic": MYOPIC, "fixed": FIXED_BEST}  # what ts-grid plans by

@@ -106,6 +106,18 @@ OPTIONS: Mapping[str, Option] = {
         "a number from 0 to 1",
         "the power of the horizon with which exploration grows",
     ),
+    "equal": Option(
+        "false",
+        lambda v: isinstance(v, bool),
+        "true or false",
+        "whether all arms are known to be equal, and learnt as one",
+    ),
+    "explore": Option(
+        "0.1",
+        lambda v: is_number(v) and 0 <= v <= 1,
+        "a number from 0 to 1",
+        "the chance that a slot's arms are chosen at random",
+    ),
     "forget": Option(
         "never",
         lambda v: v in ("never", "bank") if isinstance(v, str) else is_number(v) and 0 < v <= 1e12,
@@ -118,6 +130,18 @@ OPTIONS: Mapping[str, Option] = {
         lambda v: is_whole(v) and _GAPS_RANGE[0] <= v <= _GAPS_RANGE[1],
         f"a whole number from {_GAPS_RANGE[0]} to {_GAPS_RANGE[1]}",
         "gaps are counted separately up to this many slots",
+    ),
+    "index_rate": Option(
+        "0.2",
+        lambda v: is_number(v) and 0 <= v <= 1,
+        "a number from 0 to 1",
+        "by how much of an advantage indices move at first",
+    ),
+    "L": Option(
+        "1",
+        lambda v: is_number(v) and 0 <= v <= 1e6,
+        "a number from 0 to 1e6",
+        "how much an arm gains by having been counted seldom",
     ),
     "longest": Option(
         "none",
@@ -156,6 +180,12 @@ OPTIONS: Mapping[str, Option] = {
         lambda v: is_number(v) and 0 <= v <= 1e6,
         "a number from 0 to 1e6",
         "a factor of the steps that Restless-UCB explores, of UCWhittle's confidence radii",
+    ),
+    "rate": Option(
+        "0.1",
+        lambda v: is_number(v) and 0 <= v <= 1,
+        "a number from 0 to 1",
+        "by how much of an error values move at first",
     ),
     "sigma": Option(
         "0.5",
@@ -379,9 +409,24 @@ POLICIES: Mapping[str, Entry] = {
         served=False,
     ),
     "ucb": Entry(
-        "published", _PUBLISHED + "ucb1", ("c",),
+        "published", _PUBLISHED + "ucb", ("c",),
         "mean reward plus sqrt(c ln t / plays), each agent alone, every slot",
         "UCB", "#999999", "-", ">",
+    ),
+    "rca": Entry(
+        "published", _PUBLISHED + "rca", ("L",),
+        "the same from whole cycles between visits of a state, block by block",
+        "RCA", "#bbaa44", "-", "H",
+    ),
+    "qwi": Entry(
+        "published", _PUBLISHED + "qwi", ("equal", "explore", "index_rate", "rate"),
+        "Q-learning of the Whittle index of every state, each agent alone",
+        "QWI", "#6633aa", "-", "1", refuses=_observed_when_played, served=False,
+    ),
+    "wiql": Entry(
+        "published", _PUBLISHED + "wiql", (),
+        "Q-learning; arms by what a play adds to the value, each agent alone",
+        "WIQL", "#dd9977", "-", "2", refuses=_observed_when_played,
     ),
     "whittle": Entry(
         "known", _MAKERS + "whittle", (),
