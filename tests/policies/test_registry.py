@@ -17,6 +17,7 @@ VALUES = {
     "plan_by": "mode",
     "prior": 2.0,
     "sigma": 1.0,
+    "tied": True,
 }
 
 

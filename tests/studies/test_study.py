@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmab import Arm, Arms, Policy, RmabError, Study, StudyError, channels, load
+from rmab import Arm, Arms, Policy, RmabError, Study, StudyError, catalogue, channels, load
 from rmab.policies.registry import STUDIED, named
 from rmab.studies.study import KEYS, from_table, read_table
 
@@ -546,6 +546,31 @@ def test_numbers_of_numpy_and_pairs_become_plain():
     assert type(table["weights"][0]) is float
     assert table["options"] == {"fedtswi": {"prior": [1, 2]}}
     assert table["arm"][0] == {"p01": 0.2, "p11": 0.8, "reward": 0.4}
+
+
+def test_tied_rows_are_read_and_written():
+    table = load("catalogue:age-of-information").to_table()
+    assert table["arm"][0]["tied_active"] == [[0]] * 8
+    assert "tied_passive" not in table["arm"][0]
+    again = from_table(json.loads(json.dumps(table)))
+    assert again.to_table() == table
+    made = [catalogue.age_of_information(8, x, w) for x, w in ((0.9, 1), (0.6, 1), (0.8, 2))]
+    for read, wanted in zip(again.arms, made, strict=True):
+        assert read.tie is not None
+        assert wanted.tie is not None
+        assert read.tie.active == wanted.tie.active
+        np.testing.assert_allclose(read.tie.for_sure, wanted.tie.for_sure, atol=1e-12)
+
+
+def test_tied_needs_an_arm_that_says_what_is_tied():
+    with pytest.raises(
+        StudyError, match=r"^options\.fedtswi\.tied of fedtswi must be false, as no"
+    ):
+        study(policies=["fedtswi"], options={"fedtswi": {"tied": True}})
+    with pytest.raises(StudyError, match=r"fedtswi\.tied must be true or false, got 1"):
+        study(options={"fedtswi": {"tied": 1}})
+    with pytest.raises(StudyError, match=r"unknown key 'tied'; feducb-wi has"):
+        study(options={"feducb-wi": {"tied": True}})
 
 
 def test_a_policy_of_ones_own_has_no_table():

@@ -98,6 +98,8 @@ def simulator(
 
 def _as_needed(setting: Setting, policy: Policy) -> Setting:
     """The setting but for what makes no difference to this policy."""
+    if not policy.ties and any(kind.tie for kind in setting.kinds):
+        setting = replace(setting, kinds=tuple(kind._replace(tie=None) for kind in setting.kinds))
     if not policy.learns or not policy.randomised:
         return replace(setting, draws="shared")
     return setting if policy.draws is None else replace(setting, draws=policy.draws)

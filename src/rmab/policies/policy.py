@@ -170,6 +170,7 @@ class Policy:
     draws         of the dynamics, "shared" or "per-agent"; None: as the study says
     longest       no episode has more slots; None: as the schedule says
     forget        how counts lose weight; None: never
+    ties          whether the learner reads what an arm's rows have in common
     prior         the learner's, where more than the learner reads it: a number, Beta's two, or
                   POPULATION, which is learnt and given to the learner as evidence.prior
 
@@ -188,6 +189,7 @@ class Policy:
     draws: str | None
     longest: int | None
     forget: Forgetting | None
+    ties: bool
     prior: float | tuple[float, float] | str
 
     def __init__(
@@ -209,6 +211,7 @@ class Policy:
         draws: str | None = None,
         longest: int | None = None,
         forget: Forgetting | None = None,
+        ties: bool = False,
         prior: float | tuple[float, float] | str = 1.0,
     ) -> None:
         for key, value, least in (
@@ -248,6 +251,7 @@ class Policy:
             "draws": draws,
             "longest": longest,
             "forget": forget,
+            "ties": ties,
             "prior": prior,
         }
         for key, given in fields.items():

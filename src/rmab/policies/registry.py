@@ -126,6 +126,12 @@ OPTIONS: Mapping[str, Option] = {
         "a positive number of at most 1e6",
         "the deviation of rewards that bounds allow for",
     ),
+    "tied": Option(
+        "false",
+        lambda v: isinstance(v, bool),
+        "true or false",
+        "of arms with tied rows one chance is learnt from all of them, in place of every row alone",
+    ),
 }
 
 
@@ -192,7 +198,7 @@ GROUPS: Mapping[str, str] = {
 
 _MAKERS = "rmab.policies.builtin:"
 _PUBLISHED = "rmab.policies.published:"
-_THOMPSON = ("aggregation", "prior")
+_THOMPSON = ("aggregation", "prior", "tied")
 _UCB = ("aggregation", "clip", "prior")
 _GAP = ("aggregation", "forget", "gaps", "longest", "plan_by", "prior")
 _ROBUST: Mapping[str, Any] = MappingProxyType(
@@ -366,6 +372,11 @@ def check_kinds(
     found = [key for key, value in wanted.items() if settings.get(key) == value]
     if "aggregation" in POLICIES[name].options and compares_agents(AGGREGATIONS[shares]):
         found.append("aggregation")
+    if settings.get("tied") and not any(kind.tie for kind in kinds):
+        raise StudyError(
+            f"{place}.tied of {name} must be false, as no arm says by tied_passive or tied_active "
+            "what its rows have in common; got true"
+        )
     other = [number for number, kind in enumerate(kinds, 1) if kind != CHANNEL]
     if found and other:
         value = wanted.get(found[0], shares)

@@ -17,6 +17,8 @@ An `[[arm]]` table is of one of two kinds, which may be mixed in a study:
                 reward or reward_active      S numbers, the reward of a play
                 reward_passive               S numbers, the reward of a slot without a play
                 observed                     "when_played" (the default) or "always"
+                tied_passive, tied_active    of each state the next states of one event, whose
+                                             chance is the same in all rows that have it
 
 Arms count from 1, rows, columns and states from 0.
 """
@@ -290,7 +292,8 @@ KEYS: Mapping[str, Key] = {
 }
 CHANNEL_KEYS = ("p01", "p11", "reward")
 _REWARD_KEYS = ("reward", "reward_active", "reward_passive")
-_GENERAL_KEYS = ("passive", "active", *_REWARD_KEYS, "observed")
+_TIED_KEYS = ("tied_passive", "tied_active")
+_GENERAL_KEYS = ("passive", "active", *_REWARD_KEYS, "observed", *_TIED_KEYS)
 _KINDS = f"a channel has {', '.join(CHANNEL_KEYS)}; any other arm {', '.join(_GENERAL_KEYS)}"
 
 
@@ -352,13 +355,17 @@ def _arm_table(arm: Arm) -> dict[str, Any]:
         p01, p11 = arm.passive[:, 1].tolist()
         if np.array_equal(arm.passive[:, 0], [1 - p01, 1 - p11]):
             return {"p01": p01, "p11": p11, "reward": float(arm.reward_active[1])}
-    table = {"passive": arm.passive.tolist()}
+    table: dict[str, Any] = {"passive": arm.passive.tolist()}
     if arm.action_dependent:
         table["active"] = arm.active.tolist()
     table["reward_active"] = arm.reward_active.tolist()
     if arm.reward_passive.any():
         table["reward_passive"] = arm.reward_passive.tolist()
-    return {**table, "observed": arm.observed}
+    table["observed"] = arm.observed
+    if arm.tie is not None:
+        events = {"tied_passive": arm.tie.passive, "tied_active": arm.tie.active}
+        table |= {key: _plain(event) for key, event in events.items() if any(event)}
+    return table
 
 
 def _plain(value: Any) -> Any:
