@@ -218,7 +218,7 @@ def test_a_hidden_restart_pays_what_its_unseen_state_does_on_average():
 
 def falling(ages: int, keeps: float = 0.8, cost: float = 0.3) -> Arm:
     """It earns keeps^x after x slots."""
-    return hidden_restart([[keeps, 1 - keeps], [0, 1]], [1, 0], [1, 0], cost, ages)
+    return hidden_restart([[keeps, 1 - keeps], [0.0, 1.0]], [1, 0], [1, 0], cost, ages)
 
 
 def test_the_index_of_a_hidden_restart_has_a_closed_form():

@@ -70,7 +70,7 @@ class Evidence(NamedTuple):
     what a play pays and what no play does; plays: how many arms an agent plays in a slot; agents:
     how many there are, each counted by its weight; kinds: (N,) what is known of each arm; prior:
     (2, 2, 1, trials), weights of next states by state where they were learnt from all arms, in
-    place of the learner's own.
+    place of the learner's own; slot: how many slots came before, in the engine.
     """
 
     counts: Array
@@ -82,6 +82,7 @@ class Evidence(NamedTuple):
     agents: float
     kinds: tuple[ArmKind, ...]
     prior: Array | None = None
+    slot: Array | None = None
 
     @property
     def transitions(self) -> Array:
@@ -224,10 +225,12 @@ def _with_ties(found: Moves, evidence: Evidence, prior: Prior, draws: Draws) -> 
         # Kind 0 are steps after a play, of arms that move alike all steps; kind 1 those after none.
         steps = [(1, evidence.counts[0])] + ([(0, evidence.counts[1])] if controlled else [])
         did, did_not = (
-            sum(
-                jnp.where(where[action][:, :, None, None], counts[:S, :S, these], 0).sum((0, 1))
-                for action, counts in steps
-            )
+            jnp.stack(
+                [
+                    jnp.where(where[action][:, :, None, None], counts[:S, :S, these], 0).sum((0, 1))
+                    for action, counts in steps
+                ]
+            ).sum(0)
             for where in (happened, may & ~happened)
         )
         one = draws.again(_TIED_STREAMS + number)

@@ -169,7 +169,7 @@ def _tie(arm: Arm, tied_passive: Any, tied_active: Any) -> Tie | None:
                     f"tied, got {chance:g}"
                 )
             for_sure[action, state] = np.where(happens, row, 0) / chance
-            never[action, state] = np.where(happens, 0, row) / (1 - chance)
+            never[action, state] = np.where(happens, 0, row) / row[~happens].sum()
     if first is None:
         raise ModelError("tied_passive or tied_active must have a row with an event")
     whole = (tuple(tuple(map(tuple, each.tolist())) for each in kind) for kind in (for_sure, never))
@@ -405,6 +405,14 @@ class Moves(NamedTuple):
 
     passive: Array
     active: Array
+
+
+class Uncertain(NamedTuple):
+    """Transition probabilities, and how far off each row may be: moves (S, S, N, ...), width
+    (S, N, ...), both without a play and with one."""
+
+    moves: Moves
+    width: Moves
 
 
 class Dynamics(NamedTuple):

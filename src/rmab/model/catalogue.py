@@ -179,7 +179,8 @@ def hidden_restart(
     price = _number("cost", cost, 0.0)
     try:
         hidden = Arm(moves, reward_passive=reward)
-        law = Arm([start] * hidden.states, reward_passive=reward).passive[0]
+        same: Any = [start] * hidden.states
+        law = Arm(same, reward_passive=reward).passive[0]
     except ModelError as error:
         said = str(error).replace("passive row 0", "start").replace("reward_passive", "reward")
         raise ModelError(said.replace("passive", "moves")) from None
