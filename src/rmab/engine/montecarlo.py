@@ -27,7 +27,7 @@ from rmab.engine.setting import Guide, Joint, Lookup, Setting, Simulate
 from rmab.engine.tally import REFERENCE_KEY, Batch, Simulated, Units, reduce_batch
 from rmab.engine.world import truth
 from rmab.errors import UnreachableError
-from rmab.federation.aggregation import AGGREGATIONS
+from rmab.federation.aggregation import AGGREGATIONS, mixes_evidence
 from rmab.model.arms import Arms
 from rmab.planning.exact.chain import Layout
 from rmab.planning.exact.optimum import Optimum
@@ -224,9 +224,14 @@ def _threads(work: Work) -> Iterator[_Threads]:
 
 def setting_of(setting: Setting, policy: Policy) -> Setting:
     """The setting with what the policy says of it."""
-    if policy.aggregation is None:
+    own = policy.aggregation
+    if own is None:
         return setting
-    return replace(setting, aggregation=AGGREGATIONS[policy.aggregation])
+    if isinstance(own, str):
+        # Of several gossips it is the study's.
+        mixes = mixes_evidence(AGGREGATIONS[own]) and mixes_evidence(setting.aggregation)
+        own = setting.aggregation if mixes else AGGREGATIONS[own]
+    return replace(setting, aggregation=own)
 
 
 def batch_runner(work: Work, executor: ThreadPoolExecutor) -> Callable[[int, int], Batch]:

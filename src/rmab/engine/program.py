@@ -70,7 +70,7 @@ class _Run(NamedTuple):
     observed: InformationStates  # (N, M, R) each
     counts: Counts
     own: Any  # the state of a learner that keeps its own, or None
-    kept: Kept | None  # what a learner of counts keeps that forgets
+    kept: Kept | None  # what is kept of counts that are forgotten or mixed
     episode: _Episode
     out: Outcome
 
@@ -191,7 +191,8 @@ class _Simulator:
         """A new episode for the trials whose episode is over: Algorithm 1, lines 4 to 9.
 
         memory: counts, the learner's own state, if any, and what is kept of counts that are
-        forgotten. Returns also the squared error of the new dynamics, (N, R), and what is kept now.
+        forgotten or mixed. Returns also the squared error of the new dynamics, (N, R), and what is
+        kept now.
         """
         due = episode.over
         number = episode.number + 1
@@ -245,10 +246,10 @@ class _Simulator:
             drawn = self.policy.own.dynamics(state, draws)
         else:
 
-            def chance() -> Array:
-                return Draws(stream(seed, trials, jnp.uint32(0), EXPERTS), number).uniform()
+            def chances(lane: int) -> Draws:
+                return Draws(stream(seed, trials, jnp.uint32(lane), EXPERTS), number)
 
-            shared, kept = self.counting.recalled(counts, kept, episode.length, chance)
+            shared, kept = self.counting.recalled(counts, kept, episode.length, chances)
             evidence = self.counting.evidence(shared, truth, plays, number)
             agents: Any = evidence.agents
             if not self.counting.running:

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmab.errors import ModelError
+from rmab.federation.aggregation import Aggregation
 from rmab.linalg import Array
 from rmab.reading import is_whole, shown
 
@@ -152,7 +153,8 @@ class Policy:
     reads_visits  whether the learner reads evidence.visits; False spares counting them
     randomised    whether the learner draws; if not, agents with the same evidence play by one
                   result
-    aggregation   what agents share, by name; None: as the study says
+    aggregation   what agents share, by name or as an object of rmab.federation.aggregation; None:
+                  as the study says
     draws         of the dynamics, "shared" or "per-agent"; None: as the study says
     longest       no episode has more slots; None: as the schedule says
     forget        how counts lose weight; None: never
@@ -170,7 +172,7 @@ class Policy:
     gaps: int
     reads_visits: bool
     randomised: bool
-    aggregation: str | None
+    aggregation: str | Aggregation | None
     draws: str | None
     longest: int | None
     forget: Forgetting | None
@@ -191,7 +193,7 @@ class Policy:
         gaps: int = 0,
         reads_visits: bool = True,
         randomised: bool = True,
-        aggregation: str | None = None,
+        aggregation: str | Aggregation | None = None,
         draws: str | None = None,
         longest: int | None = None,
         forget: Forgetting | None = None,

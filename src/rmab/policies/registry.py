@@ -15,7 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 from rmab.errors import StudyError
-from rmab.federation.aggregation import AGGREGATIONS, compares_agents
+from rmab.federation.aggregation import AGGREGATIONS, aggregation_of, compares_agents
+from rmab.federation.gossip import GRAPHS, MAX_AGENTS
 from rmab.model.arms import CHANNEL, ArmKind
 from rmab.policies.lookahead import DEPTHS
 from rmab.policies.policy import POPULATION, Policy
@@ -23,6 +24,7 @@ from rmab.reading import is_number, is_whole, shown
 
 __all__ = [
     "GAPS",
+    "GOSSIP_OPTIONS",
     "GROUPS",
     "KNOWN",
     "LEARNERS",
@@ -43,6 +45,7 @@ GAPS = 32  # G of the policies that learn from observations at any gap, unless t
 _GAPS_RANGE = (8, 128)  # fewer do not identify two matrices; more take very long to compile
 _PRIOR_RANGE = (1e-6, 1e6)
 _MAX_LONGEST = 10**9
+GOSSIP_OPTIONS = ("degree", "failure", "graph")  # of every policy that has `aggregation`
 
 
 Refusal = Callable[[Sequence[ArmKind], int, Mapping[str, Any]], str | None]
@@ -70,7 +73,8 @@ OPTIONS: Mapping[str, Option] = {
         "the study's",
         lambda v: isinstance(v, str) and v in AGGREGATIONS,
         "the name of an aggregation",
-        'what agents share: "sum", "none", or "pairs", by how alike they are',
+        'what agents share: "sum", "none", "pairs", by how alike they are, or "gossip", with '
+        "neighbours and without a server",
     ),
     "c": Option(
         "2",
@@ -81,11 +85,23 @@ OPTIONS: Mapping[str, Option] = {
     "clip": Option(
         "true", lambda v: isinstance(v, bool), "true or false", "whether bounds are cut at 1"
     ),
+    "degree": Option(
+        "the study's, 2",
+        lambda v: is_whole(v) and 1 <= v < MAX_AGENTS,
+        f"a whole number from 1 to {MAX_AGENTS - 1}",
+        'links of an agent that gossips, of graph = "regular"',
+    ),
     "depth": Option(
         "2",
         lambda v: is_whole(v) and v in DEPTHS,
         f"one of {', '.join(map(str, DEPTHS))}",
         "lookahead depth in slots",
+    ),
+    "failure": Option(
+        "the study's, 0",
+        lambda v: is_number(v) and 0 <= v < 1,
+        "a number from 0 to below 1",
+        "chance that a link of agents that gossip fails in an episode",
     ),
     "forget": Option(
         "never",
@@ -99,6 +115,12 @@ OPTIONS: Mapping[str, Option] = {
         lambda v: is_whole(v) and _GAPS_RANGE[0] <= v <= _GAPS_RANGE[1],
         f"a whole number from {_GAPS_RANGE[0]} to {_GAPS_RANGE[1]}",
         "gaps are counted separately up to this many slots",
+    ),
+    "graph": Option(
+        "the study's, ring",
+        lambda v: isinstance(v, str) and v in GRAPHS,
+        f"one of {', '.join(GRAPHS)}",
+        "who talks to whom where agents gossip",
     ),
     "longest": Option(
         "none",
@@ -151,6 +173,11 @@ class Entry:
     preset: Mapping[str, Any] = field(default_factory=dict)
     refuses: Refusal | None = None
     served: bool = True
+
+    def __post_init__(self) -> None:
+        if "aggregation" in self.options:  # what may be set of one of them
+            whole = sorted({*self.options, *GOSSIP_OPTIONS})
+            object.__setattr__(self, "options", tuple(whole))
 
 
 def _other_than_channels(
@@ -393,6 +420,9 @@ def settings_of(name: str, options: Mapping[str, Any] | None = None) -> dict[str
 def named(name: str, horizon: int, options: Mapping[str, Any] | None = None) -> Policy:
     """The policy of that name with its options, already checked."""
     chosen = settings_of(name, options)
+    gossip = {key: chosen.pop(key) for key in GOSSIP_OPTIONS if key in chosen}
+    if gossip and "aggregation" in chosen:
+        chosen["aggregation"] = aggregation_of(chosen["aggregation"], **gossip)
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in chosen.items()}
     return _named(name, horizon, tuple(sorted(settings.items())))
 

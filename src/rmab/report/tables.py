@@ -10,6 +10,7 @@ import numpy as np
 
 from rmab.model.arms import Arms
 from rmab.model.beliefs import stationary_belief
+from rmab.policies.registry import GOSSIP_OPTIONS
 from rmab.report.html import Markup, escaped, join, table, tag
 from rmab.report.style import label
 from rmab.studies.provenance import Provenance
@@ -126,6 +127,8 @@ def points_table(sweep: Sweep) -> Markup:
 def settings_table(studies: Sequence[tuple[str, Study, Results | None]]) -> Markup:
     """What all variants share, a row each; then a row for each variant with what it has alone."""
     columns = [_setting_column(study, results) for _, study, results in studies]
+    keys = list(dict.fromkeys(key for column in columns for key in column))
+    columns = [{key: column.get(key, "–") for key in keys} for column in columns]
     first = columns[0]
     shared = [key for key in first if all(column[key] == first[key] for column in columns)]
     own = [key for key in first if key not in shared]
@@ -143,6 +146,8 @@ def _setting_column(study: Study, results: Results | None) -> dict[str, str]:
     """What the study says for each key, by its label."""
     column = {"Arms N": str(len(study.arms))}
     for name, key in KEYS.items():
+        if name in GOSSIP_OPTIONS and not study.gossips:
+            continue
         column[key.label] = _SETTINGS.get(name, str)(getattr(study, name))
     if results is not None and results.interrupted:
         column[KEYS["trials"].label] = f"{results.trials} of {study.trials}"

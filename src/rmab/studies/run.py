@@ -18,7 +18,6 @@ from rmab.engine.montecarlo import Trials, simulate
 from rmab.engine.setting import Setting
 from rmab.engine.tally import Moments, Simulated, Tally
 from rmab.errors import ConvergenceError, ModelError, StudyError, TooLargeError
-from rmab.federation.aggregation import AGGREGATIONS
 from rmab.model.arms import Arms
 from rmab.planning.exact.bound import upper_bound
 from rmab.planning.exact.optimum import Optimum, optimal
@@ -204,7 +203,7 @@ def _run(
     policies = {
         name: policy
         if isinstance(policy, Policy)
-        else named(policy, study.horizon, study.options.get(policy))
+        else named(policy, study.horizon, study.options_of(policy))
         for name, policy in zip(study.policy_names, study.policies, strict=True)
     }
     setting = setting_of_study(study)
@@ -232,7 +231,7 @@ def setting_of_study(study: Study) -> Setting:
         shared=study.realisations == "shared",
         schedule=study.schedule,
         draws=study.draws,
-        aggregation=AGGREGATIONS[study.aggregation],
+        aggregation=study.shares(),
         weights=None if study.weights is None else tuple(study.weights),
         max_age=table_ages(study.arms),
     )

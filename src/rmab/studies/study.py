@@ -35,12 +35,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rmab.errors import ModelError, StudyError
-from rmab.federation.aggregation import AGGREGATIONS
+from rmab.federation.aggregation import AGGREGATIONS, Aggregation, Gossip, aggregation_of
+from rmab.federation.gossip import DEGREE, GRAPHS
 from rmab.federation.schedule import DRAWS, SCHEDULES
 from rmab.model.arms import OBSERVED, Arm, Arms, channels
 from rmab.policies.lookahead import DEPTH, check_depth
 from rmab.policies.policy import Policy
-from rmab.policies.registry import STUDIED, check_arms, check_kinds, check_options
+from rmab.policies.registry import (
+    GOSSIP_OPTIONS,
+    OPTIONS,
+    POLICIES,
+    STUDIED,
+    check_arms,
+    check_kinds,
+    check_options,
+    settings_of,
+)
 from rmab.reading import is_number, one_of, read_toml, shown
 
 __all__ = [
@@ -81,12 +91,14 @@ def _key(
     *,
     symbol: str = "",
     last: bool = False,
+    optional: bool = False,
 ) -> Any:
-    """A field of `Study`. last: a list or table, which stands after the plain values in a file.
+    """A field of `Study`. last: a list or table, which stands after the plain values in a file;
+    optional: one that is left out of a file where it has its default.
 
     A callable default is called for each study.
     """
-    about_it = {"key": Key(label, about, choices, symbol), "last": last}
+    about_it = {"key": Key(label, about, choices, symbol), "last": last, "optional": optional}
     if callable(default):
         return field(default_factory=default, metadata=about_it)
     return field(default=default, metadata=about_it)
@@ -98,7 +110,8 @@ class Study:
 
     arms: an `Arms`, or a list of `Arm`, which becomes one; policies: names, or `rmab.Policy`
     objects of one's own; options: settings by policy name; weights: the weight of each agent's
-    counts in the sum (default 1 each); aggregation: see rmab.federation.aggregation.
+    counts in the sum (default 1 each); aggregation: see rmab.federation.aggregation; graph, degree,
+    failure: of gossip, see rmab.federation.gossip.
     """
 
     arms: Arms
@@ -121,7 +134,11 @@ class Study:
         dict, "Options", "tables by policy, as [options.feducb-wi]", last=True
     )
     weights: Sequence[float] | None = _key(
-        None, "Weights", "of the agents' counts in the sum, a number for each agent", last=True
+        None,
+        "Weights",
+        "of the agents' counts in the sum, a number for each agent",
+        last=True,
+        optional=True,
     )
     draws: str = _key(
         "shared",
@@ -131,6 +148,13 @@ class Study:
     )
     aggregation: str = _key(
         "sum", "Aggregation", "what agents learn from one another", AGGREGATIONS
+    )
+    graph: str = _key(
+        GRAPHS[0], "Graph", 'who talks to whom, of aggregation = "gossip"', GRAPHS, optional=True
+    )
+    degree: int = _key(DEGREE, "Degree", 'links of an agent, of graph = "regular"', optional=True)
+    failure: float = _key(
+        0.0, "Failure", "chance that a link fails in an episode, of gossip", optional=True
     )
 
     def __post_init__(self) -> None:
@@ -159,6 +183,7 @@ class Study:
         self._check_policies()
         self._check_options()
         self._check_weights()
+        self._check_gossip()
 
     def _check_arms(self) -> None:
         given: Any = self.arms
@@ -259,6 +284,45 @@ class Study:
                 )
         object.__setattr__(self, "weights", tuple(float(w) for w in self.weights))
 
+    def _check_gossip(self) -> None:
+        for key in GOSSIP_OPTIONS:
+            if not OPTIONS[key].allowed(getattr(self, key)):
+                raise StudyError(
+                    f"{key} must be {OPTIONS[key].rule}, got {shown(getattr(self, key))}"
+                )
+        object.__setattr__(self, "failure", float(self.failure))
+        for name in ("", *self.policy_names):
+            shares = self.shares(name)
+            if not isinstance(shares, Gossip):
+                continue
+            try:
+                shares.links(self.agents)
+            except ModelError as error:
+                raise StudyError(f"options.{name}: {error}" if name else str(error)) from None
+
+    def shares(self, name: str = "") -> Aggregation:
+        """What agents share, under the policy of that name if it has options of its own."""
+        settings = {key: getattr(self, key) for key in ("aggregation", *GOSSIP_OPTIONS)}
+        if name in POLICIES and "aggregation" in POLICIES[name].options:
+            own = settings_of(name, self.options.get(name))
+            settings |= {key: value for key, value in own.items() if key in settings}
+        return aggregation_of(settings.pop("aggregation"), **settings)
+
+    def options_of(self, name: str) -> dict[str, Any]:
+        """The options of a policy by name. Where its agents gossip, what the study says of that is
+        among them."""
+        own = dict(self.options.get(name, {}))
+        shares = settings_of(name, own).get("aggregation", self.aggregation)
+        if "aggregation" not in POLICIES[name].options or shares != "gossip":
+            return own
+        said = {key: getattr(self, key) for key in GOSSIP_OPTIONS}
+        return {**said, **own, "aggregation": shares}
+
+    @property
+    def gossips(self) -> bool:
+        """Whether agents gossip under some policy."""
+        return any(isinstance(self.shares(name), Gossip) for name in ("", *self.policy_names))
+
     @property
     def policy_names(self) -> list[str]:
         """The policies' names in order."""
@@ -275,19 +339,19 @@ class Study:
             raise StudyError(
                 f"policies: {own[0]!r} is an object of one's own; a file can only have names"
             )
-        table = {key: _plain(getattr(self, key)) for key in KEYS}
-        if self.weights is None:
-            del table["weights"]
+        table = {
+            field.name: _plain(getattr(self, field.name))
+            for field in _FIELDS
+            if not field.metadata["optional"] or getattr(self, field.name) != field.default
+        }
         return {**table, "arm": [_arm_table(arm) for arm in self.arms]}
 
 
 # In the order of a file: plain values, then lists and tables.
-KEYS: Mapping[str, Key] = {
-    key.name: key.metadata["key"]
-    for key in sorted(
-        (key for key in fields(Study) if key.metadata), key=lambda key: key.metadata["last"]
-    )
-}
+_FIELDS = sorted(
+    (field for field in fields(Study) if field.metadata), key=lambda field: field.metadata["last"]
+)
+KEYS: Mapping[str, Key] = {field.name: field.metadata["key"] for field in _FIELDS}
 CHANNEL_KEYS = ("p01", "p11", "reward")
 _REWARD_KEYS = ("reward", "reward_active", "reward_passive")
 _GENERAL_KEYS = ("passive", "active", *_REWARD_KEYS, "observed")
