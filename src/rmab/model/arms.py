@@ -97,6 +97,11 @@ class Arm:
         return not np.array_equal(self.passive, self.active)
 
     @property
+    def kind(self) -> ArmKind:
+        """What a learner knows of it."""
+        return ArmKind(self.states, self.observed == "always", self.action_dependent)
+
+    @property
     def is_channel(self) -> bool:
         """Whether it is a channel: p01, p11 and reward describe it."""
         return (
@@ -235,9 +240,7 @@ class Arms(Sequence[Arm]):
     @cached_property
     def kinds(self) -> tuple[ArmKind, ...]:
         """What a learner knows of each arm, (N,)."""
-        return tuple(
-            ArmKind(arm.states, arm.observed == "always", arm.action_dependent) for arm in self.each
-        )
+        return tuple(arm.kind for arm in self.each)
 
     @cached_property
     def observed(self) -> tuple[str, ...]:

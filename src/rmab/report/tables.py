@@ -146,7 +146,10 @@ def _setting_column(study: Study, results: Results | None) -> dict[str, str]:
     """What the study says for each key, by its label."""
     column = {"Arms N": str(len(study.arms))}
     for name, key in KEYS.items():
-        if name in GOSSIP_OPTIONS and not study.gossips:
+        unread = (
+            not study.gossips if name in GOSSIP_OPTIONS else name == "agent" and not study.agent
+        )
+        if unread:
             continue
         column[key.label] = _SETTINGS.get(name, str)(getattr(study, name))
     if results is not None and results.interrupted:
@@ -171,11 +174,22 @@ def _weights(weights: Sequence[float] | None) -> str:
     return "1 each" if weights is None else ", ".join(f"{w:g}" for w in weights)
 
 
+def _agents(tables: Sequence[Mapping[str, Any]]) -> str:
+    listed = [
+        f"agents {', '.join(map(str, table['agents']))}, arm {arm['number']}: "
+        + ", ".join(f"{key} = {json.dumps(arm[key])}" for key in arm if key != "number")
+        for table in tables
+        for arm in table["arm"]
+    ]
+    return "; ".join(listed)
+
+
 # How keys are shown that are more than one number or word.
 _SETTINGS: Mapping[str, Callable[[Any], str]] = {
     "policies": _policies,
     "options": _options,
     "weights": _weights,
+    "agent": _agents,
 }
 
 
