@@ -230,7 +230,7 @@ def test_a_shared_draw_is_planned_with_each_agents_own_rewards():
 
 @pytest.mark.parametrize("draws", ["shared", "per-agent"])
 def test_estimates_are_held_against_each_agents_own_law(draws):
-    def half(evidence, draws):  # noqa: ARG001 - a learner that never learns
+    def half(evidence, draws):
         guess = jnp.full((3, 1), 0.5)
         return guess, guess
 
