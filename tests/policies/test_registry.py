@@ -27,10 +27,12 @@ VALUES = {
     "plan_by": "mode",
     "planner": "myopic",
     "prior": 2.0,
+    "pulls": 10,
     "radius": 0.0,
     "rate": 0.05,
     "scale": 0.1,
     "sigma": 1.0,
+    "sigma_c": 0.1,
     "support": 4,
 }
 

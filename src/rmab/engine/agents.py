@@ -275,6 +275,10 @@ class _ByTurns(_ByFormula):
         index: Array = take_turns(sight.plan > 0, sight.observed)
         return index
 
+    def choose(self, sight: Sight) -> Array:
+        played = super().choose(sight)
+        return played & (sight.plan > 0).any(0) if self.rule.waits else played
+
 
 class _ByTable(Agents):
     """An index from a table, filled anew in every episode or known."""

@@ -294,6 +294,7 @@ class _Simulator:
                 episode=jnp.tile(number, self.drawers),
                 agents=agents,
                 prior=None if evidence.prior is None else in_line(evidence.prior),
+                lanes=self.drawers,
             )
             if self.setting.rewards_differ:
                 evidence = evidence._replace(  # (S, N, A R)

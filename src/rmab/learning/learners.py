@@ -70,7 +70,8 @@ class Evidence(NamedTuple):
     arms an agent plays in a slot; agents: how many there are, each counted by its weight; kinds:
     (N,) what is known of each arm; prior: (2, 2, 1, trials), weights of next states by state where
     they were learnt from all arms, in place of the learner's own; slot: how many slots came before,
-    in the engine.
+    in the engine; lanes: A, where agents have evidence of their own: trials are those of the first
+    agent, then those of the next.
     """
 
     counts: Array
@@ -83,6 +84,7 @@ class Evidence(NamedTuple):
     kinds: tuple[ArmKind, ...]
     prior: Array | None = None
     slot: Array | None = None
+    lanes: int = 1
 
     @property
     def transitions(self) -> Array:

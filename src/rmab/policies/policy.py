@@ -85,7 +85,12 @@ class LookaheadRule:
 
 @dataclass(frozen=True)
 class TurnsRule:
-    """Arms in play take turns; the learner gives 1 for those, 0 for the others, twice."""
+    """Arms in play take turns; the learner gives 1 for those, 0 for the others, twice.
+
+    waits: an agent for which no arm is in play plays none, rather than any.
+    """
+
+    waits: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import jax.numpy as jnp
 from jax import Array
 
 from rmab.federation.aggregation import Aggregation
@@ -25,6 +26,7 @@ from rmab.learning.exploration import (
     slots_to_explore,
     steps_wanted,
 )
+from rmab.learning.joining import joining_survivors
 from rmab.learning.learners import Evidence, Prior, thompson
 from rmab.learning.optimism import confident_rows
 from rmab.model.arms import Moves, Uncertain
@@ -122,6 +124,29 @@ def dsee(
         randomised=False,
         lengths=Lengths(slots),
         aggregation=aggregation,
+    )
+
+
+def fed2_ucb(
+    name: str, horizon: int, *, pulls: int = 100, sigma: float = 0.5, sigma_c: float = 0.02
+) -> Policy:
+    """Fed2-UCB: more agents in every phase of `pulls` pulls of every arm in play; then K arms for
+    ever, for all."""
+
+    def phase(evidence: Evidence, found: tuple[Array, Array]) -> Array:
+        left = found[1].sum(0).astype(jnp.int32)
+        slots = -(-pulls * left // evidence.plays)
+        return jnp.where(left > evidence.plays, slots, jnp.where(left > 0, horizon, 1))
+
+    return Policy(
+        name,
+        rule=TurnsRule(waits=True),
+        learner=partial(
+            joining_survivors, pulls=pulls, horizon=horizon, sigma=sigma, sigma_c=sigma_c
+        ),
+        randomised=False,
+        lengths=Lengths(phase, complete=True),  # who has not joined asks for one slot
+        aggregation="none",  # the server reads each agent's own means
     )
 
 

@@ -191,6 +191,12 @@ OPTIONS: Mapping[str, Option] = {
         "one number for every state, or [a, b], Beta(a, b), for arms of two states; of policies "
         'that learn from any gap also "population", learnt from all arms',
     ),
+    "pulls": Option(
+        "100",
+        lambda v: is_whole(v) and 1 <= v <= 10**6,
+        "a whole number from 1 to 1000000",
+        "pulls of every arm in play by every agent in a phase",
+    ),
     "radius": Option(
         "1",
         lambda v: is_number(v) and 0 <= v <= 1e6,
@@ -214,6 +220,12 @@ OPTIONS: Mapping[str, Option] = {
         lambda v: is_number(v) and 0 < v <= 1e6,
         "a positive number of at most 1e6",
         "the deviation of rewards that bounds allow for",
+    ),
+    "sigma_c": Option(
+        "0.02",
+        lambda v: is_number(v) and 0 <= v <= 1e6,
+        "a number from 0 to 1e6",
+        "the deviation of agents' mean rewards that bounds allow for",
     ),
     "support": Option(
         "9",
@@ -433,6 +445,12 @@ POLICIES: Mapping[str, Entry] = {
         "published", _PUBLISHED + "dsee", ("aggregation", "exploration"),
         "DSEE: blocks of exploration, and of the arms with the best mean reward",
         "DSEE", "#aaaa00", "-", "P",
+        served=False,
+    ),
+    "fed2-ucb": Entry(
+        "published", _PUBLISHED + "fed2_ucb", ("pulls", "sigma", "sigma_c"),
+        "Fed2-UCB: more agents join in every phase, until K arms remain",
+        "Fed2-UCB", "#6f4c9b", "-", "v",
         served=False,
     ),
     "ucb": Entry(
