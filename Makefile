@@ -19,7 +19,7 @@ COMPILE := pip compile --no-config --quiet --universal --python-version 3.11 \
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce check test test-slow bench bench-gpu format lock clean crash load liar traces year
+.PHONY: help setup arena reproduce check test test-slow bench bench-gpu format lock clean crash load liar traces year
 
 help:  ## Show this list
 	@echo "usage: make TARGET [ARGS='options for the command'] [PYTHON=python3.11]"
@@ -46,6 +46,9 @@ $(STAMP): pyproject.toml $(LOCKS)
 
 reproduce: setup  ## Run the paper's studies and write the report to results/paper
 	$(BIN)/rmab reproduce --out results/paper $(ARGS)
+
+arena: setup  ## Run every policy on every problem and write the page to results/arena
+	$(BIN)/rmab arena --out results/arena $(ARGS)
 
 check: setup  ## Check formatting, lint, types and import contracts
 	$(BIN)/ruff format --check .

@@ -7,6 +7,7 @@ import ast
 import json
 import re
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from rmab.service.server.openapi import document
 from rmab.service.server.process import PORT
 from rmab.service.server.rounds import RELOADED
 from rmab.service.server.telemetry import Metrics
+from rmab.studies.arena import PROBLEMS
+from rmab.studies.standings import RULES, Standing
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
@@ -160,6 +163,32 @@ def test_every_option_on_measured_data_is_in_its_part_of_the_page(command, headi
         if action.option_strings
     } - {"--help"}
     assert {option for option in options if not re.search(rf"{option}\b", part)} == set()
+
+
+def test_the_page_of_the_arena_has_every_option_problem_key_and_rule():
+    page = text("docs/arena.md")
+    told = {cells[0] for cells in rows("docs/arena.md", "## Options")}
+    for action in commands()["arena"]._actions:
+        option = max(action.option_strings, key=len, default="PROBLEM")
+        assert option == "--help" or any(option in cell for cell in told), option
+    problems = " ".join(cells[0] for cells in rows("docs/arena.md", "## Problems"))
+    for name in PROBLEMS:
+        first = name.partition("-")[0]
+        known = f"`{first}-" in problems if first == "paper" else f"`{name}`" in problems
+        assert known, name
+    assert all(f"`{key.name}`" in page for key in fields(Standing))
+    assert [tuple(cells) for cells in _table_with(page, "| word | rule |")] == list(RULES)
+
+
+def _table_with(page: str, head: str) -> list[list[str]]:
+    """The rows below a head."""
+    lines = page.partition(f"{head}\n")[2].splitlines()[1:]
+    table = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        table.append([cell.strip() for cell in line.split("|")[1:-1]])
+    return table
 
 
 def test_every_metric_is_in_the_docs_and_no_other():

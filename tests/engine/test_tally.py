@@ -120,6 +120,31 @@ def test_nothing_depends_on_batches():
                     np.testing.assert_array_equal(getattr(other, what), getattr(moments, what))
 
 
+def test_trials_that_are_stuck_are_counted_where_a_margin_is_given():
+    outcomes = some(100)
+    margin = 0.05
+    last = {
+        name: out.rewards[-final_slots(HORIZON) :].astype(np.float64).mean(0) / AGENTS
+        for name, out in outcomes.items()
+    }
+    due = (last[REFERENCE_KEY] - last["one"] > margin)[:90]
+    assert 0 < due.sum() < 90
+    given = {name: Outcome(*(jnp.asarray(x) for x in out)) for name, out in outcomes.items()}
+    with_margin, without = (Simulated(UNITS, 3) for _ in range(2))
+    with_margin.add(reduce_batch(given, UNITS, 90, margin))
+    without.add(reduce_batch(given, UNITS, 90))
+    stuck = with_margin.tallies["one"].stuck
+    assert stuck.mean == due.mean()
+    assert stuck.count == 90
+    assert without.tallies["one"].stuck.count == 0
+    # It is a sum beside the others, which are the same to the last bit.
+    for key, moments in vars(without.tallies["one"]).items():
+        if key != "stuck":
+            other = getattr(with_margin.tallies["one"], key)
+            np.testing.assert_array_equal(other.mean, moments.mean)
+            np.testing.assert_array_equal(other.se, moments.se)
+
+
 def test_covariance_of_means_alone_and_in_company():
     outcomes = some(60)
     found = added(outcomes, 32)

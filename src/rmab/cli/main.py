@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from rmab.cli import agent, backtest, federation, studies, traces
+from rmab.cli import agent, arena, backtest, federation, studies, traces
 from rmab.cli.console import (
     BAD_INPUT,
     DONE,
@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         return made
 
     studies.add_commands(command)
+    arena.add_commands(command)
     traces.add_commands(command)
     backtest.add_commands(command)
     federation.add_commands(command)

@@ -10,6 +10,7 @@ are merged in order, and dropped once merged: memory does not grow with the numb
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -44,12 +45,14 @@ __all__ = [
     "Kept",
     "Pool",
     "Trials",
+    "Watch",
     "Work",
     "Workers",
     "batch_runner",
     "batch_size",
     "block_runner",
     "default_threads",
+    "program_for",
     "setting_of",
     "simulate",
 ]
@@ -63,6 +66,7 @@ _DEVICE_SERIES_BYTES = 1 << 30  # the same on an accelerator
 _OUTSIDE = Lock()  # what is not of the engine is called by one thread at a time
 
 Progress = Callable[[int], None]
+Watch = Callable[[str, int, float], None]  # a policy, trials of a batch, the seconds they took
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class Trials:
     seed: int
     batch: int | None = None  # trials at once; None: what suits the machine
     threads: int | None = None
+    margin: float | None = None  # of trials that are stuck, see reduce_batch; None: not counted
     each: tuple[Arms, ...] = ()  # the arms of each agent, where they differ
 
     @property
@@ -178,8 +183,12 @@ def simulate(
     progress: Progress | None = None,
     kept: Kept | None = None,
     workers: Workers | None = None,
+    watch: Watch | None = None,
 ) -> Simulated:
-    """Run all trials of all policies; Ctrl-C ends early with the trials done so far."""
+    """Run all trials of all policies; Ctrl-C ends early with the trials done so far.
+
+    watch: called in the threads of this process as each policy is done with a batch.
+    """
     everyone = {**policies, REFERENCE_KEY: named(REFERENCE, trials.setting.horizon)}
     work = Work(trials, everyone, optimum)
     result = Simulated(_units(trials), len(everyone))
@@ -189,7 +198,7 @@ def simulate(
             if progress is not None:
                 progress(result.n_trials)
         if result.n_trials < trials.n_trials:
-            with _threads(work) if workers is None else workers.pool(work) as pool:
+            with _threads(work, watch) if workers is None else workers.pool(work) as pool:
                 _run_blocks(trials.n_trials, pool, result, progress, kept)
     except (KeyboardInterrupt, UnreachableError) as ended:
         if kept is not None and result.n_trials:
@@ -217,11 +226,11 @@ class _Threads:
 
 
 @contextmanager
-def _threads(work: Work) -> Iterator[_Threads]:
+def _threads(work: Work, watch: Watch | None) -> Iterator[_Threads]:
     executor = ThreadPoolExecutor(work.trials.workers)
     try:
         with kept_compiled():
-            run = batch_runner(work, executor)
+            run = batch_runner(work, executor, watch)
             yield _Threads(executor, run, work.trials.width, work.trials.workers)
     finally:
         # A batch under way cannot be stopped; whoever was interrupted should not wait for it.
@@ -240,7 +249,9 @@ def setting_of(setting: Setting, policy: Policy) -> Setting:
     return replace(setting, aggregation=own)
 
 
-def batch_runner(work: Work, executor: ThreadPoolExecutor) -> Callable[[int, int], Batch]:
+def batch_runner(
+    work: Work, executor: ThreadPoolExecutor, watch: Watch | None = None
+) -> Callable[[int, int], Batch]:
     """What runs the first `count` trials of the batch that begins with a trial; programs are
     compiled side by side."""
     trials, everyone = work.trials, work.policies
@@ -250,24 +261,27 @@ def batch_runner(work: Work, executor: ThreadPoolExecutor) -> Callable[[int, int
     def build(policy: Policy) -> Simulate | None:
         if isinstance(policy.rule, OutsideRule):
             return None
-        setting = setting_of(trials.setting, policy)
-        # The sets of K arms are part of a lookahead's program; K is an argument of the others.
-        plays = trials.plays if isinstance(policy.rule, LookaheadRule) else None
-        return simulator(setting, policy, width, guides[policy], plays)
+        return _program(trials, policy, guides[policy])
 
     programs = dict(zip(guides, executor.map(build, guides), strict=True))
+    # The reference may be one of the policies, too, and is then known by that name.
+    names = {policy: name for name, policy in reversed([*everyone.items()])}
 
     def batch(start: int, count: int) -> Batch:
         who = jnp.arange(start, start + width, dtype=jnp.uint32)
         seed, plays = seed_words(trials.seed), jnp.int32(trials.plays)
-        outcomes = {
-            policy: _played_outside(trials, policy, range(start, start + count))
-            if program is None
-            else program(seed, who, world, plays, guides[policy])
-            for policy, program in programs.items()
-        }
+        outcomes = {}
+        for policy, program in programs.items():
+            begun = time.perf_counter()
+            if program is None:
+                outcomes[policy] = _played_outside(trials, policy, range(start, start + count))
+            else:
+                outcomes[policy] = program(seed, who, world, plays, guides[policy])
+            if watch is not None:
+                jax.block_until_ready(outcomes[policy])  # type: ignore[no-untyped-call]
+                watch(names[policy], count, time.perf_counter() - begun)
         mine = {name: outcomes[policy] for name, policy in everyone.items()}
-        return reduce_batch(mine, units, count)
+        return reduce_batch(mine, units, count, trials.margin)
 
     return batch
 
@@ -285,6 +299,19 @@ def _played_outside(trials: Trials, policy: Policy, numbers: range) -> Outcome:
         lengths=jnp.full((1, width), horizon, jnp.int32),
         error=jnp.zeros((0, trials.setting.n_arms, width), jnp.float32),
     )
+
+
+def _program(trials: Trials, policy: Policy, guide: Guide) -> Simulate:
+    setting = setting_of(trials.setting, policy)
+    # The sets of K arms are part of a lookahead's program; K is an argument of the others.
+    plays = trials.plays if isinstance(policy.rule, LookaheadRule) else None
+    return simulator(setting, policy, trials.width, guide, plays)
+
+
+def program_for(trials: Trials, policy: Policy) -> Simulate:
+    """The compiled program of a policy, which running these trials finds again; no optimum."""
+    with kept_compiled():
+        return _program(trials, policy, _guide(trials, policy, None))
 
 
 def block_runner(work: Work) -> Callable[[int, int], Batch]:

@@ -154,6 +154,7 @@ class Tally:
         self.reward = Moments(units.slot)  # by slot
         self.regret = Moments(units.to_slot)  # cumulative, against the reference
         self.final = Moments(units.final)  # over the last tenth of the slots
+        self.stuck = Moments()  # 1 where that was far below the reference's, 0 elsewhere
         self.episodes = Moments()  # how many there were
         self.length = Moments()  # by episode
         self.episode_reward = Moments(units.slot)
@@ -219,10 +220,11 @@ def _paid(rewards: Array, scale: Array) -> Array:
 
 @jax.jit
 def _sums_of(
-    out: Outcome, reference: Array, scale: Array, count: Array
+    out: Outcome, reference: Array, scale: Array, count: Array, margin: Array | None = None
 ) -> tuple[tuple[Array, Array], Any]:
     """What a policy and the reference earned in each trial, (R,) whole numbers each, and the
-    policy's sums over the first `count` trials, by attribute of Tally; reference: its rewards."""
+    policy's sums over the first `count` trials, by attribute of Tally; reference: its rewards;
+    margin: how far below the reference's the last slots of a trial that is stuck are, in whole."""
     horizon, n_trials = out.rewards.shape
     there = jnp.arange(n_trials) < count
     several, last = len(out.lengths) > 1, final_slots(horizon)
@@ -233,19 +235,27 @@ def _sums_of(
         number, bits, rewards, other = slot
         paid = _paid(rewards, scale)
         mine, theirs = mine + paid, theirs + _paid(other, scale)
-        early = jnp.where(number < horizon - last, mine, early)
+        soon = (mine,) if margin is None else (mine, theirs)
+        early = tuple(
+            jnp.where(number < horizon - last, x, before)
+            for x, before in zip(soon, early, strict=True)
+        )
         by_slot = sums(jnp.stack([paid, _shortened(theirs - mine, bits)]), there)
         return (mine, theirs, early), (by_slot, (mine, theirs) if several else ())
 
     none = jnp.zeros(n_trials, jnp.int64)
     bits = jnp.array([shift(slots) for slots in range(1, horizon + 1)], jnp.int64)
     slots = jnp.arange(horizon), bits, out.rewards, reference
-    (total, against, early), (by_slot, after) = lax.scan(earn, (none, none, none), slots)
+    before: tuple[Array, ...] = (none,) if margin is None else (none, none)
+    (total, against, early), (by_slot, after) = lax.scan(earn, (none, none, before), slots)
     # After each slot, (T, R); of one episode only the end matters.
     after = after if several else (total[None], against[None])
-    final = total - early
+    final = total - early[0]
+    each_trial = [_shortened(final, shift(last)), out.episodes]
+    if margin is not None:
+        each_trial.append((against - early[1] - final > margin).astype(jnp.int64))
     # Stacked, so that the sums are compiled once.
-    by_trial = sums(jnp.stack([_shortened(final, shift(last)), out.episodes]), there)
+    by_trial = sums(jnp.stack(each_trial), there)
 
     # Episode by episode, up to the last that a trial has.
     def conclude(state: tuple[Array, Array, Array, Sums]) -> tuple[Array, Array, Array, Sums]:
@@ -281,6 +291,8 @@ def _sums_of(
         "episode_reward": Sums(*(x[:, 1] for x in by_episode)),
         "episode_regret": Sums(*(x[:, 2] for x in by_episode)),
     }
+    if margin is not None:
+        found["stuck"] = Sums(*(x[2] for x in by_trial))
     if out.error.shape[0]:
         found["error"] = Sums(*(x[:, 3:] for x in by_episode))
     return (total, against), found
@@ -310,15 +322,24 @@ class Batch(NamedTuple):
     parts: dict[str, dict[str, Sums]]  # by policy and by attribute of Tally
 
 
-def reduce_batch(outcomes: Mapping[str, Outcome], units: Units, count: int) -> Batch:
-    """Sums over the first `count` trials of a batch; the reference comes last, as REFERENCE_KEY."""
+def reduce_batch(
+    outcomes: Mapping[str, Outcome], units: Units, count: int, margin: float | None = None
+) -> Batch:
+    """Sums over the first `count` trials of a batch; the reference comes last, as REFERENCE_KEY.
+
+    margin: a trial is stuck whose last tenth earns less than the reference's of the same trial by
+    more than this, per agent and slot; None: that is not counted.
+    """
     with wide():
         scale, first = jnp.float64(units.scale), jnp.int64(count)
+        far = None
+        if margin is not None:
+            far = jnp.int64(round(margin / units.slot * final_slots(units.horizon)))
         reference = outcomes[REFERENCE_KEY].rewards
         totals, parts = [], {}
         for name, out in outcomes.items():
             if name != REFERENCE_KEY:
-                (total, against), parts[name] = _sums_of(out, reference, scale, first)
+                (total, against), parts[name] = _sums_of(out, reference, scale, first, far)
                 totals.append(total)
         bits = jnp.int64(shift(units.horizon))
         joint = _products([*totals, against], first, bits)

@@ -174,6 +174,21 @@ thead th { border-bottom: 2px solid var(--line); }
 tbody th a { white-space: nowrap; }
 .number { text-align: right; font-variant-numeric: tabular-nums; }
 td.number { white-space: nowrap; }
+.heat { border-collapse: separate; border-spacing: 1px; }
+.heat th, .heat td { border: 0; padding: 0.15rem 0.2rem; }
+.heat tbody th {
+  position: sticky; left: 0; background: var(--paper); white-space: nowrap; font-size: 0.85rem;
+}
+.heat td {
+  text-align: center; font-size: 0.8rem; font-variant-numeric: tabular-nums; min-width: 1.95rem;
+}
+.heat td.leads { box-shadow: inset 0 0 0 2px #e69f00; font-weight: 700; }
+.heat td.none { color: var(--soft); }
+.heat .apart th { padding-top: 0.8rem; color: var(--soft); font-size: 0.85rem; }
+.heat .turned { vertical-align: bottom; height: 7.5rem; padding: 0; }
+.heat .turned a {
+  writing-mode: vertical-rl; transform: rotate(180deg); font-weight: 400; white-space: nowrap;
+}
 .claims { list-style: none; padding: 0; }
 .claims li { border-left: 4px solid var(--line); padding-left: 0.9rem; margin: 0.9rem 0; }
 .claims p { margin: 0.15rem 0; }

@@ -22,7 +22,7 @@ from rmab.studies.sweep import Point, Sweep
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Curve", "PolicyResult", "Results", "SweepResults"]
+__all__ = ["Curve", "PolicyResult", "Results", "SweepResults", "write_csv", "write_json"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -53,6 +53,7 @@ class PolicyResult:
     episode_reward: Curve  # (L,)
     episode_regret: Curve  # (L,) per slot
     episode_error: Curve | None  # (L, N) squared error of the dynamics; None if none are learnt
+    stuck: float | None = None  # share of trials that ended far behind; None: not asked for
 
     def summary(self) -> dict[str, float]:
         """The numbers of one policy as `rmab run --json` prints them."""
@@ -173,9 +174,9 @@ class Results(Mapping[str, PolicyResult]):
     def write(self, folder: Path) -> None:
         """results.json, slots.csv and episodes.csv."""
         folder.mkdir(parents=True, exist_ok=True)
-        _write_json(folder / "results.json", self.to_json())
-        _write_csv(folder / "slots.csv", self.slot_rows())
-        _write_csv(folder / "episodes.csv", self.episode_rows())
+        write_json(folder / "results.json", self.to_json())
+        write_csv(folder / "slots.csv", self.slot_rows())
+        write_csv(folder / "episodes.csv", self.episode_rows())
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,9 +258,9 @@ class SweepResults(Mapping[str, Results]):
         """results.json; sweep.csv and sweep.json, the rows; a folder for each point, by number."""
         folder.mkdir(parents=True, exist_ok=True)
         rows = self.rows()
-        _write_json(folder / "results.json", self.to_json())
-        _write_json(folder / "sweep.json", [_known(row) for row in rows])
-        _write_csv(folder / "sweep.csv", rows)
+        write_json(folder / "results.json", self.to_json())
+        write_json(folder / "sweep.json", [_known(row) for row in rows])
+        write_csv(folder / "sweep.csv", rows)
         for number, results in enumerate(self.points.values(), start=1):
             results.write(folder / "points" / str(number))
 
@@ -276,13 +277,15 @@ def _known(numbers: Mapping[str, Any]) -> dict[str, Any]:
     return {key: None if value != value else value for key, value in numbers.items()}
 
 
-def _write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any) -> None:
+    """Replaces the file as a whole."""
     text = json.dumps(value, indent=2, allow_nan=False)
     with replaced(path) as file:
         file.write(f"{text}\n".encode())
 
 
-def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A row for each mapping, all with the first one's keys; what is not known is left empty."""
     with replaced(path) as file:
         lines = io.TextIOWrapper(file, encoding="utf-8", newline="")
         writer = csv.DictWriter(lines, fieldnames=list(rows[0]))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rmab.engine.montecarlo import Trials, simulate
+from rmab.engine.montecarlo import Trials, Watch, simulate
 from rmab.engine.setting import Setting
 from rmab.engine.tally import Moments, Simulated, Tally
 from rmab.errors import ConvergenceError, ModelError, StudyError, TooLargeError
@@ -41,7 +41,9 @@ __all__ = [
     "run",
     "run_job",
     "run_sweep",
+    "run_watched",
     "setting_of_study",
+    "trials_of",
     "value",
     "value_sweep",
     "workers_at",
@@ -98,6 +100,16 @@ def run_sweep(
             return run_job(
                 job, progress, batch=batch, threads=threads, folder=folder, workers=workers
             )
+
+
+def run_watched(study: Study, watch: Watch, margin: float) -> Results:
+    """`run` of a study, with the share of trials that are stuck.
+
+    watch: called with a policy, trials and the seconds they took as each policy is done with a
+    batch; margin: a trial is stuck whose last tenth earns less than that of `whittle` with known
+    dynamics in the same trial by more than this, per agent and slot.
+    """
+    return _run(study, None, None, None, None, provenance(None), None, watch, margin)
 
 
 def workers_at(address: str | None) -> AbstractContextManager[Cluster | None]:
@@ -197,8 +209,10 @@ def _run(
     kept: KeptPoint | None,
     made: Provenance,
     workers: Cluster | None,
+    watch: Watch | None = None,
+    margin: float | None = None,
 ) -> Results:
-    """One point; kept: what its checkpoint keeps of it."""
+    """One point; kept: what its checkpoint keeps of it; margin: see reduce_batch."""
     begun = time.monotonic()
     policies = {
         name: policy
@@ -206,21 +220,11 @@ def _run(
         else named(policy, study.horizon, study.options_of(policy))
         for name, policy in zip(study.policy_names, study.policies, strict=True)
     }
-    setting = setting_of_study(study)
     optimum = None
     if any(isinstance(policy.rule, OptimumRule) for policy in policies.values()):
         optimum = _optimum(study)
-    trials = Trials(
-        study.arms,
-        study.plays,
-        setting,
-        study.trials,
-        study.seed,
-        batch,
-        threads,
-        study.agent_arms,
-    )
-    done = simulate(trials, policies, optimum, progress, kept, workers)
+    trials = trials_of(study, batch, threads, margin)
+    done = simulate(trials, policies, optimum, progress, kept, workers, watch)
     seconds = time.monotonic() - begun if kept is None else kept.seconds
     used = replace(
         made,
@@ -229,6 +233,26 @@ def _run(
         seconds=seconds,
     )
     return _results(study, done, used)
+
+
+def trials_of(
+    study: Study,
+    batch: int | None = None,
+    threads: int | None = None,
+    margin: float | None = None,
+) -> Trials:
+    """What the engine is to run for a study."""
+    return Trials(
+        study.arms,
+        study.plays,
+        setting_of_study(study),
+        study.trials,
+        study.seed,
+        batch,
+        threads,
+        margin,
+        study.agent_arms,
+    )
 
 
 def setting_of_study(study: Study) -> Setting:
@@ -306,6 +330,7 @@ def _policy_result(
         episode_reward=_curve(tally.episode_reward, rows),
         episode_regret=_curve(tally.episode_regret, rows),
         episode_error=_curve(tally.error, rows) if tally.error.count.any() else None,
+        stuck=float(tally.stuck.mean) if tally.stuck.count.any() else None,
     )
 
 

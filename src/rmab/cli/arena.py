@@ -1,0 +1,295 @@
+"""The command arena: every policy on every problem, side by side."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rmab.cli.console import DONE, INTERRUPTED, Commands, columns, folder, progress, say, whole
+from rmab.errors import StudyError
+
+if TYPE_CHECKING:
+    from rmab.studies.arena import Arena, Problem
+    from rmab.studies.standings import ArenaOutcome, Comparison, ProblemOutcome
+
+__all__ = ["add_commands"]
+
+_FOLDER = "rmab-arena"
+_HELP = """
+a policy of one's own, in mine.py (docs/arena.md has a whole one):
+  policy = rmab.Policy("mine", planner=..., learner=...)     or a function that makes one
+
+problems are those of --list, or files: a study and `reason = "one line"`
+policies are those of rmab run --help; with options: ucw-value@scale=0.1; whittle, lookahead and
+random, which know the dynamics or nothing, always play. All that a problem's arms allow play it
+
+columns, and the keys of each policy in arena.json
+  mean, final      average reward per agent and slot, over all of them and the last tenth
+  regret           against whittle with known dynamics, with a 95 % band
+  share            of the distance from random to the best that knows the dynamics
+  rank, tied       among those that learn, by paired differences: within four standard errors two
+                   are tied
+  stuck            trials whose last tenth is behind whittle's by half the distance from random to
+                   the best known
+  seconds          of a trial on one core, compiled
+
+written to DIR: arena.html, arena.json, arena.csv, regret.png and .svg, problems/NAME.json.
+Ctrl-C keeps the problems that are done, and --resume goes on with the others.
+With --compare the run that DIR has is laid beside OTHER.json, an arena.json from elsewhere; where
+DIR has none, or problems are named, they are run first: without names those of OTHER.json
+"""
+
+
+def add_commands(command: Commands) -> None:
+    """Add it to the program."""
+    arena = command(
+        "arena",
+        _arena,
+        "compare every learner on a set of problems, on the same trials",
+        "  rmab arena                                   all policies on all problems\n"
+        "  rmab arena --list\n"
+        "  rmab arena jt4 c1 --policies fedtswi,ucb --trials 32 --out quick\n"
+        "  rmab arena paper-k1-m1 --policy mine:policy\n"
+        "  rmab arena --out results --compare theirs.json\n",
+        lambda: _HELP,
+    )
+    arena.add_argument(
+        "problems", metavar="PROBLEM", nargs="*", help="names of --list, or files (default: all)"
+    )
+    arena.add_argument(
+        "--policies",
+        metavar="NAME",
+        nargs="+",
+        action="extend",
+        help="policies to compare, with spaces or commas between (default: all)",
+    )
+    arena.add_argument(
+        "--policy",
+        metavar="MODULE:NAME",
+        action="append",
+        default=[],
+        help="a policy of one's own, in this folder or installed; may be given several times. "
+        "Without --policies it meets all others",
+    )
+    arena.add_argument("--trials", metavar="N", help="trials, instead of each problem's own")
+    arena.add_argument("--seed", metavar="S", help="seed, instead of each problem's own")
+    arena.add_argument("--out", metavar="DIR", default=_FOLDER, help=f"folder (default {_FOLDER})")
+    arena.add_argument(
+        "--resume",
+        action="store_true",
+        help="leave out problems that DIR has of the same settings, policies and versions",
+    )
+    arena.add_argument(
+        "--compare", metavar="OTHER.json", help="say what differs from another's arena.json"
+    )
+    arena.add_argument("--list", action="store_true", help="list the problems with their reasons")
+    arena.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def _arena(options: argparse.Namespace) -> int:
+    trials, seed = whole("--trials", options.trials, 1), whole("--seed", options.seed, 0)
+    asked = _names(options.policies)
+    if options.list:
+        return _list(options)
+    from rmab.studies.standings import compare, load_outcome
+
+    theirs = None if options.compare is None else load_outcome(Path(options.compare))
+    names, stored = options.problems, Path(options.out) / "arena.json"
+    if theirs is not None and not (names or asked or options.policy):
+        if trials is None and seed is None and stored.is_file():
+            ours = load_outcome(stored)
+            return _finish(options, folder(options.out), ours, compare(ours, theirs), begun=False)
+        names, asked, trials, seed = _as_theirs(theirs, trials, seed)
+    from rmab.studies.arena import Arena, entrants, own_entrant, problems
+
+    own = [own_entrant(source, _found(source)) for source in options.policy]
+    everyone = entrants(asked, own)
+    chosen = problems(names, trials, seed)
+    out = folder(options.out)
+    arena = Arena(everyone, chosen=asked is not None)
+    ours = _run(options, arena, chosen, out)
+    return _finish(options, out, ours, None if theirs is None else compare(ours, theirs))
+
+
+def _names(given: Sequence[str] | None) -> list[str] | None:
+    if given is None:
+        return None
+    return [name for text in given for name in text.split(",") if name]
+
+
+def _as_theirs(
+    theirs: ArenaOutcome, trials: int | None, seed: int | None
+) -> tuple[list[str], list[str], int | None, int | None]:
+    """Problems, policies, trials and seed to run as somebody else did."""
+    from rmab.policies.registry import STUDIED
+    from rmab.studies.arena import PROBLEMS
+
+    names = [p.name for p in theirs.problems if p.name in PROBLEMS]
+    known = [n for n in theirs.policies if n.partition("@")[0] in STUDIED]
+    counts = {p.trials for p in theirs.problems}
+    seeds = {p.study.get("seed") for p in theirs.problems}
+    if not names:
+        raise StudyError("--compare: none of its problems is known here; name some to run")
+    return (
+        names,
+        known,
+        counts.pop() if trials is None and len(counts) == 1 else trials,
+        seeds.pop() if seed is None and len(seeds) == 1 else seed,
+    )
+
+
+def _found(source: str) -> object:
+    """What MODULE:NAME names."""
+    module, _, name = source.partition(":")
+    if not (module and name):
+        raise StudyError(f"--policy must be like mine:policy, got {source!r}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: object = getattr(import_module(module), name)
+    except Exception as error:  # whatever the user's code does
+        reason = f"{type(error).__name__}: {error}"
+        raise StudyError(f"--policy {source}: cannot be found: {reason}") from None
+    return found
+
+
+def _list(options: argparse.Namespace) -> int:
+    from rmab.studies.arena import problems
+
+    found = problems(options.problems)
+    if options.json:
+        listed = [{"name": p.name, "reason": p.reason, **_sizes(p)} for p in found]
+        print(json.dumps({"problems": listed}, allow_nan=False))
+        return DONE
+    rows = [["problem", "reason", "N", "K", "M", "T", "trials"]]
+    rows += [[p.name, p.reason, *map(str, _sizes(p).values())] for p in found]
+    print(columns(rows, 2))
+    return DONE
+
+
+def _sizes(problem: Problem) -> dict[str, int]:
+    s = problem.study
+    return {
+        "arms": len(s.arms),
+        "plays": s.plays,
+        "agents": s.agents,
+        "horizon": s.horizon,
+        "trials": s.trials,
+    }
+
+
+def _run(
+    options: argparse.Namespace, arena: Arena, chosen: Sequence[Problem], out: Path
+) -> ArenaOutcome:
+    """All problems; Ctrl-C ends with those that are done."""
+    from rmab.studies.provenance import Provenance
+    from rmab.studies.standings import ArenaOutcome
+
+    made = Provenance(shlex.join(["rmab", *options.words]))
+    done: list[ProblemOutcome] = []
+    interrupted = False
+    try:
+        for number, problem in enumerate(chosen, start=1):
+            found = arena.kept(problem, out, made) if options.resume else None
+            if found is None:
+                total = arena.steps(problem)
+                with progress(total, f"{problem.name} ({number}/{len(chosen)})") as advance:
+                    found = arena.run(problem, advance)
+                found.write(out)
+            done.append(found)
+            if not options.json:
+                print(_problem_table(found), flush=True)
+            if found.interrupted:
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        if not done:
+            raise
+        interrupted = True
+    seconds = sum(each.made.get("time", {}).get("seconds", 0.0) for each in done)
+    return ArenaOutcome(done, replace(made, seconds=seconds).to_json(), interrupted)
+
+
+def _finish(
+    options: argparse.Namespace,
+    out: Path,
+    ours: ArenaOutcome,
+    beside: Comparison | None,
+    *,
+    begun: bool = True,
+) -> int:
+    """Write and print; begun: something was run, and not all of it was there before."""
+    from rmab.report.arena_page import write_arena
+
+    page = write_arena(out, ours, beside)
+    if options.json:
+        more = {} if beside is None else {"compare": beside.to_json()}
+        print(json.dumps({**ours.to_json(), **more}, allow_nan=False))
+    else:
+        if begun:
+            print("\n".join(["", *(f"{n}: {text}" for n, text in ours.verdicts.items())]))
+        if beside is not None:
+            print(_compared(beside))
+    say(f"page: {page}")
+    if ours.interrupted and begun:
+        again = shlex.join(["rmab", *options.words, *([] if options.resume else ["--resume"])])
+        say(f"interrupted: {len(ours.problems)} problems are done; {again} goes on")
+        return INTERRUPTED
+    return DONE
+
+
+def _problem_table(found: ProblemOutcome) -> str:
+    """A row for each policy, from the best to the worst."""
+    rows = [["policy", "mean", "se", "final", "regret", "share", "rank", "tied", "stuck", "ms"]]
+    for name, s in found.standings.items():
+        rows.append(
+            [
+                name,
+                f"{s.mean:.5f}",
+                "-" if s.se is None else f"{s.se:.5f}",
+                f"{s.final:.5f}",
+                f"{s.regret:.1f}",
+                "-" if s.share is None else f"{100 * s.share:.1f} %",
+                "-" if s.rank is None else str(s.rank),
+                str(len(s.tied)) if s.tied else "",
+                "-" if s.stuck is None else f"{100 * s.stuck:.0f} %",
+                "-" if s.seconds is None else f"{1000 * s.seconds:.3g}",
+            ]
+        )
+    part = " (interrupted)" if found.interrupted else ""
+    head = f"\n{found.name}: {found.reason}\n{found.size}; {found.trials} trials{part}"
+    refused = [f"  {name}: {why}" for name, why in found.refused.items()]
+    return "\n".join([head, columns(rows), *(["not played:", *refused] if refused else [])])
+
+
+def _compared(beside: Comparison) -> str:
+    rows = [["problem", "policy", "here", "there", "difference", "se", "sigma"]]
+    for row in beside.rows:
+        se, sigma = row["se"], row["sigma"]
+        rows.append(
+            [
+                row["problem"],
+                row["policy"],
+                f"{row['here']:.5f}",
+                f"{row['there']:.5f}",
+                f"{row['difference']:+.5f}",
+                "-" if se is None else f"{se:.5f}",
+                "-" if sigma is None else f"{sigma:+.1f}",
+            ]
+        )
+    table = [columns(rows, 2)] if beside.rows else []
+    return "\n".join(
+        [
+            "",
+            *(beside.differ or ["the same versions, problems and policies"]),
+            *table,
+            beside.in_short,
+        ]
+    )
