@@ -172,3 +172,13 @@ def test_a_trace_has_no_trials_to_play_from_outside():
     trace = rmab.Trace(np.zeros((1, 40, 4), np.int8), np.zeros(40, int))
     with pytest.raises(StudyError, match="is played outside the engine"):
         rmab.backtest(trace, policies=[rmab.envs.as_policy(always_second)])
+
+
+def test_agents_that_differ_meet_their_own_arms_outside_as_inside():
+    """Of one arm there is no choice: what is earned is what it pays."""
+    one, other = channels(0.2, 0.8, 0.4137), channels(0.7, 0.6, 0.9021)
+    study = small(arms=one, agents=2, policies=["random"], agent=[{"agents": 2, "arms": other}])
+    found = rmab.envs.evaluate(lambda _: 0, study, name="mine")
+    np.testing.assert_array_equal(found["mine"].slots.mean, found["random"].slots.mean)
+    both = small(arms=one, agents=2, policies=["random"])
+    assert abs(rmab.run(both).mean["random"] - found.mean["mine"]) > 0.05

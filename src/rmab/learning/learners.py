@@ -67,10 +67,12 @@ class Evidence(NamedTuple):
 
     counts: (C, S, S, N, trials), pairs of observations, see the module; visits: (S, N, trials),
     plays by state observed; episode: (trials,), counted from 1; rewards, idle_rewards: (S, N, 1),
-    what a play pays and what no play does; plays: how many arms an agent plays in a slot; agents:
-    how many there are, each counted by its weight; kinds: (N,) what is known of each arm; prior:
-    (2, 2, 1, trials), weights of next states by state where they were learnt from all arms, in
-    place of the learner's own; slot: how many slots came before, in the engine.
+    or (S, N, trials) where agents' differ, what a play pays and what no play does; plays: how many
+    arms an agent plays in a slot; agents: how many there are, each counted by its weight; kinds:
+    (N,) what is known of each arm; prior: (2, 2, 1, trials), weights of next states by state where
+    they were learnt from all arms, in place of the learner's own; slot: how many slots came before,
+    in the engine; lanes: A, where agents have evidence of their own: trials are those of the first
+    agent, then those of the next.
     """
 
     counts: Array
@@ -83,6 +85,7 @@ class Evidence(NamedTuple):
     kinds: tuple[ArmKind, ...]
     prior: Array | None = None
     slot: Array | None = None
+    lanes: int = 1
 
     @property
     def transitions(self) -> Array:
@@ -91,7 +94,7 @@ class Evidence(NamedTuple):
 
     @property
     def reward(self) -> Array:
-        """(N, 1): what a play of each channel pays in its good state."""
+        """(N, 1 or trials): what a play of each channel pays in its good state."""
         return self.rewards[1]
 
 
@@ -158,8 +161,8 @@ def ucb(
     )
     rewards = jnp.maximum(evidence.rewards, evidence.idle_rewards)
     rewards = rewards if valid is None else jnp.where(valid[0], rewards, -jnp.inf)
-    highest = n_states - 1 - rewards[::-1, :, 0].argmax(0)  # (N,), the last of equals
-    best = (jnp.arange(n_states)[:, None] == highest)[None, :, :, None]  # (1, S, N, 1)
+    highest = n_states - 1 - rewards[::-1].argmax(0)  # (N, 1 or trials), the last of equals
+    best = (jnp.arange(n_states)[:, None, None] == highest)[None]  # (1, S, N, 1 or trials)
 
     def upper(mean: Array, width: Array) -> Array:
         now = jnp.where(best, mean, 0).sum(1, keepdims=True)

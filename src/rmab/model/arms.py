@@ -110,6 +110,12 @@ class Arm:
         return not np.array_equal(self.passive, self.active)
 
     @property
+    def kind(self) -> ArmKind:
+        """What a learner knows of it."""
+        always = self.observed == "always"
+        return ArmKind(self.states, always, self.action_dependent, self.tie)
+
+    @property
     def is_channel(self) -> bool:
         """Whether it is a channel: p01, p11 and reward describe it."""
         return (
@@ -323,10 +329,7 @@ class Arms(Sequence[Arm]):
     @cached_property
     def kinds(self) -> tuple[ArmKind, ...]:
         """What a learner knows of each arm, (N,)."""
-        return tuple(
-            ArmKind(arm.states, arm.observed == "always", arm.action_dependent, arm.tie)
-            for arm in self.each
-        )
+        return tuple(arm.kind for arm in self.each)
 
     @cached_property
     def observed(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmab.errors import ModelError
+from rmab.federation.aggregation import Aggregation
 from rmab.linalg import Array
 from rmab.reading import is_whole, shown
 
@@ -84,7 +85,12 @@ class LookaheadRule:
 
 @dataclass(frozen=True)
 class TurnsRule:
-    """Arms in play take turns; the learner gives 1 for those, 0 for the others, twice."""
+    """Arms in play take turns; the learner gives 1 for those, 0 for the others, twice.
+
+    waits: an agent for which no arm is in play plays none, rather than any.
+    """
+
+    waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,7 +194,8 @@ class Policy:
     reads_visits  whether the learner reads evidence.visits; False spares counting them
     randomised    whether the learner draws; if not, agents with the same evidence play by one
                   result
-    aggregation   what agents share, by name; None: as the study says
+    aggregation   what agents share, by name or as an object of rmab.federation.aggregation; None:
+                  as the study says
     draws         of the dynamics, "shared" or "per-agent"; None: as the study says
     longest       no episode has more slots; None: as the schedule says
     lengths       the policy's own, from the evidence at the start of an episode; None: as the
@@ -211,7 +218,7 @@ class Policy:
     explores: Callable[[Any, Any], Array] | None
     reads_visits: bool
     randomised: bool
-    aggregation: str | None
+    aggregation: str | Aggregation | None
     draws: str | None
     longest: int | None
     lengths: Lengths | None
@@ -236,7 +243,7 @@ class Policy:
         explores: Callable[[Any, Any], Array] | None = None,
         reads_visits: bool = True,
         randomised: bool = True,
-        aggregation: str | None = None,
+        aggregation: str | Aggregation | None = None,
         draws: str | None = None,
         longest: int | None = None,
         lengths: Lengths | None = None,

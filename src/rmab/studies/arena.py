@@ -302,7 +302,8 @@ class Arena:
     def values(self, study: Study) -> Values:
         """The exact values of a study's arms."""
         for other, values in self._values:
-            if other.plays == study.plays and _same_arms(other.arms, study.arms):
+            alike = not other.agent and not study.agent and _same_arms(other.arms, study.arms)
+            if other.plays == study.plays and alike:
                 return values
         self._values.append((study, value(study)))
         return self._values[-1][1]
