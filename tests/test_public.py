@@ -127,6 +127,7 @@ HEAVY = ("jax", "jaxlib", "scipy", "matplotlib", "pandas")
             (*HEAVY, "starlette", "uvicorn", "prometheus_client", "psycopg"),
         ),
         ("rmab.model.simulated", (*HEAVY, "starlette", "uvicorn")),
+        ("rmab.envs", HEAVY),
     ],
 )
 def test_what_needs_little_loads_little(module, absent):
@@ -149,6 +150,18 @@ def test_indices_and_studies_need_no_jax():
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
+def test_environments_need_no_jax_and_no_scipy():
+    script = (
+        "import sys, gymnasium, rmab\n"
+        "rmab.envs.parallel_env().reset(seed=1)\n"
+        "env = gymnasium.make('rmab/Arms-v0')\n"
+        "env.reset(seed=1)\n"
+        "env.step(0)\n"
+        f"sys.exit(any(name in sys.modules for name in {HEAVY}))"
+    )
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
 # ------------------------------------------------------------------------- the examples in the docs
 
 
@@ -158,7 +171,7 @@ def blocks(file: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
-PAGES = ["README.md", "docs/own-policy.md", "docs/any-arms.md", "docs/traces.md"]
+PAGES = ["README.md", "docs/own-policy.md", "docs/any-arms.md", "docs/traces.md", "docs/envs.md"]
 EXAMPLES = [(file, place) for file in PAGES for place in range(len(blocks(file)))]
 
 

@@ -170,6 +170,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "envs":  # no public name of its own, as it needs packages that few have
+        return import_module("rmab.envs")
     if name not in _HOMES:
         raise AttributeError(f"module 'rmab' has no attribute {name!r}")
     home = import_module(_HOMES[name])

@@ -39,9 +39,13 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 
+_FEW_STATES = 64  # up to which powers of a matrix beat a search through its graph
+
 
 def recurrent(P: npt.NDArray[np.generic]) -> IntArray:
     """The recurrent class of each state as a label 0.., -1 for transient states, shape (S,)."""
+    if len(P) <= _FEW_STATES:
+        return _few_recurrent(P)
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
@@ -52,6 +56,20 @@ def recurrent(P: npt.NDArray[np.generic]) -> IntArray:
     closed = ~np.isin(labels, left)
     classes = np.full(labels.size, -1, np.int64)
     classes[closed] = np.unique(labels[closed], return_inverse=True)[1]
+    return classes
+
+
+def _few_recurrent(P: npt.NDArray[np.generic]) -> IntArray:
+    """The same for few states, without SciPy: which states are reached from which."""
+    S = len(P)
+    reached = ((P != 0) | np.eye(S, dtype=bool)).astype(np.float32)
+    for _ in range((S - 1).bit_length()):
+        reached = (reached @ reached > 0).astype(np.float32)
+    there, back = reached > 0, reached.T > 0
+    closed = (back | ~there).all(1)
+    first = (there & back).argmax(1)  # the lowest state of a class names it
+    classes = np.full(S, -1, np.int64)
+    classes[closed] = np.unique(first[closed], return_inverse=True)[1]
     return classes
 
 

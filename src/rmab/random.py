@@ -1,9 +1,8 @@
 """Random numbers that are functions of their place, not of the order of calls.
 
-Every number is Threefry-2x32 of (key, counter): the key names the seed, the trial and what the
-numbers are for, the counter the slot and arm or the episode and parameter. So results do not
-depend on how trials are batched, on threads, or on which policies run beside each other.
-Thirteen rounds are the fewest that its authors found to pass TestU01's BigCrush.
+Every number is Threefry of (key, counter), see `rmab.threefry`: the key names the seed, the trial
+and what the numbers are for, the counter the slot and arm or the episode and parameter. So results
+do not depend on how trials are batched, on threads, or on which policies run beside each other.
 
 Gammas come by Marsaglia and Tsang's rejection, vectorised: every attempt has its own counter,
 so the accepted value does not depend on the rest of the batch.
@@ -13,8 +12,8 @@ else by the Cornish-Fisher quantile with one term, rounded. Rounding adds 1/12 t
 which is taken off before (Sheppard). The distribution is then off by less than half a percent in
 all.
 
-Reference: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011;
-G. Marsaglia and W. Tsang, "A simple method for generating gamma variables", ACM TOMS 26, 2000.
+Reference: G. Marsaglia and W. Tsang, "A simple method for generating gamma variables", ACM TOMS 26,
+2000.
 """
 
 from __future__ import annotations
@@ -22,13 +21,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jax import Array, lax
 from jax.nn import softmax
+
+from rmab.threefry import (
+    CHANNELS,
+    DRAWS,
+    EXPERTS,
+    PLAYS,
+    Key,
+    stream,
+    threefry,
+    unit,
+    words_of,
+)
 
 Mask = Array | npt.NDArray[np.bool_]
 Numbers = Array | npt.NDArray[np.int_]
@@ -48,54 +58,12 @@ __all__ = [
     "unit",
 ]
 
-ROUNDS = 13
-ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 AGAIN = 0xFFFFFFFE  # the counter of the keys of `Draws.again`: no episode has this number
 TINY = 1e-30  # keeps 0 / 0 away from chances of what cannot be
 SMALL_MEAN = 6.0  # of a binomial, up to which its probabilities are summed
 TERMS = 18  # of that sum: a chance of 1e-4 at most is left
 _GROUP = 16  # gammas of a trial of which one after the other is tried again
 ATTEMPTS = 64  # counters kept for one gamma's rejections; a first try fails 1 time in 20
-
-# What a stream of numbers is for.
-CHANNELS, DRAWS, PLAYS, EXPERTS = 0, 1, 2, 3
-
-
-class Key(NamedTuple):
-    """Two words that name a stream; arrays of any one shape."""
-
-    high: Array
-    low: Array
-
-
-def threefry(key: Key, high: Array, low: Array, rounds: int = ROUNDS) -> tuple[Array, Array]:
-    """Two 32-bit words for each (key, counter); all arguments broadcast."""
-    schedule = (key.high, key.low, key.high ^ key.low ^ jnp.uint32(0x1BD11BDA))
-    x, y = high + schedule[0], low + schedule[1]
-    for i in range(rounds):
-        turn = ROTATIONS[i % 8]
-        x = x + y
-        y = ((y << turn) | (y >> (32 - turn))) ^ x
-        if i % 4 == 3:
-            step = i // 4 + 1
-            x = x + schedule[step % 3]
-            y = y + schedule[(step + 1) % 3] + jnp.uint32(step)
-    return x, y
-
-
-def stream(seed: Array, trial: Array, lane: Array, purpose: int) -> Key:
-    """The key of one trial's stream; lanes (agents) and purposes never share numbers.
-
-    seed: (2,) words; trial and lane broadcast.
-    """
-    which = jnp.asarray(lane, jnp.uint32) * jnp.uint32(4) + jnp.uint32(purpose)
-    return Key(*threefry(Key(seed[0], seed[1]), jnp.asarray(trial, jnp.uint32), which, rounds=20))
-
-
-def unit(word: Array) -> Array:
-    """A float32 uniform on the open interval (0, 1) from a 32-bit word."""
-    number: Array = ((word >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-23)
-    return number
 
 
 class Draws:
@@ -121,7 +89,8 @@ class Draws:
     def uniform(self, *lead: int) -> Array:
         """Uniforms on (0, 1) of shape (*lead, trials)."""
         counters = self._counters((*lead, self._episode.shape[-1]))
-        return unit(threefry(self._key, self._episode, counters)[0])
+        found: Array = unit(threefry(self._key, self._episode, counters)[0])
+        return found
 
     def gamma(self, shape: Array, least: float = 0.0) -> Array:
         """Gamma(shape, 1) for each entry of `shape` (..., trials).
@@ -242,4 +211,4 @@ def _binomial(count: Array, chance: Array, uniform: Array) -> Array:
 
 def seed_words(seed: int) -> Array:
     """A seed of up to 64 bits as the two words `stream` takes."""
-    return jnp.asarray([seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF], jnp.uint32)
+    return jnp.asarray(words_of(seed))

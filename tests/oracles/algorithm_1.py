@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from rmab.engine.world import BEFORE, BITS
 from rmab.markov import limiting_distribution
 from rmab.model.arms import Arms
+from rmab.model.realised import BEFORE, BITS
 from rmab.random import CHANNELS, stream, threefry
 
 __all__ = ["Case", "Evidence", "Policy", "Record", "algorithm_1", "followed", "random_words"]

@@ -69,11 +69,14 @@ def test_agents_with_a_state_of_their_own_learn_alone():
     assert one.mean["fedtswi"] != other.mean["fedtswi"]
 
 
-def test_a_served_agent_with_a_state_of_its_own_plays_as_a_simulated_one(monkeypatch):
+@pytest.mark.parametrize(("name", "options"), [("ucb", {"c": 1.5}), ("rca", {"L": 0.5})])
+def test_a_served_agent_with_a_state_of_its_own_plays_as_a_simulated_one(
+    monkeypatch, name, options
+):
     arms = tuple(KnownArm(2, (0.0, float(r))) for r in PAPER.reward)
-    federation = Federation("f", 2, arms, policy="ucb", options={"c": 1.5}, seed=11)
+    federation = Federation("f", 2, arms, policy=name, options=options, seed=11)
     plan = Planner(federation).plan(None, 1).plan  # type: ignore[arg-type]  # needs no counts
-    assert plan == OwnPlan("ucb", {"c": 1.5})
+    assert plan == OwnPlan(name, options)
     states = true_states(PAPER, federation.seed, n_agents=2, horizon=80)
     served = served_decisions(Planner(federation), states)
     engine = engine_decisions(monkeypatch, PAPER, federation, 2, 80)

@@ -7,16 +7,28 @@ from rmab.policies.policy import Forgetting, Policy
 from rmab.policies.registry import GROUPS, LEARNERS, OPTIONS, POLICIES, check_options, named
 
 VALUES = {
+    "L": 2.0,
     "aggregation": "none",
     "c": 3.0,
     "clip": True,
+    "delta": 0.01,
     "depth": 3,
+    "equal": True,
+    "exploration": 2.0,
+    "explore": 0.2,
+    "exponent": 0.5,
     "forget": "bank",
     "gaps": 16,
+    "index_rate": 0.3,
     "longest": 50,
     "plan_by": "mode",
+    "planner": "myopic",
     "prior": 2.0,
+    "radius": 0.0,
+    "rate": 0.05,
+    "scale": 0.1,
     "sigma": 1.0,
+    "support": 4,
 }
 
 
@@ -47,7 +59,8 @@ def test_entries_differ_where_people_tell_them_apart():
 
 def test_policies_that_learn_from_every_look_count_by_gap():
     for name in LEARNERS:
-        assert named(name, 100).gaps == (32 if name.endswith(("-gap", "-robust")) else 0)
+        every_look = name.endswith(("-gap", "-robust", "-grid"))
+        assert named(name, 100).gaps == (32 if every_look else 0)
     policy = named("fedtswi-gap", 100, {"gaps": 12})
     assert policy.gaps == 12
     assert getattr(policy.learner, "keywords", {})["gaps"] == 12

@@ -7,6 +7,7 @@ import pytest
 
 import rmab
 from rmab import StudyError
+from rmab.envs.evaluation import as_policy
 from rmab.errors import RmabError
 from rmab.policies.registry import POLICIES, STUDIED
 from rmab.studies.arena import (
@@ -177,6 +178,15 @@ def test_ones_own_policy_is_refused_where_it_is_not_for_the_arms():
     assert list(refused) == ["mine"]
     assert "table" in refused["mine"]
     assert not own.knows
+
+
+def test_an_agent_of_another_library_is_ranked_with_those_that_learn():
+    own = own_entrant("mine:agent", as_policy(lambda observation: observation["age"], "agent"))
+    assert not own.knows
+    playing, _ = Arena(entrants(["ucb"], [own])).admitted(load_problem("c1"))
+    assert playing["agent"] is own.own
+    knowing = own_entrant("mine:known", rmab.Policy("known", planner=expected))
+    assert knowing.knows
 
 
 def test_ones_own_policy_that_fails_ends_the_arena(tmp_path):

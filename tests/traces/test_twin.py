@@ -3,8 +3,9 @@
 import numpy as np
 
 from rmab.traces import twin
+from rmab.traces.laws import fitted_chains, pair_counts
 from rmab.traces.portrait import correlations, mean_correlation, portrait_of
-from rmab.traces.twin import N_TWINS, fitted_chains, pair_counts, twins_of
+from rmab.traces.twin import N_TWINS, twins_of
 from tests.oracles.trace_rules import fitted_dynamics
 from tests.traces.made import chain, trace_of
 

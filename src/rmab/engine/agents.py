@@ -35,6 +35,7 @@ from rmab.planning.exact.chain import joint_code
 from rmab.planning.lookahead.channel import channel_state, channel_values
 from rmab.policies.filling import Found, Learnt, channel_pair, fill
 from rmab.policies.lookahead import choose, state_from_tables, table_entries
+from rmab.policies.own_index import Now, index_now, looked
 from rmab.policies.plans import take_turns
 from rmab.policies.policy import (
     AgeRule,
@@ -51,6 +52,7 @@ from rmab.policies.policy import (
 __all__ = ["Agents", "Sight", "agents_of", "largest"]
 
 _OLDEST = np.finfo(np.float32).max  # a float above all ages
+_TIE = 1e-5  # relative: indices closer than this are equal but for rounding
 _NEVER_PLAYED = 1e4  # the largest rewards that an arm is held to lose which cannot be played
 _MAX_PAIRWISE_ARMS = 8  # up to here pairs are cheaper than bisection, and unrolled code stays small
 
@@ -60,9 +62,10 @@ class Sight(NamedTuple):
 
     plan: see above; observed: information states, (N, M, R) each; state: true states, read where
     arms are fully observed; own: the learner's own state, if any; slot: its number; noise:
-    gives uniforms (N, M, R) to those who choose at random; truth: for what plays pay; wraps: (N,)
-    how far ages past a table's highest fall back, 0: they become never observed; plays: K;
-    playable: which arms can be played, (N, M, 1), None: all. Where fewer than K can, all are.
+    gives uniforms (N, M, R) to those who choose at random, of two kinds, 0 and 1; truth: for what
+    plays pay; wraps: (N,) how far ages past a table's highest fall back, 0: they become never
+    observed; plays: K; playable: which arms can be played, (N, M, 1), None: all. Where fewer than K
+    can, all are.
     """
 
     plan: Any
@@ -70,7 +73,7 @@ class Sight(NamedTuple):
     state: Array
     own: Any
     slot: Array
-    noise: Callable[[], Array]
+    noise: Callable[[int], Array]
     truth: Truth
     wraps: Array
     plays: Array
@@ -110,22 +113,24 @@ class Agents(ABC):
 
         def filled(width: int) -> Any:
             wide = Moves(*(m[..., None] * jnp.ones(width, jnp.float32) for m in truth.moves))
-            return self.fill(wide, truth, agents)
+            some_first = getattr(self.rule, "first", None) is not None
+            first = jnp.zeros((self.setting.n_arms, width), bool) if some_first else None
+            return self.fill(wide, truth, agents, first)
 
         if not self.policy.learns:
             return filled(1)
         shape = jax.eval_shape(lambda: filled(agents * n_trials))
         return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape)
 
-    def fill(self, found: Found, truth: Truth, agents: int = 1) -> Any:
+    def fill(self, found: Found, truth: Truth, agents: int = 1, first: Array | None = None) -> Any:
         """The plan of an episode, from dynamics of A agents in R trials.
 
-        The dynamics end in A R: all trials of the first agent, then those of the next.
+        The dynamics end in A R: all trials of the first agent, then those of the next; so do the
+        arms that are played first.
         """
         setting = self.setting
-        learnt = Learnt(
-            found, truth.reward_passive, truth.reward_active, setting.kinds, setting.channels
-        )
+        rewards = truth.reward_passive, truth.reward_active
+        learnt = Learnt(found, *rewards, setting.kinds, setting.channels, first)
         plan = self._filled(learnt)
         return jax.tree.map(lambda x: x.reshape(*x.shape[:-1], agents, -1), plan)
 
@@ -133,6 +138,10 @@ class Agents(ABC):
         return ()
 
     # ---------------------------------------------------------------- the agents
+
+    def look(self, sight: Sight) -> Sight:
+        """With what an own learner makes of the states that are shown before the choice."""
+        return sight
 
     @abstractmethod
     def choose(self, sight: Sight) -> Array:
@@ -154,13 +163,22 @@ class Agents(ABC):
 
 class _AtRandom(Agents):
     def choose(self, sight: Sight) -> Array:
-        return sight.largest(sight.noise())
+        return sight.largest(sight.noise(0))
 
 
 class _ByOwnIndex(Agents):
+    def look(self, sight: Sight) -> Sight:
+        return sight._replace(own=looked(self.rule.own, sight.own, partial(self._now, sight)))
+
     def choose(self, sight: Sight) -> Array:
-        index = _computed_once(sight, lambda: self.rule.own.index(sight.own, sight.slot))
+        now = partial(self._now, sight)
+        index = _computed_once(sight, lambda: index_now(self.rule.own, sight.own, sight.slot, now))
         return sight.largest(index)
+
+    def _now(self, sight: Sight) -> Now:
+        state, age = self._states(sight)
+        stepped = jnp.broadcast_to(self.world.always & (sight.slot > 0), age.shape)
+        return Now(state, age, stepped, sight.slot, jnp.stack([sight.noise(0), sight.noise(1)]))
 
 
 class _ByAge(Agents):
@@ -205,7 +223,8 @@ class _ByFormula(Agents):
     """An index that is a formula of the information state, evaluated where the agents are."""
 
     def _filled(self, learnt: Learnt) -> Any:
-        return channel_pair(learnt.found)
+        pair = channel_pair(learnt.found)
+        return pair if learnt.first is None else (*pair, learnt.first)
 
     def choose(self, sight: Sight) -> Array:
         shape = sight.observed.age.shape
@@ -218,9 +237,9 @@ class _ByFormula(Agents):
         return sight.largest(_computed_once(sight, index))
 
     def _index(self, sight: Sight, rewards: Array) -> Array:
-        p01, p11 = sight.plan
+        p01, p11, *first = sight.plan
         index: Array = self.rule.planner(Dynamics(p01, p11, rewards), sight.observed)
-        return index
+        return jnp.where(first[0], jnp.inf, index) if first else index
 
 
 class _ByTurns(_ByFormula):
@@ -252,7 +271,10 @@ class _ByTable(Agents):
     def choose(self, sight: Sight) -> Array:
         max_age = (sight.plan.shape[1] - 1) // self.setting.n_states
         rows = row_of(self._states(sight), max_age, sight.wraps[:, None, None])
-        return sight.largest(table_entries(sight.plan, rows))
+        index = table_entries(sight.plan, rows)
+        if self.rule.by_chance:
+            index = index + _TIE * jnp.maximum(jnp.abs(index), 1) * sight.noise(0)
+        return sight.largest(index)
 
 
 class _ByLookahead(Agents):

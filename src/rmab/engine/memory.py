@@ -66,6 +66,14 @@ class Counts(NamedTuple):
 
     pairs: Array | None  # (C, S, S, N, M, R), or (C + 1, N, L, R, S S), see above
     visits: Array | None  # (S, N, M, R) plays by the state they showed
+    idle: Array | None = None  # (S, N, M, R) slots without a play, of arms that are always observed
+
+    @property
+    def watched(self) -> Array | None:
+        """What may end an episode: visits, (S or 2 S, N, M, R)."""
+        if self.visits is None or self.idle is None:
+            return self.visits
+        return jnp.concatenate([self.visits, self.idle])
 
 
 class Kept(NamedTuple):
@@ -79,17 +87,26 @@ class Kept(NamedTuple):
 class Counting:
     """How the agents of a policy count in a setting.
 
-    learns: whether pairs are counted; visits: whether somebody needs them.
+    learns: whether pairs are counted; visits: whether somebody needs them; idle: whether slots
+    without a play are watched.
     """
 
     def __init__(
-        self, setting: Setting, policy: Policy, world: World, *, learns: bool, visits: bool
+        self,
+        setting: Setting,
+        policy: Policy,
+        world: World,
+        *,
+        learns: bool,
+        visits: bool,
+        idle: bool = False,
     ) -> None:
         self.setting = setting
         self.policy = policy
         self.world = world
         self.learns = learns
         self.visits = visits
+        self.idle = idle
         self.gaps = policy.gaps
         self.count_kinds = count_kinds(setting.kinds, policy.gaps)
         self.running = setting.aggregation.running
@@ -107,7 +124,17 @@ class Counting:
         if self.learns:
             few = (self.count_kinds, S, S, *shape)
             pairs = self._no_gaps(n_trials) if self.gaps else jnp.zeros(few, self.whole)
-        return Counts(pairs, jnp.zeros((S, *shape), self.whole) if self.visits else None)
+        return Counts(
+            pairs,
+            jnp.zeros((S, *shape), self.whole) if self.visits else None,
+            jnp.zeros((S, *shape), self.whole) if self.idle else None,
+        )
+
+    def unwatched(self, n_trials: int) -> Array:
+        """As Counts.watched, before the first slot."""
+        setting = self.setting
+        rows = setting.n_states * (2 if self.idle else 1)
+        return jnp.zeros((rows, setting.n_arms, setting.n_agents, n_trials), self.whole)
 
     def _no_gaps(self, n_trials: int) -> Array:
         """Counts by gap before the first observation."""
@@ -126,9 +153,16 @@ class Counting:
         whole = most <= _LARGEST if setting.weights is None else not self.running
         return jnp.zeros(shape, jnp.int32 if whole else jnp.float32)
 
-    def update(self, counts: Counts, observed: InformationStates, slot: Observations) -> Counts:
-        """After a slot; observed: before it."""
-        pairs, visits = counts
+    def update(
+        self,
+        counts: Counts,
+        observed: InformationStates,
+        slot: Observations,
+        explores: Array | None = None,
+    ) -> Counts:
+        """After a slot; observed: before it; explores: (M or 1, R), whose plays are visits, None:
+        all."""
+        pairs, visits, idle = counts
         played, state = slot.played, slot.state
         seen = self.world.each_state == state  # (S, N, M, R)
         if pairs is not None and self.gaps:
@@ -143,8 +177,10 @@ class Counting:
                 kinds = jnp.arange(self.count_kinds)[:, None, None, None, None, None]
                 pairs = pairs + ((kinds == which) & new)
         if visits is not None:
-            visits = visits + (played & seen)
-        return Counts(pairs, visits)
+            visits = visits + (played & seen if explores is None else played & seen & explores)
+        if idle is not None:
+            idle = idle + (~played & self.world.always & seen)
+        return Counts(pairs, visits, idle)
 
     def _count_by_gap(
         self, counts: Array, observed: InformationStates, slot: Observations
@@ -185,17 +221,17 @@ class Counting:
 
     def of_trials(self, counts: Counts, which: Array) -> Counts:
         """The counts of some trials; a number past the last trial stands for the last."""
-        pairs, visits = counts
+        pairs, visits, idle = counts
         if pairs is not None:
             axis = (..., which, slice(None)) if self.gaps else (..., which)
             pairs = pairs.at[axis].get(mode="clip")
-        return Counts(pairs, _of_trials(visits, which))
+        return Counts(pairs, _of_trials(visits, which), _of_trials(idle, which))
 
     def cleared(self, counts: Counts, trials: Array) -> Counts:
         """The same without the pairs of some trials, a mask (R,)."""
-        pairs, visits = counts
-        assert pairs is not None
-        return Counts(jnp.where(trials[:, None] if self.gaps else trials, 0, pairs), visits)
+        assert counts.pairs is not None
+        trials = trials[:, None] if self.gaps else trials
+        return counts._replace(pairs=jnp.where(trials, 0, counts.pairs))
 
     def pairs(self, counts: Counts) -> Array:
         """Pairs (C, S, S, N, L, R) as learners have them; L = 1 where they are merged."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Protocol
 
 import jax
@@ -24,7 +25,7 @@ import numpy as np
 
 from rmab.compilation import kept_compiled
 from rmab.engine.program import simulator
-from rmab.engine.setting import Guide, Joint, Lookup, Setting, Simulate
+from rmab.engine.setting import Guide, Joint, Lookup, Outcome, Setting, Simulate
 from rmab.engine.tally import REFERENCE_KEY, Batch, Simulated, Units, reduce_batch
 from rmab.engine.world import truth
 from rmab.errors import UnreachableError
@@ -34,7 +35,7 @@ from rmab.planning.exact.chain import Layout
 from rmab.planning.exact.optimum import Optimum
 from rmab.policies.filling import known_tables, no_table
 from rmab.policies.lookahead import check_depth
-from rmab.policies.policy import IndexRule, LookaheadRule, OptimumRule, Policy
+from rmab.policies.policy import IndexRule, LookaheadRule, OptimumRule, OutsideRule, Policy
 from rmab.policies.registry import named
 from rmab.random import seed_words
 
@@ -62,6 +63,7 @@ _CACHED_ELEMENTS = 16384  # arms x agents x trials that nearly keep a slot insid
 _DEVICE_ELEMENTS = 1 << 24  # the same for an accelerator, which wants many
 _SERIES_BYTES = 1 << 26  # the most a batch may keep of rewards by slot
 _DEVICE_SERIES_BYTES = 1 << 30  # the same on an accelerator
+_OUTSIDE = Lock()  # what is not of the engine is called by one thread at a time
 
 Progress = Callable[[int], None]
 Watch = Callable[[str, int, float], None]  # a policy, trials of a batch, the seconds they took
@@ -247,7 +249,7 @@ def batch_runner(
     width, world, units = trials.width, truth(trials.arms), _units(trials)
     guides = {policy: _guide(trials, policy, work.optimum) for policy in everyone.values()}
 
-    def build(policy: Policy) -> Simulate:
+    def build(policy: Policy) -> Simulate | None:
         return _program(trials, policy, guides[policy])
 
     programs = dict(zip(guides, executor.map(build, guides), strict=True))
@@ -260,7 +262,11 @@ def batch_runner(
         outcomes = {}
         for policy, program in programs.items():
             begun = time.perf_counter()
-            outcomes[policy] = program(seed, who, world, plays, guides[policy])
+            outcomes[policy] = (
+                _played_outside(trials, policy, range(start, start + count))
+                if program is None
+                else program(seed, who, world, plays, guides[policy])
+            )
             if watch is not None:
                 jax.block_until_ready(outcomes[policy])  # type: ignore[no-untyped-call]
                 watch(names[policy], count, time.perf_counter() - begun)
@@ -270,17 +276,35 @@ def batch_runner(
     return batch
 
 
-def _program(trials: Trials, policy: Policy, guide: Guide) -> Simulate:
+def _program(trials: Trials, policy: Policy, guide: Guide) -> Simulate | None:
+    """What runs a policy; None: it is played outside."""
+    if isinstance(policy.rule, OutsideRule):
+        return None
     setting = setting_of(trials.setting, policy)
     # The sets of K arms are part of a lookahead's program; K is an argument of the others.
     plays = trials.plays if isinstance(policy.rule, LookaheadRule) else None
     return simulator(setting, policy, trials.width, guide, plays)
 
 
-def program_for(trials: Trials, policy: Policy) -> Simulate:
+def program_for(trials: Trials, policy: Policy) -> Simulate | None:
     """The compiled program of a policy, which running these trials finds again; no optimum."""
     with kept_compiled():
         return _program(trials, policy, _guide(trials, policy, None))
+
+
+def _played_outside(trials: Trials, policy: Policy, numbers: range) -> Outcome:
+    """What the engine is told of these trials, in the shape of a batch."""
+    assert isinstance(policy.rule, OutsideRule)
+    horizon, width = trials.setting.horizon, trials.width
+    rewards = np.zeros((horizon, width), np.float32)
+    with _OUTSIDE:
+        rewards[:, : len(numbers)] = policy.rule.play(trials, numbers)
+    return Outcome(
+        rewards=jnp.asarray(rewards),
+        episodes=jnp.ones(width, jnp.int32),
+        lengths=jnp.full((1, width), horizon, jnp.int32),
+        error=jnp.zeros((0, trials.setting.n_arms, width), jnp.float32),
+    )
 
 
 def block_runner(work: Work) -> Callable[[int, int], Batch]:

@@ -39,11 +39,12 @@ from rmab.federation.schedule import (
     visit_limit,
     visits_can_end,
 )
-from rmab.model.arms import Moves
+from rmab.learning.learners import Evidence
+from rmab.model.arms import Moves, Uncertain
 from rmab.model.beliefs import InformationStates
 from rmab.policies.filling import Found, channel_pair
 from rmab.policies.own_index import Observations
-from rmab.policies.policy import Policy, TurnsRule
+from rmab.policies.policy import Policy
 from rmab.random import CHANNELS, DRAWS, EXPERTS, PLAYS, Draws, Key, stream, threefry, unit
 
 __all__ = ["simulator", "world_of"]
@@ -57,11 +58,21 @@ class _Episode(NamedTuple):
     """Where each trial stands in its episode; arrays end in R."""
 
     plan: Any  # see rmab.engine.agents
-    visit_cap: Array | None  # (S, N, M, R) visits that end it when exceeded, if they can
+    explores: Array | None  # (A, R) bool: whether its plays are visits; None: all are
+    visit_cap: Array | None  # as Counts.watched: what ends it when exceeded, if it can
     limit: Array
     length: Array
     number: Array  # episodes begun
     over: Array  # bool: the server is due
+
+
+class _Asked(NamedTuple):
+    """What a policy asks of an episode besides a plan: its slots, (R,), where its lengths are its
+    own; the arms that are played first, (N, A R); whether it explores, (A, R)."""
+
+    limit: Array | None = None
+    first: Array | None = None
+    explores: Array | None = None
 
 
 class _Run(NamedTuple):
@@ -146,27 +157,31 @@ class _Simulator:
         self.policy = policy
         self.world = world_of(setting)
         self.agents = agents_of(setting, policy, self.world, plays)
-        own_lengths = isinstance(policy.rule, TurnsRule)
+        own_lengths = policy.lengths is not None
         schedule = setting.schedule
-        # Whether visits may end an episode.
+        # Whether visits may end an episode, and the factor by which they must grow, a power of 2.
+        self.doublings = 1 if policy.own_visits else setting.n_agents
         self.watches = (
             policy.learns
             and not own_lengths
-            and visits_can_end(schedule, setting.n_agents, setting.horizon)
+            and visits_can_end(schedule, self.doublings, setting.horizon)
         )
         # Whether all trials' episodes end together.
         self.in_step = not own_lengths and not self.watches
         self.drawers = _drawers(setting, policy)
         counted = policy.learner is not None
         visits = self.watches or (counted and policy.reads_visits)
-        self.counting = Counting(setting, policy, self.world, learns=counted, visits=visits)
+        idle = self.watches and policy.own_visits and self.world.any_always
+        self.counting = Counting(
+            setting, policy, self.world, learns=counted, visits=visits, idle=idle
+        )
         limits = [limit for limit in (setting.longest, policy.longest) if limit is not None]
         self.longest = min(limits, default=None)
         self.most = 1  # episodes
         if policy.learns:
             self.most = (
-                setting.horizon
-                if own_lengths
+                -(-setting.horizon // policy.lengths.least)
+                if policy.lengths is not None
                 else most_episodes(
                     schedule,
                     setting.n_agents,
@@ -174,6 +189,7 @@ class _Simulator:
                     setting.horizon,
                     setting.n_states,
                     self.longest,
+                    own_visits=policy.own_visits,
                 )
             )
 
@@ -187,6 +203,7 @@ class _Simulator:
         plays: Array,
         memory: tuple[Counts, Any, Kept | None],
         episode: _Episode,
+        slot: Array,
     ) -> tuple[_Episode, Array, Kept | None]:
         """A new episode for the trials whose episode is over: Algorithm 1, lines 4 to 9.
 
@@ -195,17 +212,16 @@ class _Simulator:
         """
         due = episode.over
         number = episode.number + 1
-        found, kept = self.learn(seed, trials, truth, plays, memory, number, episode)
-        if isinstance(self.policy.rule, TurnsRule):
-            # One clock for all agents: that of the longest phase.
-            limits = self.policy.rule.lengths(channel_pair(found)[1], plays)
-            limit = limits.reshape(self.drawers, -1).max(0)
+        found, own, kept = self.learn(seed, trials, truth, plays, memory, number, episode, slot)
+        if own.limit is not None:
+            limit = own.limit
         else:
             length = jnp.where(episode.number == 0, FIRST_LENGTH, episode.length)
             limit = next_limit(self.setting.schedule, length, self.longest)
         fresh = _Episode(
-            plan=self.agents.fill(found, truth, self.drawers),
-            visit_cap=self.cap(memory[0].visits) if self.watches else None,
+            plan=self.agents.fill(found, truth, self.drawers, own.first),
+            explores=own.explores,
+            visit_cap=self.cap(memory[0].watched) if self.watches else None,
             limit=limit,
             length=jnp.zeros_like(episode.length),
             number=number,
@@ -223,13 +239,16 @@ class _Simulator:
         memory: tuple[Counts, Any, Kept | None],
         number: Array,
         episode: _Episode,
-    ) -> tuple[Found, Kept | None]:
-        """Dynamics for A agents, each from its evidence: they end in A R, agent after agent.
+        slot: Array,
+    ) -> tuple[Found, _Asked, Kept | None]:
+        """Dynamics for A agents, each from its evidence: they end in A R, agent after agent; and
+        what the policy asks for besides.
 
         Each agent draws from its own stream; where all share one draw it is the first's.
         """
         counts, own, kept = memory
         due = episode.over
+        asked = _Asked()
 
         def in_line(x: Array) -> Array:
             """(..., A or 1, R) -> (..., A R)."""
@@ -249,7 +268,7 @@ class _Simulator:
                 return Draws(stream(seed, trials, jnp.uint32(0), EXPERTS), number).uniform()
 
             shared, kept = self.counting.recalled(counts, kept, episode.length, chance)
-            evidence = self.counting.evidence(shared, truth, plays, number)
+            evidence = self.counting.evidence(shared, truth, plays, number)._replace(slot=slot)
             agents: Any = evidence.agents
             if not self.counting.running:
                 agents = in_line(agents)
@@ -261,16 +280,29 @@ class _Simulator:
                 prior=None if evidence.prior is None else in_line(evidence.prior),
             )
             drawn = self.policy.learner(evidence, draws)
+            asked = self.asked(evidence, drawn)
         # A learner may leave what is the same in all trials at a width of one.
         found: Found = jax.tree.map(
             lambda x: jnp.broadcast_to(x, (*x.shape[:-1], lane.size)), drawn
         )
-        return found, kept
+        return found, asked, kept
+
+    def asked(self, evidence: Evidence, found: Found) -> _Asked:
+        """What a policy asks for besides a plan; there is one clock for all agents."""
+        lengths, limit = self.policy.lengths, None
+        if lengths is not None:
+            slots = jnp.broadcast_to(lengths.slots(evidence, found), evidence.episode.shape)
+            each = slots.astype(jnp.int32).reshape(self.drawers, -1)
+            limit = each.max(0) if lengths.complete else each.min(0)
+        first, explores = getattr(self.policy.rule, "first", None), None
+        if self.policy.explores is not None:
+            explores = self.policy.explores(evidence, found).reshape(self.drawers, -1)
+        return _Asked(limit, None if first is None else first(evidence), explores)
 
     def cap(self, visits: Array | None) -> Array:
         """The visits that end an episode when exceeded, from those at its start."""
         assert visits is not None
-        factor = 2**self.setting.n_agents
+        factor = 2**self.doublings
         most = visit_limit(visits.astype(jnp.int32), factor, self.setting.horizon)
         return jnp.asarray(most, self.counting.whole)
 
@@ -285,6 +317,8 @@ class _Simulator:
 
     def errors(self, found: Found, truth: Truth) -> Array:
         """The same for every agent's draw, (N, A R)."""
+        if isinstance(found, Uncertain):
+            found = found.moves
         if not isinstance(found, Moves):
             pairs = zip(found, channel_pair(truth.moves), strict=True)
             off01, off11 = (x - t[:, None] for x, t in pairs)
@@ -350,8 +384,9 @@ class _Simulator:
         def advance(run: _Run) -> _Run:
             slot = run.slot.astype(jnp.uint32)
 
-            def noise() -> Array:
-                return unit(threefry(play_key, slot, arm)[0])
+            def noise(word: int) -> Array:
+                uniforms: Array = unit(threefry(play_key, slot, arm)[word])
+                return uniforms
 
             sight = Sight(
                 plan=plan_of(run),
@@ -365,18 +400,19 @@ class _Simulator:
                 plays=plays,
                 playable=self.world.playable(truth, run.slot),
             )
+            sight = self.agents.look(sight)
             played = self.agents.choose(sight)
             paid = self.world.paid(truth, run.state, played)
             shows = played | self.world.always if self.world.any_always else played
             seen = Observations(played, shows, run.state, paid, run.slot)
-            counts = self.counting.update(run.counts, run.observed, seen)
-            own = None if self.policy.own is None else self.policy.own.update(run.own, seen)
+            counts = self.counting.update(run.counts, run.observed, seen, run.episode.explores)
+            own = None if self.policy.own is None else self.policy.own.update(sight.own, seen)
             episode = run.episode
             if self.policy.learns:
                 length = episode.length + 1
                 over = length >= episode.limit
-                if counts.visits is not None and episode.visit_cap is not None:
-                    past = (counts.visits > episode.visit_cap).astype(jnp.int8)
+                if counts.watched is not None and episode.visit_cap is not None:
+                    past = (counts.watched > episode.visit_cap).astype(jnp.int8)
                     over = over | (past.max((0, 1, 2)) > 0)
                 episode = episode._replace(length=length, over=over)
             rewards = self.world.add_rewards(truth, run.out.rewards, paid, run.slot)
@@ -422,7 +458,9 @@ class _Simulator:
             memory = self.counting.of_trials(run.counts, which), own, recalled
             part = jax.tree.map(these, episode)
             part = part._replace(over=which < n_trials)
-            part, error, recalled = self.serve(seed, these(trials), truth, plays, memory, part)
+            part, error, recalled = self.serve(
+                seed, these(trials), truth, plays, memory, part, run.slot
+            )
             whole, kept = jax.tree.map(
                 lambda old, new: old.at[..., which].set(new, mode="drop"),
                 (episode, kept),
@@ -435,7 +473,7 @@ class _Simulator:
         def every(served: _Served) -> _Served:
             episode, record, kept = served
             memory = run.counts, run.own, kept
-            whole, error, fresh = self.serve(seed, trials, truth, plays, memory, episode)
+            whole, error, fresh = self.serve(seed, trials, truth, plays, memory, episode, run.slot)
             kept = jax.tree.map(lambda new, old: jnp.where(due, new, old), fresh, kept)
             if self.policy.estimates:
                 where = jnp.where(due, jnp.arange(n_trials), n_trials)
@@ -478,7 +516,10 @@ class _Simulator:
             kept=self.counting.kept(n_trials),
             episode=_Episode(
                 plan=self.agents.first(truth, n_trials, guide, self.drawers),
-                visit_cap=jnp.zeros((S, *shape), self.counting.whole) if self.watches else None,
+                explores=None
+                if self.policy.explores is None
+                else jnp.zeros((self.drawers, n_trials), bool),
+                visit_cap=self.counting.unwatched(n_trials) if self.watches else None,
                 limit=jnp.zeros(n_trials, jnp.int32),
                 length=jnp.zeros(n_trials, jnp.int32),
                 number=jnp.zeros(n_trials, jnp.int32),

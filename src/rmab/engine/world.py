@@ -4,8 +4,9 @@ A state moves by comparing one 24-bit number w with the chances of reaching at l
 
     next state = how many j >= 1 have  w < 2^24 Pr(next >= j | state, action),
 
-whole numbers that are computed beforehand in double precision. For few states they are selected
-and compared one by one; for many the next state is found by bisection, since they fall with j.
+whole numbers that are computed beforehand in double precision (`rmab.model.realised`, which has the
+same for a few trials on NumPy). For few states they are selected and compared one by one; for many
+the next state is found by bisection, since they fall with j.
 
 A recorded world reads the states from a recording. What was not measured in a slot cannot be played
 in it, and where a new segment of the recording begins every arm was never observed.
@@ -20,15 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from rmab.markov import limiting_distribution
 from rmab.model.arms import ArmKind, Arms, Moves
 from rmab.model.beliefs import NEVER, InformationStates
+from rmab.model.realised import BEFORE, BITS, chance_levels, starting_chances
 from rmab.random import Key, threefry
 
 __all__ = ["RecordedWorld", "Recording", "Truth", "World", "truth"]
 
-BITS = 24  # transition probabilities are compared as whole numbers of 2^-24
-BEFORE = 0xFFFFFFFF  # the counter of the draw of the state before the first slot
 _MAX_SELECTED_STATES = 4  # up to which selecting beats looking up
 
 
@@ -55,15 +54,10 @@ class Recording(NamedTuple):
 
 def truth(arms: Arms) -> Truth:
     """Arms as the engine takes them; they start in their limiting distribution under passivity."""
-    S = arms.passive.shape[1]
-    rest = np.zeros((len(arms), S))
-    for n, arm in enumerate(arms):
-        rest[n, : arm.states] = limiting_distribution(arm.passive)
 
     def levels(chances: Any) -> Array:
         """(N, ..., S) chances of each next state to (..., S - 1, N)."""
-        at_least = chances[..., ::-1].cumsum(-1)[..., ::-1][..., 1:]
-        return jnp.asarray(np.moveaxis(np.round(at_least * 2.0**BITS), 0, -1), jnp.uint32)
+        return jnp.asarray(np.moveaxis(chance_levels(chances), 0, -1))
 
     def last(x: Any) -> Array:
         return jnp.asarray(np.moveaxis(x, 0, -1), jnp.float32)
@@ -74,7 +68,7 @@ def truth(arms: Arms) -> Truth:
         reward_active=last(arms.reward_active),
         passive=levels(arms.passive),
         active=levels(arms.active),
-        rest=levels(rest),
+        rest=levels(starting_chances(arms)),
     )
 
 

@@ -111,11 +111,11 @@ class Planner:
             place = lane if seen.counts.shape[-1] > 1 else 0
             own = (seen.counts, seen.visits, seen.agents)
             given = *(x[..., place : place + 1] for x in own), seen.prior
-        found, filled = self._fill(*given, jnp.uint32(number), jnp.uint32(lane))
+        found, filled, slots = self._fill(*given, jnp.uint32(number), jnp.uint32(lane))
+        limit = None if slots is None else int(slots[0])
         if isinstance(rule, TurnsRule):
-            limit = int(rule.lengths(found[1], jnp.int32(self.federation.plays))[0])
             return Planned(TurnsPlan(np.asarray(found[1][:, 0]) > 0), limit)
-        return Planned(self._plan_of(jax.tree.map(np.asarray, filled)), None)
+        return Planned(self._plan_of(jax.tree.map(np.asarray, filled)), limit)
 
     def _given(self, merged: Merged) -> tuple[Any, ...]:
         counts = np.asarray(self._steps(merged.counts)[: self._kinds], np.float32)[..., None]
@@ -271,18 +271,19 @@ class Planner:
     def _filled(
         self, counts: Any, visits: Any, agents: Any, prior: Any, number: Any, lane: Any
     ) -> Any:
-        """The learner's dynamics, and tables (N, I) of them."""
+        """The learner's dynamics, tables (N, I) of them, and the policy's own length, (1,)."""
         federation, policy = self.federation, self.policy
         episode = number[None]
         key = stream(seed_words(federation.seed), jnp.uint32(0), lane, DRAWS)
         assert policy.learner is not None
         evidence = self._evidence(counts, visits, agents, episode, prior)
         found = policy.learner(evidence, Draws(key, episode))
+        slots = None if policy.lengths is None else policy.lengths.slots(evidence, found)
         if isinstance(policy.rule, TurnsRule):
-            return found, None
+            return found, None, slots
         learnt = Learnt(found, self._idle_pays, self._pays, federation.kinds, federation.channels)
         tables = fill(policy, learnt, federation.plays, self._max_age)
-        return found, jax.tree.map(lambda table: table[..., 0], tables)
+        return found, jax.tree.map(lambda table: table[..., 0], tables), slots
 
     @property
     def _max_age(self) -> int:

@@ -102,13 +102,36 @@ class Player:
         if self._chosen is None:
             plan, plays = self.message.plan, self.message.shape.plays
             if isinstance(plan, OwnPlan):
-                self._chosen = largest(plan.own.index(self._own, self._own_slots), plays)
+                self._chosen = largest(self._own_index(plan), plays)
             else:
                 observed = InformationStates(self.last_seen, self.age)
                 if self._looked and not isinstance(plan, TurnsPlan):
                     observed = self._with_look(observed)
                 self._chosen = plan.choose(observed, plays)
         return self._chosen
+
+    def _own_index(self, plan: OwnPlan) -> npt.NDArray[np.floating[Any]]:
+        """What a learner that keeps its own state gives for this slot, (N,)."""
+        from rmab.policies.own_index import index_now, looked
+
+        state = looked(plan.own, self._own, self._now)
+        found: npt.NDArray[np.floating[Any]]
+        found = index_now(plan.own, state, self._own_slots, self._now)
+        return found
+
+    def _now(self) -> Any:
+        """What such a learner may choose by. Its random numbers are the incarnation's and the
+        slot's, so that a choice that is asked for again is the same."""
+        from rmab.policies.own_index import Now
+
+        N = self.message.shape.n_arms
+        state, age = self._with_look(InformationStates(self.last_seen, self.age))
+        stepped = np.zeros(N, bool)
+        for arm, look in self._looked.items():
+            stepped[arm] = look is not None and self.last_seen[arm] >= 0
+        seed = [*self.incarnation.encode(), self._own_slots]
+        uniforms = np.random.default_rng(seed).random((2, N))
+        return Now(state, age, stepped, np.int64(self._own_slots), uniforms)
 
     def _with_look(self, observed: InformationStates) -> InformationStates:
         """Arms that are always observed are in (state now, 1), or in the last state that was
@@ -199,7 +222,7 @@ class Player:
         plan, N = self.message.plan, self.message.shape.n_arms
         if not isinstance(plan, OwnPlan):
             return
-        from rmab.policies.own_index import Observations
+        from rmab.policies.own_index import Observations, looked
 
         played, observed = np.zeros(N, bool), np.zeros(N, bool)
         state, reward = np.zeros(N, np.int64), np.zeros(N)
@@ -210,7 +233,7 @@ class Player:
             played[arm] = observed[arm] = True
             state[arm], reward[arm] = shown, self.message.rewards[arm][shown]
         slot = Observations(played, observed, state, reward, self._own_slots)
-        self._own = plan.own.update(self._own, slot)
+        self._own = plan.own.update(looked(plan.own, self._own, self._now), slot)
         self._own_slots += 1
 
     @property

@@ -5,8 +5,10 @@ under the paper's rule it ends early when, for some agent, arm and state observe
 
     N_t(s, a = 1) > 2^M max(1, N_{t_l}(s, a = 1)),                                   eq. (22)
 
-with N_{t_l} the visits at the start of the episode. `linear` and `doubling` drop the second rule:
-they are public schedules that reveal nothing about what was observed. All start from T_0 = 1.
+with N_{t_l} the visits at the start of the episode. A policy that watches its agents' own visits
+(`Policy.own_visits`) has a factor of 2 in place of 2^M, and both actions a. `linear` and `doubling`
+drop the second rule: they are public schedules that reveal nothing about what was observed. All
+start from T_0 = 1.
 
 Written for NumPy and JAX arrays alike; engine, agents and server call the same functions.
 """
@@ -66,10 +68,13 @@ def most_episodes(
     horizon: int,
     n_states: int = 2,
     longest: int | None = None,
+    *,
+    own_visits: bool = False,
 ) -> int:
     """A count of episodes that no run can exceed (Lemma 1's argument without its averaging).
 
-    Each (agent, arm, state) can end at most floor(log T / log 2^M) + 1 episodes. Between two such
+    Each (agent, arm, state) can end at most floor(log T / log 2^M) + 1 episodes; where agents' own
+    visits end them, each (agent, arm, state, action) floor(log T / log 2) + 1. Between two such
     ends lengths grow by one, so n of them take at least n(n + 1)/2 slots. Those that `longest` ends
     are as long as that, and all others are shorter and grow as without it.
     """
@@ -77,8 +82,10 @@ def most_episodes(
     if schedule == "doubling":
         return min(horizon, math.ceil(math.log2(horizon + 1)) + 1 + capped)
     ends = 0
-    if visits_can_end(schedule, n_agents, horizon):
-        ends = n_states * n_arms * n_agents * (math.floor(math.log2(horizon) / n_agents) + 1)
+    doublings = 1 if own_visits else n_agents  # in the factor
+    if visits_can_end(schedule, doublings, horizon):
+        ends = n_states * n_arms * n_agents * (math.floor(math.log2(horizon) / doublings) + 1)
+        ends = 2 * ends if own_visits else ends
     return min(horizon, math.ceil(math.sqrt(2 * horizon * (ends + 1))) + 1 + capped)
 
 

@@ -69,7 +69,7 @@ class Evidence(NamedTuple):
     what a play pays and what no play does; plays: how many arms an agent plays in a slot; agents:
     how many there are, each counted by its weight; kinds: (N,) what is known of each arm; prior:
     (2, 2, 1, trials), weights of next states by state where they were learnt from all arms, in
-    place of the learner's own.
+    place of the learner's own; slot: how many slots came before, in the engine.
     """
 
     counts: Array
@@ -81,6 +81,7 @@ class Evidence(NamedTuple):
     agents: float
     kinds: tuple[ArmKind, ...]
     prior: Array | None = None
+    slot: Array | None = None
 
     @property
     def transitions(self) -> Array:

@@ -317,6 +317,14 @@ class Moves(NamedTuple):
     active: Array
 
 
+class Uncertain(NamedTuple):
+    """Transition probabilities, and how far off each row may be: moves (S, S, N, ...), width
+    (S, N, ...), both without a play and with one."""
+
+    moves: Moves
+    width: Moves
+
+
 class Dynamics(NamedTuple):
     """Channels as planners see them: arrays that broadcast, arms first, trials last.
 

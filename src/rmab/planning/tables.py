@@ -29,8 +29,9 @@ the agents are.
 *Drawn dynamics* of many trials have tables on NumPy or JAX arrays, trials last, filled for all arms
 of one kind at once and in the precision of the arrays. Without a verdict on indexability.
 
-    fill_whittle  the Whittle index
-    fill_myopic   as myopic_table
+    fill_whittle     the Whittle index
+    fill_myopic      as myopic_table
+    fill_fixed_best  as fixed_best_scores, whatever was observed
 
 Before the first slot an arm was left alone for ever, so its distribution is mu, the limiting one
 under P_0. In the long run always playing it pays mu P_1* . r_1, never playing it mu . r_0, where P*
@@ -59,6 +60,7 @@ __all__ = [
     "Model",
     "Planner",
     "Table",
+    "fill_fixed_best",
     "fill_myopic",
     "fill_whittle",
     "fixed",
@@ -202,13 +204,15 @@ def _by_state(index: FloatArray, max_age: int) -> FloatArray:
 class Model(NamedTuple):
     """Arms as a table planner sees them, true, estimated or drawn.
 
-    moves: (S, S, N, trials) each; reward_passive, reward_active: (S, N, 1); kinds: (N,).
+    moves: (S, S, N, trials) each; reward_passive, reward_active: (S, N, 1); kinds: (N,); width: how
+    far off each row may be, (S, N, trials) each, where the learner says so.
     """
 
     moves: Moves
     reward_passive: Array
     reward_active: Array
     kinds: tuple[ArmKind, ...]
+    width: Moves | None = None
 
     @classmethod
     def of(cls, arms: Arms) -> Model:
@@ -249,6 +253,25 @@ def fill_myopic(model: Model, max_age: int) -> Array:
 
     def always(passive: Array, active: Array, idle: Array, pays: Array) -> Array:  # noqa: ARG001 - as state_table
         return array_namespace(passive).broadcast_to(pays - idle, passive.shape[1:])
+
+    return _fill(model, max_age, when_played, always)
+
+
+def fill_fixed_best(model: Model, max_age: int) -> Array:
+    """What always playing an arm pays in the long run, less what never playing it does, in every
+    row, (N, 1 + S max_age, trials)."""
+
+    def scores(passive: Array, active: Array, idle: Array, pays: Array) -> Array:
+        at_rest, played = limiting_distributions(passive), limiting_distributions(active)
+        return ((played * pays).sum(0) - (at_rest * idle).sum(0))[None]
+
+    def when_played(passive: Array, active: Array, idle: Array, pays: Array) -> Array:
+        score = scores(passive, active, idle, pays)
+        return array_namespace(score).repeat(score, 1 + len(passive) * max_age, 0)
+
+    def always(passive: Array, active: Array, idle: Array, pays: Array) -> Array:
+        score = scores(passive, active, idle, pays)
+        return array_namespace(score).repeat(score, len(passive), 0)
 
     return _fill(model, max_age, when_played, always)
 

@@ -6,24 +6,21 @@ A maker takes the policy's name, the horizon and the policy's options.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from rmab.learning import learners
-from rmab.learning.learners import Prior
-from rmab.model.arms import Arms, FloatArray
-from rmab.planning import tables
+from rmab.learning.learners import Evidence, Prior
 from rmab.policies.lookahead import DEPTH
+from rmab.policies.planners import FIXED, FIXED_BEST, MYOPIC, WHITTLE
 from rmab.policies.policy import (
     POPULATION,
     AgeRule,
     Forgetting,
-    IndexRule,
+    Lengths,
     LookaheadRule,
     OptimumRule,
     Policy,
@@ -39,23 +36,6 @@ __all__: list[str] = []  # makers are named in the registry
 BANK = Forgetting((math.inf, 2048.0, 512.0, 128.0), (0.7, 0.1, 0.1, 0.1))  # of forget = "bank"
 
 
-def _constant(scores: Callable[[Arms], FloatArray]) -> Callable[[Arms, int], FloatArray]:
-    """A table that does not depend on what was observed."""
-
-    def known(arms: Arms, max_age: int) -> FloatArray:
-        return np.repeat(scores(arms)[:, None], 1 + arms.passive.shape[1] * max_age, 1)
-
-    return known
-
-
-_WHITTLE = IndexRule(tables.whittle_at, tables.fill_whittle, tables.whittle_table, statewise=True)
-_MYOPIC = IndexRule(tables.myopic, tables.fill_myopic, tables.myopic_table, statewise=True)
-_FIXED = IndexRule(tables.fixed, known=_constant(tables.fixed_scores), statewise=True)
-_FIXED_BEST = IndexRule(
-    tables.fixed_best, known=_constant(tables.fixed_best_scores), statewise=True
-)
-
-
 # ----------------------------------------------------------------------- that do not learn
 
 
@@ -63,10 +43,10 @@ def _known(rule: Rule, name: str, horizon: int) -> Policy:  # noqa: ARG001 - as 
     return Policy(name, rule=rule)
 
 
-whittle = partial(_known, _WHITTLE)
-myopic = partial(_known, _MYOPIC)
-fixed = partial(_known, _FIXED)
-fixed_best = partial(_known, _FIXED_BEST)
+whittle = partial(_known, WHITTLE)
+myopic = partial(_known, MYOPIC)
+fixed = partial(_known, FIXED)
+fixed_best = partial(_known, FIXED_BEST)
 optimal = partial(_known, OptimumRule())
 at_random = partial(_known, RandomRule())
 stay = partial(_known, AgeRule(stays=True))
@@ -146,13 +126,13 @@ def _forgetting(forget: str | float) -> Forgetting | None:
     return BANK if isinstance(forget, str) else Forgetting((float(forget),))
 
 
-thompson_whittle = partial(_thompson, _WHITTLE)
-thompson_myopic = partial(_thompson, _MYOPIC)
-ucb_whittle = partial(_ucb, _WHITTLE)
-ucb_myopic = partial(_ucb, _MYOPIC)
-thompson_whittle_gap = partial(_thompson, _WHITTLE, gaps=GAPS)
-thompson_myopic_gap = partial(_thompson, _MYOPIC, gaps=GAPS)
-ucb_whittle_gap = partial(_ucb, _WHITTLE, gaps=GAPS)
+thompson_whittle = partial(_thompson, WHITTLE)
+thompson_myopic = partial(_thompson, MYOPIC)
+ucb_whittle = partial(_ucb, WHITTLE)
+ucb_myopic = partial(_ucb, MYOPIC)
+thompson_whittle_gap = partial(_thompson, WHITTLE, gaps=GAPS)
+thompson_myopic_gap = partial(_thompson, MYOPIC, gaps=GAPS)
+ucb_whittle_gap = partial(_ucb, WHITTLE, gaps=GAPS)
 
 
 def thompson_lookahead_gap(
@@ -168,11 +148,16 @@ def fed1_ucb(
     """Fed1-UCB: phases of int(10 ln T) pulls of every arm in play; then K arms for ever."""
     pulls = max(1, int(10 * math.log(horizon)))
 
-    def lengths(in_play: Array, plays: Array) -> Array:
-        left = in_play.sum(0).astype(jnp.int32)
-        return jnp.where(left > plays, -(-pulls * left // plays), horizon)
+    def phase(evidence: Evidence, found: tuple[Array, Array]) -> Array:
+        left = found[1].sum(0).astype(jnp.int32)
+        return jnp.where(left > evidence.plays, -(-pulls * left // evidence.plays), horizon)
 
     learner = partial(learners.survivors, pulls=pulls, horizon=horizon, sigma=sigma)
     return Policy(
-        name, rule=TurnsRule(lengths), learner=learner, randomised=False, aggregation=aggregation
+        name,
+        rule=TurnsRule(),
+        learner=learner,
+        randomised=False,
+        lengths=Lengths(phase, complete=True),  # who has not pulled all of it cannot compare
+        aggregation=aggregation,
     )

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from rmab.errors import ModelError
 from rmab.linalg import Array
 from rmab.markov import period
-from rmab.model.arms import ArmKind, Arms, Dynamics, Moves
+from rmab.model.arms import ArmKind, Arms, Dynamics, Moves, Uncertain
 from rmab.model.beliefs import InformationStates, information_states
 from rmab.model.information import settled_age
 from rmab.planning.lookahead.channel import channel_tables, channel_values
@@ -43,14 +43,16 @@ __all__ = [
 KNOWN_TOLERANCE, MAX_KNOWN_AGES = 1e-6, 512
 LEARNT_TOLERANCE, MAX_LEARNT_AGES = 1e-2, 64  # tables filled anew in every episode
 
-Found = Moves | tuple[Array, Array]  # what a learner gives: (S, S, N, R) each, or (N, R) each
+# What a learner gives: (S, S, N, R) each, or (N, R) each.
+Found = Moves | Uncertain | tuple[Array, Array]
 
 
 class Learnt(NamedTuple):
     """Arms as a server has learnt them.
 
     found: of A R trials; reward_passive, reward_active: (S, N); kinds: (N,); channels: whether p01,
-    p11 and a reward describe all arms.
+    p11 and a reward describe all arms; first: (N, A R), the arms that an index rule plays before
+    all others, None: none.
     """
 
     found: Found
@@ -58,19 +60,25 @@ class Learnt(NamedTuple):
     reward_active: Array
     kinds: tuple[ArmKind, ...]
     channels: bool
+    first: Array | None = None
 
     def model(self, name: str) -> Model:
         """Whole matrices, for arms that are not channels; name: of the policy."""
-        if not isinstance(self.found, Moves):
+        moves, width = self.found, None
+        if isinstance(moves, Uncertain):
+            moves, width = moves
+        if not isinstance(moves, Moves):
             raise ModelError(
                 f"policy {name}: its learner must return rmab.Moves for arms that are not channels"
             )
         idle, pays = self.reward_passive[:, :, None], self.reward_active[:, :, None]
-        return Model(self.found, idle, pays, self.kinds)
+        return Model(moves, idle, pays, self.kinds, width)
 
 
 def channel_pair(found: Found) -> tuple[Array, Array]:
     """p01 and p11, each (N, ...)."""
+    if isinstance(found, Uncertain):
+        found = found.moves
     if isinstance(found, Moves):
         return found.passive[0, 1], found.passive[1, 1]
     return found[0], found[1]
@@ -104,7 +112,8 @@ def fill(
         rows, width = 1 + len(learnt.reward_active) * max_age, model.moves.passive.shape[-1]
     shape = (len(learnt.kinds), rows, width)
     try:
-        return jnp.broadcast_to(jnp.asarray(table, jnp.float32), shape)
+        index = jnp.broadcast_to(jnp.asarray(table, jnp.float32), shape)
+        return index if learnt.first is None else jnp.where(learnt.first[:, None], jnp.inf, index)
     except ValueError:
         raise ModelError(
             f"policy {policy.name}: its planner must give an index for (arms, information "

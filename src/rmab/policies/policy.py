@@ -11,6 +11,7 @@ are known. A *rule* says what the dynamics become, and so what agents play by:
     OwnIndexRule   an index from a learner with its own state, slot by slot
     AgeRule        arms observed longest ago, and perhaps before them those that were good
     TrueStateRule  the arms that pay most in this slot, which only a recording can tell
+    OutsideRule    something that is not of the engine plays its trials: `rmab.envs.evaluation`
 
 A learner with its own state (`OwnLearner`) keeps any arrays for each arm and agent. The counts that
 other learners read are the first such state: the engine keeps both in the same way.
@@ -34,8 +35,10 @@ __all__ = [
     "AgeRule",
     "Forgetting",
     "IndexRule",
+    "Lengths",
     "LookaheadRule",
     "OptimumRule",
+    "OutsideRule",
     "OwnIndexRule",
     "Policy",
     "RandomRule",
@@ -57,6 +60,10 @@ class IndexRule:
     known      any arms of known dynamics: (arms, highest age) -> the same, (N, 1 + S max_age)
     statewise  whether the planner works state by state, so that it need not fill a table first
     max_age    ages that a planner's table distinguishes; older arms count as that old
+    first      evidence -> arms that are played before all others, whatever their index, lower ones
+               first, (N, trials); None: none
+    by_chance  whether ties, but for rounding, are broken by chance; else the lower arm is played.
+               Of a table alone
     """
 
     planner: Callable[[Any, Any], Any] | None = None
@@ -64,6 +71,8 @@ class IndexRule:
     known: Callable[[Any, int], Any] | None = None
     statewise: bool = False
     max_age: int = 64
+    first: Callable[[Any], Any] | None = None
+    by_chance: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,14 +82,9 @@ class LookaheadRule:
     depth: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class TurnsRule:
-    """Arms in play take turns; the learner gives 1 for those, 0 for the others, twice.
-
-    lengths: (in play (N, trials), K) -> slots of the next episode.
-    """
-
-    lengths: Callable[[Array, Array], Array]
+    """Arms in play take turns; the learner gives 1 for those, 0 for the others, twice."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,21 @@ class OwnIndexRule:
     """The K arms of the largest index that `own.index` gives are played; no server is needed."""
 
     own: Any  # an OwnLearner with `index`
+
+
+@dataclass(frozen=True, eq=False)
+class Lengths:
+    """Lengths of a policy's own for its episodes, in place of the schedule's.
+
+    slots     (evidence, what the learner made of it) -> slots of the next episode, (trials,)
+    complete  where agents have evidence of their own: whether an episode lasts until it is over for
+              every agent, or ends with the first
+    least     slots that every episode has but the last, which bounds how many there are
+    """
+
+    slots: Callable[[Any, Any], Array | int]
+    complete: bool = False
+    least: int = 1
 
 
 @dataclass(frozen=True)
@@ -125,6 +144,17 @@ class TrueStateRule:
     """The K arms whose true states pay most are played."""
 
 
+@dataclass(frozen=True, eq=False)
+class OutsideRule:
+    """The engine is told what its trials paid.
+
+    play: (an `rmab.engine.montecarlo.Trials`, numbers of trials) -> what all agents were paid in
+    each slot of each, (T, trials).
+    """
+
+    play: Callable[[Any, Any], Any]
+
+
 Rule = (
     IndexRule
     | LookaheadRule
@@ -134,6 +164,7 @@ Rule = (
     | OwnIndexRule
     | AgeRule
     | TrueStateRule
+    | OutsideRule
 )
 
 
@@ -149,12 +180,19 @@ class Policy:
     gaps          G > 0: pairs of observations of an arm observed when played are counted by the
                   slots between them, 1 to G and all further ones together (an action-dependent
                   arm's waits one by one, those that are too long not at all); 0: see count_kinds
+    own_visits    whether, under the schedule "paper", an episode ends when an agent's own visits
+                  of a state of an arm have more than doubled: plays, and of an arm that is always
+                  observed also slots without one. False: eq. (22), plays and a factor of 2^M
+    explores      (evidence, what the learner made of it) -> whether the next episode explores,
+                  (trials,): plays of such episodes alone are counted as visits; None: all are
     reads_visits  whether the learner reads evidence.visits; False spares counting them
     randomised    whether the learner draws; if not, agents with the same evidence play by one
                   result
     aggregation   what agents share, by name; None: as the study says
     draws         of the dynamics, "shared" or "per-agent"; None: as the study says
     longest       no episode has more slots; None: as the schedule says
+    lengths       the policy's own, from the evidence at the start of an episode; None: as the
+                  schedule says
     forget        how counts lose weight; None: never
     prior         the learner's, where more than the learner reads it: a number, Beta's two, or
                   POPULATION, which is learnt and given to the learner as evidence.prior
@@ -168,11 +206,14 @@ class Policy:
     learner: Learner | None
     own: Any
     gaps: int
+    own_visits: bool
+    explores: Callable[[Any, Any], Array] | None
     reads_visits: bool
     randomised: bool
     aggregation: str | None
     draws: str | None
     longest: int | None
+    lengths: Lengths | None
     forget: Forgetting | None
     prior: float | tuple[float, float] | str
 
@@ -189,11 +230,14 @@ class Policy:
         depth: int = 0,
         own: Any = None,
         gaps: int = 0,
+        own_visits: bool = False,
+        explores: Callable[[Any, Any], Array] | None = None,
         reads_visits: bool = True,
         randomised: bool = True,
         aggregation: str | None = None,
         draws: str | None = None,
         longest: int | None = None,
+        lengths: Lengths | None = None,
         forget: Forgetting | None = None,
         prior: float | tuple[float, float] | str = 1.0,
     ) -> None:
@@ -222,17 +266,24 @@ class Policy:
             raise ModelError(f"policy {name}: a rule must come without planner, table and depth")
         if learner is not None and own is not None:
             raise ModelError(f"policy {name}: learner and own must not both be given")
+        if lengths is not None and learner is None:
+            raise ModelError(
+                f"policy {name}: lengths must come with a learner, whose evidence they read"
+            )
         fields = {
             "name": name,
             "rule": rule,
             "learner": learner,
             "own": rule.own if isinstance(rule, OwnIndexRule) else own,
             "gaps": gaps,
+            "own_visits": own_visits,
+            "explores": explores,
             "reads_visits": reads_visits,
             "randomised": randomised,
             "aggregation": aggregation,
             "draws": draws,
             "longest": longest,
+            "lengths": lengths,
             "forget": forget,
             "prior": prior,
         }
@@ -246,5 +297,9 @@ class Policy:
 
     @property
     def estimates(self) -> bool:
-        """Whether what its learner gives are estimates of the dynamics."""
-        return self.learns and not isinstance(self.rule, TurnsRule)
+        """Whether what its learner gives are estimates of the dynamics, to be kept by episode.
+
+        They are not where there may be as many episodes as slots.
+        """
+        countless = self.lengths is not None and self.lengths.least == 1
+        return self.learns and not countless and not isinstance(self.rule, TurnsRule)

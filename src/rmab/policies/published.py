@@ -6,12 +6,165 @@ section for each.
 
 from __future__ import annotations
 
-from rmab.policies.own_index import MeanRewards
-from rmab.policies.policy import OwnIndexRule, Policy
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from jax import Array
+
+from rmab.learning.channel.grid import grid
+from rmab.learning.exploration import (
+    block_arms,
+    block_explores,
+    block_slots,
+    explored_arms,
+    raised_steps,
+    slots_to_explore,
+    steps_wanted,
+)
+from rmab.learning.learners import Evidence, Prior, thompson
+from rmab.learning.optimism import confident_rows
+from rmab.model.arms import Moves, Uncertain
+from rmab.planning.optimism import fill_extreme, fill_penalty, fill_value
+from rmab.planning.tables import Model
+from rmab.policies.own_index import OWN_INDICES
+from rmab.policies.planners import FIXED_BEST, MYOPIC, WHITTLE
+from rmab.policies.policy import IndexRule, Lengths, OwnIndexRule, Policy, TurnsRule
+from rmab.policies.registry import GAPS
 
 __all__: list[str] = []  # makers are named in the registry
 
 
-def ucb1(name: str, horizon: int, *, c: float = 2.0) -> Policy:  # noqa: ARG001 - as every maker
-    """UCB1 on the arms' mean rewards, as if they were no Markov chains."""
-    return Policy(name, rule=OwnIndexRule(MeanRewards(c)))
+def _own_index(which: str, name: str, horizon: int, **options: Any) -> Policy:  # noqa: ARG001 - as every maker
+    """A learner with a state of its own; options: its fields."""
+    return Policy(name, rule=OwnIndexRule(OWN_INDICES[which](**options)))
+
+
+ucb = partial(_own_index, "ucb")
+rca = partial(_own_index, "rca")
+wiql = partial(_own_index, "wiql")
+qwi = partial(_own_index, "qwi")
+
+
+_MAPS = {"whittle": WHITTLE, "myopic": MYOPIC, "fixed": FIXED_BEST}  # what ts-grid plans by
+
+
+def ts_grid(
+    name: str,
+    horizon: int,  # noqa: ARG001 - as every maker
+    *,
+    support: int = 9,
+    planner: str = "whittle",
+    gaps: int = GAPS,
+    aggregation: str | None = None,
+) -> Policy:
+    """Thompson sampling of channels on a grid, from observations at any gap."""
+    return Policy(
+        name,
+        rule=_MAPS[planner],
+        learner=partial(grid, support=support, gaps=gaps),
+        gaps=gaps,
+        reads_visits=False,
+        aggregation=aggregation,
+    )
+
+
+def restless_ucb(
+    name: str,
+    horizon: int,
+    *,
+    radius: float = 1.0,
+    scale: float = 1.0,
+    exponent: float = 2 / 3,
+    aggregation: str | None = None,
+) -> Policy:
+    """Exploration of all arms in turn, then Whittle indices of the optimistic dynamics."""
+    wanted = steps_wanted(horizon, scale, exponent)
+    raised = radius * math.sqrt(math.log(horizon) / (2 * wanted))
+
+    def slots(evidence: Evidence, found: Moves) -> Array:  # noqa: ARG001 - counts decide
+        return slots_to_explore(evidence, wanted, horizon)
+
+    return Policy(
+        name,
+        rule=replace(WHITTLE, first=partial(explored_arms, wanted=wanted)),
+        learner=partial(raised_steps, radius=raised),
+        randomised=False,
+        reads_visits=False,
+        lengths=Lengths(slots),
+        aggregation=aggregation,
+    )
+
+
+def dsee(
+    name: str, horizon: int, *, exploration: float = 10.0, aggregation: str | None = None
+) -> Policy:
+    """Blocks of exploration and of the arms with the best mean."""
+
+    def slots(evidence: Evidence, found: tuple[Array, Array]) -> Array:  # noqa: ARG001 - the clock decides
+        return block_slots(evidence, exploration, horizon)
+
+    def explores(evidence: Evidence, found: tuple[Array, Array]) -> Array:  # noqa: ARG001 - likewise
+        return block_explores(evidence, exploration, horizon)
+
+    return Policy(
+        name,
+        rule=TurnsRule(),
+        learner=partial(block_arms, exploration=exploration, horizon=horizon),
+        explores=explores,
+        randomised=False,
+        lengths=Lengths(slots),
+        aggregation=aggregation,
+    )
+
+
+_EPISODE = 20  # slots of UCWhittle's episodes, as in its experiments
+
+
+def _ucwhittle(
+    table: Callable[[Model, int], Array],
+    name: str,
+    horizon: int,  # noqa: ARG001 - as every maker
+    *,
+    scale: float = 1.0,
+    delta: float = 1e-3,
+    aggregation: str | None = None,
+) -> Policy:
+    def slots(evidence: Evidence, found: Uncertain) -> int:  # noqa: ARG001 - always the same
+        return _EPISODE
+
+    return Policy(
+        name,
+        rule=IndexRule(table=table, by_chance=True),
+        learner=partial(confident_rows, scale=scale, delta=delta),
+        randomised=False,
+        reads_visits=False,
+        lengths=Lengths(slots, least=_EPISODE),
+        aggregation=aggregation,
+    )
+
+
+ucw_value = partial(_ucwhittle, fill_value)
+ucw_penalty = partial(_ucwhittle, fill_penalty)
+ucw_extreme = partial(_ucwhittle, fill_extreme)
+
+
+def rb_tsde(
+    name: str,
+    horizon: int,  # noqa: ARG001 - as every maker
+    *,
+    prior: Prior = 1.0,
+    aggregation: str | None = None,
+) -> Policy:
+    """Thompson sampling of rows and Whittle indices; an agent's own visits end episodes."""
+    return Policy(
+        name,
+        rule=WHITTLE,
+        learner=partial(thompson, prior=prior),
+        own_visits=True,
+        reads_visits=False,
+        prior=prior,
+        aggregation=aggregation,
+    )

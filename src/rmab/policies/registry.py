@@ -43,6 +43,7 @@ GAPS = 32  # G of the policies that learn from observations at any gap, unless t
 _GAPS_RANGE = (8, 128)  # fewer do not identify two matrices; more take very long to compile
 _PRIOR_RANGE = (1e-6, 1e6)
 _MAX_LONGEST = 10**9
+_MAX_SUPPORT = 49  # points a side: what a server of 64 trials and 256 arms weighs takes 200 MB
 
 
 Refusal = Callable[[Sequence[ArmKind], int, Mapping[str, Any]], str | None]
@@ -81,11 +82,41 @@ OPTIONS: Mapping[str, Option] = {
     "clip": Option(
         "true", lambda v: isinstance(v, bool), "true or false", "whether bounds are cut at 1"
     ),
+    "delta": Option(
+        "0.001",
+        lambda v: is_number(v) and 0 < v < 1,
+        "a number between 0 and 1",
+        "the chance with which confidence radii may fail",
+    ),
     "depth": Option(
         "2",
         lambda v: is_whole(v) and v in DEPTHS,
         f"one of {', '.join(map(str, DEPTHS))}",
         "lookahead depth in slots",
+    ),
+    "exploration": Option(
+        "10",
+        lambda v: is_number(v) and 0 < v <= 1e6,
+        "a positive number of at most 1e6",
+        "D: each arm is explored for at least D ln t of t slots",
+    ),
+    "exponent": Option(
+        "2/3",
+        lambda v: is_number(v) and 0 <= v <= 1,
+        "a number from 0 to 1",
+        "the power of the horizon with which exploration grows",
+    ),
+    "equal": Option(
+        "false",
+        lambda v: isinstance(v, bool),
+        "true or false",
+        "whether all arms are known to be equal, and learnt as one",
+    ),
+    "explore": Option(
+        "0.1",
+        lambda v: is_number(v) and 0 <= v <= 1,
+        "a number from 0 to 1",
+        "the chance that a slot's arms are chosen at random",
     ),
     "forget": Option(
         "never",
@@ -100,6 +131,18 @@ OPTIONS: Mapping[str, Option] = {
         f"a whole number from {_GAPS_RANGE[0]} to {_GAPS_RANGE[1]}",
         "gaps are counted separately up to this many slots",
     ),
+    "index_rate": Option(
+        "0.2",
+        lambda v: is_number(v) and 0 <= v <= 1,
+        "a number from 0 to 1",
+        "by how much of an advantage indices move at first",
+    ),
+    "L": Option(
+        "1",
+        lambda v: is_number(v) and 0 <= v <= 1e6,
+        "a number from 0 to 1e6",
+        "how much an arm gains by having been counted seldom",
+    ),
     "longest": Option(
         "none",
         lambda v: is_whole(v) and 1 <= v <= _MAX_LONGEST,
@@ -113,6 +156,12 @@ OPTIONS: Mapping[str, Option] = {
         "what plans are made from: a draw from the posterior (of upper confidence bounds its mean) "
         "or its mode",
     ),
+    "planner": Option(
+        "whittle",
+        lambda v: isinstance(v, str) and v in ("whittle", "myopic", "fixed"),
+        '"whittle", "myopic" or "fixed"',
+        "what a draw is planned by: Whittle indices, expected rewards, or the best fixed arms",
+    ),
     "prior": Option(
         "1",
         _is_prior,
@@ -120,11 +169,35 @@ OPTIONS: Mapping[str, Option] = {
         "one number for every state, or [a, b], Beta(a, b), for arms of two states; of policies "
         'that learn from any gap also "population", learnt from all arms',
     ),
+    "radius": Option(
+        "1",
+        lambda v: is_number(v) and 0 <= v <= 1e6,
+        "a number from 0 to 1e6",
+        "how much of the confidence radius is added; 0: none",
+    ),
+    "scale": Option(
+        "1",
+        lambda v: is_number(v) and 0 <= v <= 1e6,
+        "a number from 0 to 1e6",
+        "a factor of the steps that Restless-UCB explores, of UCWhittle's confidence radii",
+    ),
+    "rate": Option(
+        "0.1",
+        lambda v: is_number(v) and 0 <= v <= 1,
+        "a number from 0 to 1",
+        "by how much of an error values move at first",
+    ),
     "sigma": Option(
         "0.5",
         lambda v: is_number(v) and 0 < v <= 1e6,
         "a positive number of at most 1e6",
         "the deviation of rewards that bounds allow for",
+    ),
+    "support": Option(
+        "9",
+        lambda v: is_whole(v) and 2 <= v <= _MAX_SUPPORT,
+        f"a whole number from 2 to {_MAX_SUPPORT}",
+        "n, the grid has p01 and p11 at 1/(n + 1), ..., n/(n + 1)",
     ),
 }
 
@@ -178,6 +251,31 @@ def _observed_when_played(
     if not other:
         return None
     return f"is for arms that are always observed, and arm {other[0]} is observed when played"
+
+
+def _other_than_two_observed_states(
+    kinds: Sequence[ArmKind], plays: int, settings: Mapping[str, Any]
+) -> str | None:
+    """Of a policy that is for arms of two states that are always observed."""
+    why = _observed_when_played(kinds, plays, settings)
+    other = [number for number, kind in enumerate(kinds, 1) if kind.states != 2]
+    if why or not other:
+        return why
+    return f"is for arms of two states, and arm {other[0]} has {kinds[other[0] - 1].states}"
+
+
+def _other_than_alike(
+    kinds: Sequence[ArmKind],
+    plays: int,  # noqa: ARG001 - as every refusal
+    settings: Mapping[str, Any],  # noqa: ARG001 - as every refusal
+) -> str | None:
+    """Of a policy that is for arms observed when played that move alike."""
+    for number, kind in enumerate(kinds, 1):
+        if kind.fully_observed:
+            return f"is for arms that are observed when played, and arm {number} always is"
+        if kind.action_dependent:
+            return f"is for arms that move alike played or not, and arm {number} does not"
+    return None
 
 
 # Of entries, in the order in which people are told of them.
@@ -268,10 +366,67 @@ POLICIES: Mapping[str, Entry] = {
         "Fed1-UCB: arms are eliminated until K remain",
         "Fed1-UCB", "#cc79a7", "-", "v",
     ),
+    "ts-grid": Entry(
+        "published", _PUBLISHED + "ts_grid", ("aggregation", "gaps", "planner", "support"),
+        "Thompson sampling on a grid of channels, from observations at any gap",
+        "TS on a grid", "#6699cc", "-", "8",
+        refuses=_other_than_channels, served=False,
+    ),
+    "rb-tsde": Entry(
+        "published", _PUBLISHED + "rb_tsde", _THOMPSON,
+        "RB-TSDE: Thompson sampling and Whittle indices, each agent alone",
+        "RB-TSDE", "#994455", "-", "H",
+        {"aggregation": "none"}, served=False,
+    ),
+    "restless-ucb": Entry(
+        "published", _PUBLISHED + "restless_ucb", ("aggregation", "exponent", "radius", "scale"),
+        "Restless-UCB: arms are explored in turn, then Whittle indices of upper bounds",
+        "Restless-UCB", "#997700", "-", "<",
+        refuses=_other_than_alike, served=False,
+    ),
+    "ucw-value": Entry(
+        "published", _PUBLISHED + "ucw_value", ("aggregation", "delta", "scale"),
+        "UCWhittle: Whittle indices of the dynamics with the largest value",
+        "UCW-value", "#ee8866", "-", "^",
+        refuses=_observed_when_played, served=False,
+    ),
+    "ucw-penalty": Entry(
+        "published", _PUBLISHED + "ucw_penalty", ("aggregation", "delta", "scale"),
+        "UCWhittle: the largest Whittle index of each state",
+        "UCW-penalty", "#bbcc33", "-", "s",
+        refuses=_other_than_two_observed_states, served=False,
+    ),
+    "ucw-extreme": Entry(
+        "published", _PUBLISHED + "ucw_extreme", ("aggregation", "delta", "scale"),
+        "UCWhittle: Whittle indices where plays do as much as they may",
+        "UCW-extreme", "#99ddff", "-", "D",
+        refuses=_observed_when_played, served=False,
+    ),
+    "dsee": Entry(
+        "published", _PUBLISHED + "dsee", ("aggregation", "exploration"),
+        "DSEE: blocks of exploration, and of the arms with the best mean reward",
+        "DSEE", "#aaaa00", "-", "P",
+        served=False,
+    ),
     "ucb": Entry(
-        "published", _PUBLISHED + "ucb1", ("c",),
+        "published", _PUBLISHED + "ucb", ("c",),
         "mean reward plus sqrt(c ln t / plays), each agent alone, every slot",
         "UCB", "#999999", "-", ">",
+    ),
+    "rca": Entry(
+        "published", _PUBLISHED + "rca", ("L",),
+        "the same from whole cycles between visits of a state, block by block",
+        "RCA", "#bbaa44", "-", "H",
+    ),
+    "qwi": Entry(
+        "published", _PUBLISHED + "qwi", ("equal", "explore", "index_rate", "rate"),
+        "Q-learning of the Whittle index of every state, each agent alone",
+        "QWI", "#6633aa", "-", "1", refuses=_observed_when_played, served=False,
+    ),
+    "wiql": Entry(
+        "published", _PUBLISHED + "wiql", (),
+        "Q-learning; arms by what a play adds to the value, each agent alone",
+        "WIQL", "#dd9977", "-", "2", refuses=_observed_when_played,
     ),
     "whittle": Entry(
         "known", _MAKERS + "whittle", (),

@@ -33,7 +33,7 @@ from rmab.engine.montecarlo import program_for
 from rmab.errors import ModelError, RmabError, StudyError, TooLargeError
 from rmab.model.arms import Arms
 from rmab.policies.lookahead import check_depth
-from rmab.policies.policy import LookaheadRule, OptimumRule, Policy
+from rmab.policies.policy import IndexRule, LookaheadRule, OptimumRule, Policy
 from rmab.policies.registry import POLICIES, STUDIED, check_options, named
 from rmab.reading import one_of, shown
 from rmab.studies.provenance import Provenance
@@ -193,7 +193,8 @@ class Entrant:
     def knows(self) -> bool:
         """Whether it knows the dynamics, or chance: a yardstick, which is not ranked."""
         if self.own is not None:
-            return self.own.learner is None and self.own.own is None
+            planned = isinstance(self.own.rule, IndexRule | LookaheadRule | OptimumRule)
+            return planned and not self.own.learns
         return POLICIES[self.base].group == "known"
 
     @property

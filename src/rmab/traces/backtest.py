@@ -38,7 +38,14 @@ from rmab.engine.setting import Setting
 from rmab.engine.world import Recording
 from rmab.errors import StudyError, TraceError
 from rmab.model.arms import Arm, Arms
-from rmab.policies.policy import IndexRule, LookaheadRule, OptimumRule, Policy, RandomRule
+from rmab.policies.policy import (
+    IndexRule,
+    LookaheadRule,
+    OptimumRule,
+    OutsideRule,
+    Policy,
+    RandomRule,
+)
 from rmab.policies.registry import LEARNERS, POLICIES, STUDIED, named
 from rmab.reading import is_number, is_whole, one_of, shown
 from rmab.studies.run import setting_of_study
@@ -340,6 +347,11 @@ def _named(policies: Sequence[str | Policy]) -> list[_Name]:
 def _owned(policy: Policy) -> _Name:
     if isinstance(policy.rule, OptimumRule):
         raise _no_optimum(policy.name)
+    if isinstance(policy.rule, OutsideRule):
+        raise StudyError(
+            f"policies: {policy.name!r} is played outside the engine, which has trials for it, not "
+            "traces"
+        )
     if policy.name in POLICIES:
         raise StudyError(f"policies: a policy of one's own must not be named {policy.name!r}")
     return _Name(policy.name, policy.name, own=policy)

@@ -41,10 +41,11 @@ from rmab.traces.codes import (
     share_bits,
 )
 from rmab.traces.flicker import fit_flicker
+from rmab.traces.laws import fitted_chains, pair_counts
 from rmab.traces.portrait import Portrait, portrait_of
 from rmab.traces.stretches import Floats, States, by_series, pairs_of
 from rmab.traces.trace import MISSING, Trace
-from rmab.traces.twin import fitted_chains, pair_counts, twins_of
+from rmab.traces.twin import twins_of
 from rmab.traces.verdicts import CORRELATED, FITS, UNKNOWN, Sizes, Verdict, verdicts_of
 
 __all__ = ["POLICIES", "Earned", "Fit", "Series", "fit_trace", "study_text"]

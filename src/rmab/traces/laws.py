@@ -1,4 +1,4 @@
-"""What a policy that knows the dynamics knows of a trace: laws fitted to all of its slots.
+"""Laws fitted to all slots of a trace: its chains, and what a policy that knows the dynamics knows.
 
 A law is counted in neighbouring slots of a segment in both of which an arm was measured,
 
@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmab.traces.trace import MISSING
+from rmab.traces.trace import MISSING, Trace
 
-__all__ = ["segment_starts", "share_laws", "step_laws"]
+__all__ = ["fitted_chains", "pair_counts", "segment_starts", "share_laws", "step_laws"]
 
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
@@ -33,6 +33,19 @@ def segment_starts(segment: npt.NDArray[Any]) -> Places:
     return np.flatnonzero(np.r_[True, segment[1:] != segment[:-1]])
 
 
+def pair_counts(trace: Trace) -> Floats:
+    """(S, S, agents, arms): neighbouring measured slots by state and next state."""
+    state = np.moveaxis(trace.state, 0, 2)[..., None]
+    counts = _step_counts(state, segment_starts(trace.segment), trace.states)
+    return np.swapaxes(counts[:, :, 0, :, :, 0], 2, 3)
+
+
+def fitted_chains(counts: Floats) -> Floats:
+    """Transition matrices of counts (S, S, ...), in the same shape."""
+    more = counts + 0.5
+    return np.asarray(more / more.sum(1, keepdims=True))
+
+
 def step_laws(
     state: States, starts: Places, n_states: int, *, pooled: bool = False, by_segment: bool = False
 ) -> Floats:
@@ -40,18 +53,8 @@ def step_laws(
 
     starts: the first slot of each segment.
     """
-    before, after = state[:-1], state[1:]
-    joined = (before != MISSING) & (after != MISSING)
-    joined[starts[1:] - 1] = False
-    # A pair belongs to the segment of its first slot; a last segment of one slot has none.
-    blocks = np.minimum(starts, len(before) - 1) if by_segment else np.array([0])
-    counts = np.empty((n_states, n_states, len(blocks), *state.shape[1:]))
-    for s in range(n_states):
-        left = joined & (before == s)
-        for then in range(n_states):
-            counts[s, then] = _summed(left & (after == then), blocks)
-    counts = _by_group(counts, pooled=pooled)
-    return np.asarray((counts + 0.5) / (counts.sum(1, keepdims=True) + n_states / 2))
+    counts = _step_counts(state, starts, n_states, by_segment=by_segment)
+    return fitted_chains(_by_group(counts, pooled=pooled))
 
 
 def share_laws(
@@ -68,6 +71,23 @@ def share_laws(
         mean = np.where(there, share, 0).sum(3, keepdims=True) / np.maximum(agents, 1)
         share = np.where(agents > 0, mean, 1 / n_states)
     return np.broadcast_to(_by_group(share), (n_states, *_by_group(share).shape))
+
+
+def _step_counts(
+    state: States, starts: Places, n_states: int, *, by_segment: bool = False
+) -> Floats:
+    """Steps by state and next state, (S, S, G, N, M, R)."""
+    before, after = state[:-1], state[1:]
+    joined = (before != MISSING) & (after != MISSING)
+    joined[starts[1:] - 1] = False
+    # A pair belongs to the segment of its first slot; a last segment of one slot has none.
+    blocks = np.minimum(starts, len(before) - 1) if by_segment else np.array([0])
+    counts = np.empty((n_states, n_states, len(blocks), *state.shape[1:]))
+    for s in range(n_states):
+        left = joined & (before == s)
+        for then in range(n_states):
+            counts[s, then] = _summed(left & (after == then), blocks)
+    return counts
 
 
 def _summed(true: npt.NDArray[np.bool_], blocks: Places) -> Floats:

@@ -2,8 +2,7 @@
 
 A twin is what the trace would be if the model were true. Where trace and twins differ, in a picture
 or in what a policy earns, the model misses something that matters there. The arms of a twin are
-independent, begin every segment at their stationary law, and move in holes too. With S states the
-chance of j after i is (n_ij + 1/2) / (n_i + S / 2), counted in neighbouring measured slots.
+independent, begin every segment at their stationary law, and move in holes too.
 """
 
 from __future__ import annotations
@@ -13,31 +12,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from rmab.markov import limiting_distributions
-from rmab.traces.stretches import Floats, States, by_series, joined, lanes_of
+from rmab.traces.laws import fitted_chains, pair_counts
+from rmab.traces.stretches import Floats, States, lanes_of
 from rmab.traces.trace import MISSING, Trace
 
-__all__ = ["N_TWINS", "fitted_chains", "pair_counts", "twins_of"]
+__all__ = ["N_TWINS", "twins_of"]
 
 N_TWINS = 20
 _MAX_CELLS = 1 << 26  # of the twins that are made together
-
-
-def pair_counts(trace: Trace) -> Floats:
-    """(S, S, agents, arms): neighbouring measured slots by state and next state."""
-    agents, _, arms = trace.state.shape
-    S = trace.states
-    rows = by_series(trace.state)
-    follows = joined(rows, trace.segment)[:, 1:]
-    number, slot = np.nonzero(follows)
-    step = (number * S + rows[number, slot]) * S + rows[number, slot + 1]
-    counts = np.bincount(step, minlength=agents * arms * S * S)
-    return np.moveaxis(counts.reshape(agents, arms, S, S), (2, 3), (0, 1)).astype(np.float64)
-
-
-def fitted_chains(counts: Floats) -> Floats:
-    """Transition matrices of counts (S, S, ...), in the same shape."""
-    more = counts + 0.5
-    return np.asarray(more / more.sum(1, keepdims=True))
 
 
 def twins_of(trace: Trace, n: int = N_TWINS, seed: int = 0) -> Iterator[States]:

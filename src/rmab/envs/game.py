@@ -1,0 +1,170 @@
+"""What environments and evaluation have in common: a few trials of a study, played from outside.
+
+Every agent knows the information states of its arms, (last seen, age). An arm that is always
+observed is in (state now, 1), as in the tables of `rmab.model.beliefs`. A choice of K arms is said
+in one of two ways:
+
+    sets     a whole number: which of the sets of K arms, in lexicographic order. Where K is 1 it is
+             the arm, from 0
+    scores   a number for each arm: the K largest are played, ties to the lower arm
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rmab.errors import StudyError
+from rmab.model.arms import Arm, Arms
+from rmab.model.beliefs import NEVER
+from rmab.model.realised import RealisedArms
+from rmab.reading import one_of, shown
+from rmab.studies.study import Study, load
+
+__all__ = ["ACTIONS", "Choices", "Game", "Source", "check_actions", "scene_of", "study_of"]
+
+ACTIONS = ("sets", "scores")
+_MAX_SETS = 100_000
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Source = Study | Arms | Sequence[Arm] | str | PathLike[str]
+
+
+def study_of(source: Source) -> Study:
+    """A study, from its file or its bundled name too, or arms as one."""
+    if isinstance(source, str | PathLike):
+        return load(source)
+    if isinstance(source, Study):
+        return source
+    return Study(arms=source)  # type: ignore[arg-type]  # which makes Arms of a list
+
+
+def scene_of(source: Source, **changes: Any) -> Study:
+    """What a study says of arms, agents and slots, without its policies.
+
+    changes: keys that are to be other than it says; None: as it says.
+    """
+    given = {key: value for key, value in changes.items() if value is not None}
+    study = study_of(source)
+    return replace(study, policies=("random",), options={}, weights=None, **given)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How K = `plays` of N arms are chosen."""
+
+    n_arms: int
+    plays: int
+
+    @property
+    def n_sets(self) -> int:
+        """How many sets of K arms there are."""
+        return math.comb(self.n_arms, self.plays)
+
+    @cached_property
+    def sets(self) -> Bools:
+        """(sets, N) which arms each has, in lexicographic order."""
+        if self.n_sets > _MAX_SETS:
+            raise StudyError(
+                f"actions must be 'scores', as there are {self.n_sets} sets of {self.plays} of "
+                f"{self.n_arms} arms and {_MAX_SETS} at most can be numbered; got 'sets'"
+            )
+        masks = np.zeros((self.n_sets, self.n_arms), bool)
+        for mask, chosen in zip(masks, combinations(range(self.n_arms), self.plays), strict=True):
+            mask[list(chosen)] = True
+        return masks
+
+    def played(self, actions: npt.ArrayLike, lead: tuple[int, ...]) -> Bools:
+        """Which arms are played, (*lead, N): actions are (*lead,) sets or (*lead, N) scores."""
+        given = np.asarray(actions)
+        if given.shape == (*lead, self.n_arms):
+            if np.isnan(given).any():
+                raise StudyError("action: a score must be a number for each arm, got NaN")
+            order = np.argsort(-given.astype(np.float64), axis=-1, kind="stable")
+            played = np.zeros(given.shape, bool)
+            np.put_along_axis(played, order[..., : self.plays], True, axis=-1)
+            return played
+        if given.shape != lead or not np.issubdtype(given.dtype, np.integer):
+            raise StudyError(
+                f"action must be the number of a set of arms, from 0 to {self.n_sets - 1}, or "
+                f"{self.n_arms} scores, got {shown(actions)}"
+            )
+        if given.size and not 0 <= given.min() <= given.max() < self.n_sets:
+            raise StudyError(
+                f"action must be from 0 to {self.n_sets - 1}, the last set of {self.plays} of "
+                f"{self.n_arms} arms, got {shown(actions)}"
+            )
+        return np.asarray(self.sets[given])
+
+
+class Game:
+    """R trials of a study, for the agents of some lanes: what they know, play and are paid.
+
+    last_seen, age: (R, M, N), the information states before the next choice; fully_observed: every
+    arm shows its state before every choice; pays: the precision of what is paid.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        seed: int,
+        trials: Sequence[int],
+        agents: Sequence[int],
+        *,
+        fully_observed: bool = False,
+        pays: type[np.floating[Any]] = np.float64,
+    ) -> None:
+        arms = study.arms
+        shared = study.realisations == "shared"
+        self.horizon = study.horizon
+        self.trials = tuple(trials)
+        self._arms = RealisedArms(arms, seed, trials, (0,) if shared else agents)
+        always = [kind.fully_observed or fully_observed for kind in arms.kinds]
+        self._always = np.array(always)
+        self._pays = np.stack([arms.reward_passive, arms.reward_active]).astype(pays)
+        self._each = np.arange(len(arms))
+        self._shape = (len(trials), len(agents), len(arms))
+        self.age = np.where(always, 1, NEVER) * np.ones(self._shape, np.int64)
+        self.last_seen = np.where(always, self.states, 0)
+
+    @property
+    def slot(self) -> int:
+        """The slot that comes next, from 0."""
+        return self._arms.slot
+
+    @property
+    def over(self) -> bool:
+        """Whether the last slot was played."""
+        return self.slot >= self.horizon
+
+    @property
+    def states(self) -> Ints:
+        """The true states in the slot that comes next, (R, M, N)."""
+        return np.broadcast_to(self._arms.states, self._shape)
+
+    def play(self, played: Bools) -> npt.NDArray[Any]:
+        """Play these arms (R, M, N) for a slot: what each arm pays, (R, M, N)."""
+        states = self.states
+        paid: npt.NDArray[Any] = self._pays[played.astype(np.intp), self._each, states]
+        self._arms.move(played[:, : self._arms.states.shape[1]])
+        aged = np.where(self.age == NEVER, NEVER, self.age + 1)
+        self.age = np.where(self._always, 1, np.where(played, 1, aged))
+        self.last_seen = np.where(played, states, self.last_seen)
+        self.last_seen = np.where(self._always, self.states, self.last_seen)
+        return paid
+
+
+def check_actions(actions: str, choices: Choices) -> None:
+    """Refuse a way to say choices that there is none of, or that is too large."""
+    one_of("actions", actions, ACTIONS)
+    if actions == "sets":
+        _ = choices.sets
