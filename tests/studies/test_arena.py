@@ -1,5 +1,6 @@
 """The arena's problems and entrants: what is shipped, who plays what, and why others do not."""
 
+from dataclasses import replace
 from importlib import resources
 
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from rmab.studies.arena import (
     PROBLEMS,
     REFERENCES,
     Arena,
+    Problem,
     entrants,
     load_problem,
     own_entrant,
@@ -180,10 +182,14 @@ def test_ones_own_policy_is_refused_where_it_is_not_for_the_arms():
     assert not own.knows
 
 
+def _short(problem: Problem) -> Problem:
+    return replace(problem, study=replace(problem.study, horizon=20))
+
+
 def test_an_agent_of_another_library_is_ranked_with_those_that_learn():
     own = own_entrant("mine:agent", as_policy(lambda observation: observation["age"], "agent"))
     assert not own.knows
-    playing, _ = Arena(entrants(["ucb"], [own])).admitted(load_problem("c1"))
+    playing, _ = Arena(entrants(["ucb"], [own])).admitted(_short(load_problem("c1")))
     assert playing["agent"] is own.own
     knowing = own_entrant("mine:known", rmab.Policy("known", planner=expected))
     assert knowing.knows

@@ -250,6 +250,8 @@ def batch_runner(
     guides = {policy: _guide(trials, policy, work.optimum) for policy in everyone.values()}
 
     def build(policy: Policy) -> Simulate | None:
+        if isinstance(policy.rule, OutsideRule):
+            return None
         return _program(trials, policy, guides[policy])
 
     programs = dict(zip(guides, executor.map(build, guides), strict=True))
@@ -262,11 +264,10 @@ def batch_runner(
         outcomes = {}
         for policy, program in programs.items():
             begun = time.perf_counter()
-            outcomes[policy] = (
-                _played_outside(trials, policy, range(start, start + count))
-                if program is None
-                else program(seed, who, world, plays, guides[policy])
-            )
+            if program is None:
+                outcomes[policy] = _played_outside(trials, policy, range(start, start + count))
+            else:
+                outcomes[policy] = program(seed, who, world, plays, guides[policy])
             if watch is not None:
                 jax.block_until_ready(outcomes[policy])  # type: ignore[no-untyped-call]
                 watch(names[policy], count, time.perf_counter() - begun)
@@ -274,22 +275,6 @@ def batch_runner(
         return reduce_batch(mine, units, count, trials.margin)
 
     return batch
-
-
-def _program(trials: Trials, policy: Policy, guide: Guide) -> Simulate | None:
-    """What runs a policy; None: it is played outside."""
-    if isinstance(policy.rule, OutsideRule):
-        return None
-    setting = setting_of(trials.setting, policy)
-    # The sets of K arms are part of a lookahead's program; K is an argument of the others.
-    plays = trials.plays if isinstance(policy.rule, LookaheadRule) else None
-    return simulator(setting, policy, trials.width, guide, plays)
-
-
-def program_for(trials: Trials, policy: Policy) -> Simulate | None:
-    """The compiled program of a policy, which running these trials finds again; no optimum."""
-    with kept_compiled():
-        return _program(trials, policy, _guide(trials, policy, None))
 
 
 def _played_outside(trials: Trials, policy: Policy, numbers: range) -> Outcome:
@@ -305,6 +290,19 @@ def _played_outside(trials: Trials, policy: Policy, numbers: range) -> Outcome:
         lengths=jnp.full((1, width), horizon, jnp.int32),
         error=jnp.zeros((0, trials.setting.n_arms, width), jnp.float32),
     )
+
+
+def _program(trials: Trials, policy: Policy, guide: Guide) -> Simulate:
+    setting = setting_of(trials.setting, policy)
+    # The sets of K arms are part of a lookahead's program; K is an argument of the others.
+    plays = trials.plays if isinstance(policy.rule, LookaheadRule) else None
+    return simulator(setting, policy, trials.width, guide, plays)
+
+
+def program_for(trials: Trials, policy: Policy) -> Simulate:
+    """The compiled program of a policy, which running these trials finds again; no optimum."""
+    with kept_compiled():
+        return _program(trials, policy, _guide(trials, policy, None))
 
 
 def block_runner(work: Work) -> Callable[[int, int], Batch]:

@@ -33,7 +33,7 @@ from rmab.engine.montecarlo import program_for
 from rmab.errors import ModelError, RmabError, StudyError, TooLargeError
 from rmab.model.arms import Arms
 from rmab.policies.lookahead import check_depth
-from rmab.policies.policy import IndexRule, LookaheadRule, OptimumRule, Policy
+from rmab.policies.policy import LookaheadRule, OptimumRule, OutsideRule, Policy
 from rmab.policies.registry import POLICIES, STUDIED, check_options, named
 from rmab.reading import one_of, shown
 from rmab.studies.provenance import Provenance
@@ -193,8 +193,8 @@ class Entrant:
     def knows(self) -> bool:
         """Whether it knows the dynamics, or chance: a yardstick, which is not ranked."""
         if self.own is not None:
-            planned = isinstance(self.own.rule, IndexRule | LookaheadRule | OptimumRule)
-            return planned and not self.own.learns
+            outside = isinstance(self.own.rule, OutsideRule)  # which is told no dynamics
+            return self.own.learner is None and self.own.own is None and not outside
         return POLICIES[self.base].group == "known"
 
     @property
@@ -421,11 +421,15 @@ def _random(values: Values) -> float:
 
 
 def _try(entrant: Entrant, problem: Problem) -> None:
-    """Compile a policy of one's own, which may do anything."""
+    """Compile a policy of one's own, which may do anything; let one that plays outside the engine
+    play a trial."""
     assert entrant.own is not None
-    study = replace(problem.study, policies=[entrant.own])
+    trials = trials_of(replace(problem.study, policies=[entrant.own]))
     try:
-        program_for(trials_of(study), entrant.own)
+        if isinstance(entrant.own.rule, OutsideRule):
+            entrant.own.rule.play(trials, range(1))
+        else:
+            program_for(trials, entrant.own)
     except (StudyError, ModelError, TooLargeError):
         raise
     except Exception as error:
