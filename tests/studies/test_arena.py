@@ -150,6 +150,16 @@ def test_bad_names_are_refused(names, words):
         entrants(names)
 
 
+def test_what_takes_long_plays_if_it_is_named():
+    many = load_problem("n256")
+    _, refused = Arena(entrants(["fedtswi-robust"])).admitted(many)
+    assert refused["fedtswi-robust"].startswith("left out: ")
+    assert refused["lookahead"].startswith("left out: ")
+    playing, refused = Arena(entrants(["fedtswi-robust"]), ["fedtswi-robust"]).admitted(many)
+    assert "fedtswi-robust" in playing
+    assert list(refused) == ["lookahead"]
+
+
 def test_refusals_are_in_the_words_of_the_study():
     arena = Arena(entrants(["fedtswi", "fedtswi-robust", "optimal"]))
     _, refused = arena.admitted(load_problem("rb-4"))
@@ -175,7 +185,7 @@ def wrong(evidence, draws):
 
 def test_ones_own_policy_is_refused_where_it_is_not_for_the_arms():
     own = own_entrant("mine:policy", rmab.Policy("mine", planner=expected, learner=half))
-    arena = Arena(entrants(["ucb"], [own]), chosen=True)
+    arena = Arena(entrants(["ucb"], [own]))
     _, refused = arena.admitted(load_problem("rb-4"))
     assert list(refused) == ["mine"]
     assert "table" in refused["mine"]
