@@ -79,7 +79,7 @@ class _Run(NamedTuple):
     observed: InformationStates  # (N, M, R) each
     counts: Counts
     own: Any  # the state of a learner that keeps its own, or None
-    kept: Kept | None  # what a learner of counts keeps that forgets
+    kept: Kept | None  # what is kept of counts that are forgotten or mixed
     episode: _Episode
     out: Outcome
 
@@ -107,15 +107,28 @@ def simulator(
 
 def _as_needed(setting: Setting, policy: Policy) -> Setting:
     """The setting but for what makes no difference to this policy."""
+    if not policy.ties and any(kind.tie for kind in setting.kinds):
+        setting = replace(setting, kinds=tuple(kind._replace(tie=None) for kind in setting.kinds))
     if not policy.learns or not policy.randomised:
         return replace(setting, draws="shared")
     return setting if policy.draws is None else replace(setting, draws=policy.draws)
 
 
-def _drawers(setting: Setting, policy: Policy) -> int:
-    """A, how many agents have their own dynamics to play by; 1: all have the same."""
+def _draws_differ(setting: Setting, policy: Policy) -> bool:
+    """Whether agents draw for themselves."""
     per_agent = setting.draws == "per-agent" and policy.randomised
-    apart = policy.learns and (per_agent or not setting.aggregation.shared)
+    return per_agent or not setting.aggregation.shared
+
+
+def _drawers(setting: Setting, policy: Policy) -> int:
+    """A, how many agents have their own dynamics to play by; 1: all have the same.
+
+    Agents whose rewards differ plan by themselves, if from the same dynamics.
+    """
+    if policy.learns:
+        apart = _draws_differ(setting, policy) or setting.rewards_differ
+    else:
+        apart = setting.laws_differ or setting.rewards_differ
     return setting.n_agents if apart else 1
 
 
@@ -132,9 +145,11 @@ def _compiled(
         compiler_options={"xla_cpu_multi_thread_eigen": False},
     )
     guide, recorded = jax.tree.unflatten(tree, [kind(*shape) for shape in shapes])
-    S, n_arms = setting.n_states, setting.n_arms
-    square, row = kind((S, S, n_arms), jnp.float32), kind((S, n_arms), jnp.float32)
-    levels, rest = kind((S, S - 1, n_arms), jnp.uint32), kind((S - 1, n_arms), jnp.uint32)
+    S, n_arms, by_agent = setting.n_states, setting.n_arms, (setting.n_agents,)
+    laws = (n_arms, *(by_agent if setting.laws_differ else ()))
+    pays = (n_arms, *(by_agent if setting.rewards_differ else ()))
+    square, row = kind((S, S, *laws), jnp.float32), kind((S, *pays), jnp.float32)
+    levels, rest = kind((S, S - 1, *laws), jnp.uint32), kind((S - 1, *laws), jnp.uint32)
     truth = Truth(Moves(square, square), row, row, levels, levels, rest, recorded)
     compiled: Simulate = program.lower(
         kind((2,), jnp.uint32), kind((n_trials,), jnp.uint32), truth, kind((), jnp.int32), guide
@@ -209,7 +224,8 @@ class _Simulator:
         """A new episode for the trials whose episode is over: Algorithm 1, lines 4 to 9.
 
         memory: counts, the learner's own state, if any, and what is kept of counts that are
-        forgotten. Returns also the squared error of the new dynamics, (N, R), and what is kept now.
+        forgotten or mixed. Returns also the squared error of the new dynamics, (N, R), and what is
+        kept now.
         """
         due = episode.over
         number = episode.number + 1
@@ -260,6 +276,8 @@ class _Simulator:
             return x.reshape(*x.shape[:-2], -1)
 
         lane = jnp.repeat(jnp.arange(self.drawers, dtype=jnp.uint32), trials.size)
+        if not _draws_differ(self.setting, self.policy) and self.drawers > 1:
+            lane = jnp.zeros_like(lane)  # each has what all draw
         key = stream(seed, jnp.tile(trials, self.drawers), lane, DRAWS)
         draws = Draws(key, jnp.tile(number, self.drawers), jnp.tile(due, self.drawers))
         if self.policy.learner is None:
@@ -267,10 +285,10 @@ class _Simulator:
             drawn = self.policy.own.dynamics(state, draws)
         else:
 
-            def chance() -> Array:
-                return Draws(stream(seed, trials, jnp.uint32(0), EXPERTS), number).uniform()
+            def chances(lane: int) -> Draws:
+                return Draws(stream(seed, trials, jnp.uint32(lane), EXPERTS), number)
 
-            shared, kept = self.counting.recalled(counts, kept, episode.length, chance)
+            shared, kept = self.counting.recalled(counts, kept, episode.length, chances)
             evidence = self.counting.evidence(shared, truth, plays, number)._replace(slot=slot)
             agents: Any = evidence.agents
             if not self.counting.running:
@@ -281,7 +299,13 @@ class _Simulator:
                 episode=jnp.tile(number, self.drawers),
                 agents=agents,
                 prior=None if evidence.prior is None else in_line(evidence.prior),
+                lanes=self.drawers,
             )
+            if self.setting.rewards_differ:
+                evidence = evidence._replace(  # (S, N, A R)
+                    rewards=jnp.repeat(truth.reward_active, trials.size, -1),
+                    idle_rewards=jnp.repeat(truth.reward_passive, trials.size, -1),
+                )
             drawn = self.policy.learner(evidence, draws)
             asked = self.asked(evidence, drawn)
         # A learner may leave what is the same in all trials at a width of one.
@@ -313,7 +337,8 @@ class _Simulator:
         if asked.pairs is not None:
             # Counts that are kept elsewhere begin anew with the episode.
             before = visits if memory[2] is None else jnp.zeros_like(visits)
-            return before + jnp.maximum(asked.pairs, 1) - 1
+            seen = asked.pairs[:, :, : visits.shape[2]]  # one where all agents see the same
+            return before + jnp.maximum(seen, 1) - 1
         factor = 2**self.doublings
         most = visit_limit(visits.astype(jnp.int32), factor, self.setting.horizon)
         return jnp.asarray(most, self.counting.whole)
@@ -321,9 +346,11 @@ class _Simulator:
     def error(self, found: Found, truth: Truth) -> Array:
         """Squared error of the dynamics, (N, R): half a row's squared distance, rows averaged.
 
-        For channels this is the mean of the squared errors of p01 and p11. Agents with draws of
-        their own are averaged.
+        For channels this is the mean of the squared errors of p01 and p11. Agents with draws or
+        laws of their own are averaged.
         """
+        if self.setting.laws_differ:
+            return self.errors_by_agent(found, truth).mean(1)
         each = self.errors(found, truth)
         return each.reshape(each.shape[0], self.drawers, -1).mean(1)
 
@@ -342,6 +369,21 @@ class _Simulator:
         matrices = zip(found, truth.moves, strict=True)
         errors = [jnp.where(has, (x - t[..., None]) ** 2, 0).sum((0, 1)) for x, t in matrices]
         return (errors[0] + errors[1]) / (4 * sizes[:, None])
+
+    def errors_by_agent(self, found: Found, truth: Truth) -> Array:
+        """The same against each agent's own law, (N, M, R)."""
+        if isinstance(found, Uncertain):
+            found = found.moves
+        drawn = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], self.drawers, -1), found)
+        if not isinstance(found, Moves):
+            pairs = zip(drawn, channel_pair(truth.moves), strict=True)
+            off01, off11 = (x - t[..., None] for x, t in pairs)
+            return jnp.asarray((off01**2 + off11**2) / 2)
+        sizes = jnp.array([kind.states for kind in self.setting.kinds])
+        has = (jnp.arange(self.setting.n_states)[:, None] < sizes)[:, None, :, None, None]
+        matrices = zip(drawn, truth.moves, strict=True)
+        errors = [jnp.where(has, (x - t[..., None]) ** 2, 0).sum((0, 1)) for x, t in matrices]
+        return (errors[0] + errors[1]) / (4 * sizes[:, None, None])
 
     # ------------------------------------------------------------------- the run
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmab.errors import ModelError
+from rmab.federation.aggregation import Aggregation
 from rmab.linalg import Array
 from rmab.reading import is_whole, shown
 
@@ -86,7 +87,12 @@ class LookaheadRule:
 
 @dataclass(frozen=True)
 class TurnsRule:
-    """Arms in play take turns; the learner gives 1 for those, 0 for the others, twice."""
+    """Arms in play take turns; the learner gives 1 for those, 0 for the others, twice.
+
+    waits: an agent for which no arm is in play plays none, rather than any.
+    """
+
+    waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -207,12 +213,14 @@ class Policy:
     reads_visits  whether the learner reads evidence.visits; False spares counting them
     randomised    whether the learner draws; if not, agents with the same evidence play by one
                   result
-    aggregation   what agents share, by name; None: as the study says
+    aggregation   what agents share, by name or as an object of rmab.federation.aggregation; None:
+                  as the study says
     draws         of the dynamics, "shared" or "per-agent"; None: as the study says
     longest       no episode has more slots; None: as the schedule says
     lengths       the policy's own, from the evidence at the start of an episode; None: as the
                   schedule says
     forget        how counts lose weight; None: never
+    ties          whether the learner reads what an arm's rows have in common
     prior         the learner's, where more than the learner reads it: a number, Beta's two, or
                   POPULATION, which is learnt and given to the learner as evidence.prior
 
@@ -230,11 +238,12 @@ class Policy:
     explores: Callable[[Any, Any], Array] | None
     reads_visits: bool
     randomised: bool
-    aggregation: str | None
+    aggregation: str | Aggregation | None
     draws: str | None
     longest: int | None
     lengths: Lengths | None
     forget: Forgetting | None
+    ties: bool
     prior: float | tuple[float, float] | str
 
     def __init__(
@@ -255,11 +264,12 @@ class Policy:
         explores: Callable[[Any, Any], Array] | None = None,
         reads_visits: bool = True,
         randomised: bool = True,
-        aggregation: str | None = None,
+        aggregation: str | Aggregation | None = None,
         draws: str | None = None,
         longest: int | None = None,
         lengths: Lengths | None = None,
         forget: Forgetting | None = None,
+        ties: bool = False,
         prior: float | tuple[float, float] | str = 1.0,
     ) -> None:
         for key, value, least in (
@@ -307,6 +317,7 @@ class Policy:
             "longest": longest,
             "lengths": lengths,
             "forget": forget,
+            "ties": ties,
             "prior": prior,
         }
         for key, given in fields.items():

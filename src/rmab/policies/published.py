@@ -12,8 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import jax.numpy as jnp
 from jax import Array
 
+from rmab.federation.aggregation import Aggregation
 from rmab.learning.channel.grid import grid
 from rmab.learning.colours import colours
 from rmab.learning.exploration import (
@@ -25,6 +27,7 @@ from rmab.learning.exploration import (
     slots_to_explore,
     steps_wanted,
 )
+from rmab.learning.joining import joining_survivors
 from rmab.learning.learners import Evidence, Prior, thompson
 from rmab.learning.optimism import confident_rows
 from rmab.model.arms import Moves, Uncertain
@@ -59,7 +62,7 @@ def ts_grid(
     support: int = 9,
     planner: str = "whittle",
     gaps: int = GAPS,
-    aggregation: str | None = None,
+    aggregation: str | Aggregation | None = None,
 ) -> Policy:
     """Thompson sampling of channels on a grid, from observations at any gap."""
     return Policy(
@@ -79,7 +82,7 @@ def restless_ucb(
     radius: float = 1.0,
     scale: float = 1.0,
     exponent: float = 2 / 3,
-    aggregation: str | None = None,
+    aggregation: str | Aggregation | None = None,
 ) -> Policy:
     """Exploration of all arms in turn, then Whittle indices of the optimistic dynamics."""
     wanted = steps_wanted(horizon, scale, exponent)
@@ -100,7 +103,11 @@ def restless_ucb(
 
 
 def dsee(
-    name: str, horizon: int, *, exploration: float = 10.0, aggregation: str | None = None
+    name: str,
+    horizon: int,
+    *,
+    exploration: float = 10.0,
+    aggregation: str | Aggregation | None = None,
 ) -> Policy:
     """Blocks of exploration and of the arms with the best mean."""
 
@@ -121,6 +128,29 @@ def dsee(
     )
 
 
+def fed2_ucb(
+    name: str, horizon: int, *, pulls: int = 100, sigma: float = 0.5, sigma_c: float = 0.02
+) -> Policy:
+    """Fed2-UCB: more agents in every phase of `pulls` pulls of every arm in play; then K arms for
+    ever, for all."""
+
+    def phase(evidence: Evidence, found: tuple[Array, Array]) -> Array:
+        left = found[1].sum(0).astype(jnp.int32)
+        slots = -(-pulls * left // evidence.plays)
+        return jnp.where(left > evidence.plays, slots, jnp.where(left > 0, horizon, 1))
+
+    return Policy(
+        name,
+        rule=TurnsRule(waits=True),
+        learner=partial(
+            joining_survivors, pulls=pulls, horizon=horizon, sigma=sigma, sigma_c=sigma_c
+        ),
+        randomised=False,
+        lengths=Lengths(phase, complete=True),  # who has not joined asks for one slot
+        aggregation="none",  # the server reads each agent's own means
+    )
+
+
 _EPISODE = 20  # slots of UCWhittle's episodes, as in its experiments
 
 
@@ -131,7 +161,7 @@ def _ucwhittle(
     *,
     scale: float = 1.0,
     delta: float = 1e-3,
-    aggregation: str | None = None,
+    aggregation: str | Aggregation | None = None,
 ) -> Policy:
     def slots(evidence: Evidence, found: Uncertain) -> int:  # noqa: ARG001 - always the same
         return _EPISODE
@@ -157,7 +187,7 @@ def rb_tsde(
     horizon: int,  # noqa: ARG001 - as every maker
     *,
     prior: Prior = 1.0,
-    aggregation: str | None = None,
+    aggregation: str | Aggregation | None = None,
 ) -> Policy:
     """Thompson sampling of rows and Whittle indices; an agent's own visits end episodes."""
     return Policy(
