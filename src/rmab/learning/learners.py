@@ -21,7 +21,7 @@ n, in state s and then in s':
 - a fully observed, action-dependent arm, c = 1: one slot apart, not played at the first. The step
   is by P_0, learnt in the same way.
 - an action-dependent arm observed when played, 0 < c < WAITS: played, then not played for c slots,
-  observed in the next. The steps are P_1 P_0^c; `hidden_steps` fills in what was not observed.
+  observed in the next. The steps are P_1 P_0^c: see `hidden_steps`.
 
 With gaps = G the learners use all pairs of observations of uncontrolled arms observed when played:
 counts[c] are the pairs c + 1 slots apart up to G, and counts[G] those further apart, which show the

@@ -65,13 +65,16 @@ def fill_extreme(model: Model, max_age: int) -> Array:
 def fill_penalty(model: Model, max_age: int) -> Array:
     """The same with the largest index of each state; arms of two states."""
     low, high = _box(model)
-    best = jnp.asarray(-jnp.inf)
-    for ends in product((False, True), repeat=4):
-        chance = jnp.where(np.array(ends).reshape(2, 2, 1, 1), high, low)
-        obeys = (chance[:, 1] >= chance[:, 0]).all(0) & (chance[1] >= chance[0]).all(0)
-        corner = _moves(model, chance[:, 0], chance[:, 1])
-        found = fill_whittle(model._replace(moves=corner), max_age)
-        best = jnp.maximum(best, jnp.where(obeys[:, None], found, -jnp.inf))
+    corners = [
+        jnp.where(np.array(ends).reshape(2, 2, 1, 1), high, low)
+        for ends in product((False, True), repeat=4)
+    ]
+    chance = jnp.concatenate(corners, -1)  # of all corners, as more trials
+    obeys = (chance[:, 1] >= chance[:, 0]).all(0) & (chance[1] >= chance[0]).all(0)
+    moves = _moves(model, chance[:, 0], chance[:, 1])
+    found = fill_whittle(model._replace(moves=moves, width=None), max_age)
+    found = jnp.where(obeys[:, None], found, -jnp.inf)
+    best = found.reshape(*found.shape[:2], len(corners), -1).max(2)
     return jnp.where(jnp.isfinite(best), best, fill_value(model, max_age))
 
 

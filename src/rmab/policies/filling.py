@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 KNOWN_TOLERANCE, MAX_KNOWN_AGES = 1e-6, 512
-LEARNT_TOLERANCE, MAX_LEARNT_AGES = 1e-2, 64  # tables filled anew in every episode
+LEARNT_TOLERANCE, MAX_LEARNT_AGES = 0.08, 64  # tables filled anew in every episode
 
 # What a learner gives: (S, S, N, R) each, or (N, R) each.
 Found = Moves | Uncertain | tuple[Array, Array]
