@@ -143,8 +143,11 @@ def draw_indices(evidence: plain.Evidence) -> list[np.ndarray]:
 def indices_of(n: int, passive: np.ndarray, active: np.ndarray) -> np.ndarray:
     """Whittle indices of an arm that pays as the n-th does, by the exact solver."""
     arm = TENDED[n]
-    pays = {"reward_active": arm.reward_active, "reward_passive": arm.reward_passive}
-    return whittle_indices(Arm(passive, active, observed="always", **pays)).index
+    active_pays, idle_pays = arm.reward_active, arm.reward_passive
+    watched = Arm(
+        passive, active, reward_active=active_pays, reward_passive=idle_pays, observed="always"
+    )
+    return whittle_indices(watched).index
 
 
 def by_state(found: list[np.ndarray], n: int, seen: int | None, age: int) -> float:
