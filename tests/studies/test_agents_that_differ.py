@@ -12,6 +12,7 @@ import rmab
 from rmab.errors import StudyError
 from rmab.model.arms import Arm, Arms
 from rmab.planning.tables import myopic
+from rmab.policies.registry import POLICIES, STUDIED
 from rmab.report.tables import settings_table
 from rmab.studies.study import from_table
 from rmab.studies.sweep import Sweep
@@ -256,3 +257,27 @@ def test_exact_values_are_means_over_agents():
         assert one is not None
         assert other is not None
         assert value == pytest.approx((one + 2 * other) / 3)
+
+
+WATCHED = Arms(
+    [GENERAL[0], Arm(GENERAL[0].active, GENERAL[0].passive, reward=[0.3, 0.5], observed="always")]
+)
+WATCHED_OTHER = Arms([GENERAL_OTHER[0], WATCHED[1]])
+# Agents wait for one another where a policy has lengths of its own, or learn from one another.
+TOGETHER = ("dsee", "fed1-ucb", "fed2-ucb", "restless-ucb", "ucw-", "-robust")
+
+
+@pytest.mark.slow  # every policy there is
+@pytest.mark.parametrize("name", STUDIED)
+def test_every_policy_plays_where_agents_differ(name):
+    refuses = POLICIES[name].refuses
+    watched = refuses is not None and refuses(ARMS.kinds, 1, {})
+    arms, other = (WATCHED, WATCHED_OTHER) if watched else (ARMS, OTHER)
+    options = {name: {"aggregation": "none"}} if "aggregation" in POLICIES[name].options else {}
+    study = replace(STUDY, arms=arms, policies=[name], options=options, horizon=40, trials=32)
+    if not any(part in name for part in TOGETHER):
+        check_each_plays_its_own_game(study, arms, other)
+        return
+    mixed = by_slot(study, arms, other)[name]
+    assert np.isfinite(mixed).all()
+    assert mixed.mean() > 0

@@ -33,7 +33,18 @@ from rmab.linalg import Array
 from rmab.model.beliefs import OBSERVED
 from rmab.reading import shown
 
-__all__ = ["OBSERVED", "WAITS", "Arm", "ArmKind", "Arms", "Dynamics", "Moves", "Tie", "channels"]
+__all__ = [
+    "OBSERVED",
+    "WAITS",
+    "Arm",
+    "ArmKind",
+    "Arms",
+    "Dynamics",
+    "Intervals",
+    "Moves",
+    "Tie",
+    "channels",
+]
 
 FloatArray = npt.NDArray[np.float64]
 Event = tuple[tuple[int, ...], ...]  # of each state the next states that an event leads to
@@ -408,6 +419,18 @@ class Moves(NamedTuple):
 
     passive: Array
     active: Array
+
+
+class Intervals(NamedTuple):
+    """What the chance that a channel shows itself good is held to lie between.
+
+    lower, upper: (1 + 2 J, N, trials), by information state with ages cut at J, as rows of a table;
+    accuracy: (trials,), of the gain of plans that are made from them.
+    """
+
+    lower: Array
+    upper: Array
+    accuracy: Array
 
 
 class Uncertain(NamedTuple):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
@@ -110,14 +110,6 @@ class Problem:
     reason: str
     study: Study
     left_out: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def size(self) -> str:
-        """N, K, M, T and the trials in short."""
-        s = self.study
-        return (
-            f"N = {len(s.arms)}, K = {s.plays}, M = {s.agents}, T = {s.horizon}, {s.trials} trials"
-        )
 
     def to_table(self) -> dict[str, Any]:
         """The study's, without policies."""
@@ -290,12 +282,12 @@ def own_entrant(source: str, found: object) -> Entrant:
 class Arena:
     """Entrants, and the problems that they are run on one by one.
 
-    chosen: whether somebody named them, so that none is left out for the time that it takes.
+    asked: those that somebody named, which are not left out for the time that they take.
     """
 
-    def __init__(self, everyone: Sequence[Entrant], *, chosen: bool = False) -> None:
+    def __init__(self, everyone: Sequence[Entrant], asked: Collection[str] = ()) -> None:
         self.everyone = list(everyone)
-        self._chosen = chosen
+        self._asked = asked
         self._values: list[tuple[Study, Values]] = []  # of arms that several problems may share
         self._admitted: dict[str, tuple[dict[str, Policy], dict[str, str]]] = {}
 
@@ -326,9 +318,10 @@ class Arena:
 
     def _policy(self, entrant: Entrant, problem: Problem) -> Policy:
         study = problem.study
-        if not self._chosen and entrant.name in problem.left_out:
+        asked = entrant.name in self._asked
+        if not asked and entrant.name in problem.left_out:
             raise StudyError(f"left out: {problem.left_out[entrant.name]}")
-        if not self._chosen and entrant.name in _SHARING and study.agents == 1:
+        if not asked and entrant.name in _SHARING and study.agents == 1:
             raise StudyError(f"{entrant.name!r} is {entrant.base} where there is one agent")
         policy = entrant.enter(study)
         if isinstance(policy.rule, OptimumRule) and self.values(study)["optimum"] is None:

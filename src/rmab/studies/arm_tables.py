@@ -53,16 +53,16 @@ _KINDS = f"a channel has {', '.join(CHANNEL_KEYS)}; any other arm {', '.join(_GE
 _AGENT_KEYS = ("agents", "arm", "rewards")
 
 
-def check_rewards(arm: Arm, place: str) -> None:
-    """Refuse rewards that the engine could not count."""
+def check_rewards(arms: Arms, agent: str = "") -> None:
+    """Refuse rewards that the engine could not count; agent: whose they are, for the message."""
     for name in ("reward_active", "reward_passive"):
-        rewards = getattr(arm, name)
+        rewards = getattr(arms, name)
         size = np.abs(rewards)
         lost = (size > 0) & ~((size >= _REWARD_SIZES[0]) & (size <= _REWARD_SIZES[1]))
-        for state in np.flatnonzero(lost)[:1]:
+        for n, state in np.argwhere(lost)[:1]:
             raise StudyError(
-                f"{place}: {name} of state {state} must be 0 or from 1e-30 to 1e30 in "
-                f"size in a study, got {rewards[state]}"
+                f"{agent}arm {n + 1}: {name} of state {state} must be 0 or from 1e-30 to 1e30 in "
+                f"size in a study, got {rewards[n, state]}"
             )
 
 

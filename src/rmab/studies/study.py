@@ -101,7 +101,8 @@ class Study:
     arms: an `Arms`, or a list of `Arm`, which becomes one; policies: names, or `rmab.Policy`
     objects of one's own; options: settings by policy name; weights: the weight of each agent's
     counts in the sum (default 1 each); aggregation: see rmab.federation.aggregation; graph, degree,
-    failure: of gossip, see rmab.federation.gossip.
+    failure: of gossip, see rmab.federation.gossip; agent: what is different of some agents' arms,
+    as [[agent]] tables say it, see rmab.studies.arm_tables.
     """
 
     arms: Arms
@@ -146,7 +147,6 @@ class Study:
     failure: float = _key(
         0.0, "Failure", "chance that a link fails in an episode, of gossip", optional=True
     )
-
     agent: Sequence[Mapping[str, Any]] = _key(
         (), "Agents that differ", "tables of agents whose arms differ", last=True, optional=True
     )
@@ -200,18 +200,18 @@ class Study:
                 f"there must be at most {_MAX_ENTRIES // (S * S)} arms where one has {S} states, "
                 f"got {len(arms)}"
             )
-        for number, arm in enumerate(arms, start=1):
-            check_rewards(arm, f"arm {number}")
+        check_rewards(arms)
 
     def _check_agents(self) -> None:
         tables = read_agents(self.agent, self.arms, self.agents)
         object.__setattr__(self, "agent", tables)
-        for number, arms in enumerate(self.agent_arms, start=1):
+        for arms in self.differing_arms if tables else ():
+            agent = f"agent {self.agent_arms.index(arms) + 1}, "
+            check_rewards(arms, agent)
             for n, (own, arm) in enumerate(zip(arms, self.arms, strict=True), start=1):
                 if own is arm:
                     continue
-                place = f"agent {number}, arm {n}"
-                check_rewards(own, place)
+                place = f"{agent}arm {n}"
                 if own.kind != arm.kind or arm.is_channel > own.is_channel:
                     raise StudyError(
                         f"{place} must be of the kind of arm {n}: as many states, observed as it "
