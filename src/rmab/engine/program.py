@@ -338,7 +338,8 @@ class _Simulator:
         if asked.pairs is not None:
             # Counts that are kept elsewhere begin anew with the episode.
             before = visits if memory[2] is None else jnp.zeros_like(visits)
-            return before + jnp.maximum(asked.pairs, 1) - 1
+            seen = asked.pairs[:, :, : visits.shape[2]]  # one where all agents see the same
+            return before + jnp.maximum(seen, 1) - 1
         factor = 2**self.doublings
         most = visit_limit(visits.astype(jnp.int32), factor, self.setting.horizon)
         return jnp.asarray(most, self.counting.whole)
