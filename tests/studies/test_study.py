@@ -192,7 +192,7 @@ def test_what_is_for_channels_alone_is_refused_where_other_arms_are(options, mor
 
 def test_every_field_but_the_arms_is_a_key_of_a_file():
     assert sorted(["arms", *KEYS]) == sorted(field.name for field in fields(Study))
-    assert list(KEYS)[-3:] == ["policies", "options", "weights"]  # after the plain values
+    assert list(KEYS)[-4:] == ["policies", "options", "weights", "agent"]  # after the plain values
     assert all(key.label and key.about for key in KEYS.values())
     assert len({key.label for key in KEYS.values()}) == len(KEYS)
 
@@ -219,7 +219,10 @@ def test_words_must_be_among_the_known(key, value):
         (3, "^options must be a table"),
         ({"nope": {}}, "^options: unknown 'nope'"),
         ({"fedtswi": 3}, r"^options\.fedtswi must be a table"),
-        ({"fedtswi": {"sigma": 1}}, "unknown key 'sigma'; fedtswi has aggregation, prior"),
+        (
+            {"fedtswi": {"sigma": 1}},
+            "unknown key 'sigma'; fedtswi has aggregation, degree, failure, graph, prior",
+        ),
         ({"random": {"sigma": 1}}, "unknown key 'sigma'; random takes no options"),
         ({"feducb-wi": {"clip": 1}}, r"feducb-wi\.clip must be true or false, got 1"),
         ({"fedtswi": {"prior": (0, 1)}}, r"fedtswi\.prior must be a number, or two numbers"),
