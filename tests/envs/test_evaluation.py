@@ -5,7 +5,9 @@ import pytest
 
 import rmab.envs
 from rmab import InformationStates, Study, StudyError, channels
+from rmab.errors import RmabError
 from rmab.planning.channel.index import whittle_at
+from rmab.studies.arena import Arena, load_problem, own_entrant
 
 # Rewards whose sums tell which arms paid them.
 ARMS = channels(
@@ -133,6 +135,22 @@ def test_a_callable_is_a_policy_of_a_study_in_python():
     found = rmab.run(small(policies=["whittle", mine]))
     assert found["mine"].mean == found["whittle"].mean
     assert found.to_json()["study"] is None
+
+
+def test_a_callable_stands_in_the_arena_among_those_that_learn(tmp_path):
+    path = tmp_path / "tiny.toml"
+    arm = "[[arm]]\np01 = 0.1\np11 = 0.9\nreward = 1\n"
+    path.write_text("horizon = 20\ntrials = 32\n" + 2 * arm)
+    problem = load_problem(str(path))
+    own = own_entrant("mine:policy", rmab.envs.as_policy(always_second, "mine"))
+    assert not own.knows
+    playing, refused = Arena([own]).admitted(problem)
+    assert (list(playing), refused) == (["mine"], {})
+    fails = own_entrant("mine:policy", rmab.envs.as_policy(lambda seen: seen["nothing"], "mine"))
+    with pytest.raises(RmabError, match="mine:policy: fails on tiny: KeyError"):
+        Arena([fails]).admitted(problem)
+    none = own_entrant("mine:policy", rmab.envs.as_policy(lambda seen: 2, "mine"))
+    assert "action must be from 0 to 1" in Arena([none]).admitted(problem)[1]["mine"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from rmab.policies.registry import GROUPS, LEARNERS, OPTIONS, POLICIES, check_op
 
 VALUES = {
     "L": 2.0,
+    "ages": 3,
     "aggregation": "none",
     "c": 3.0,
     "clip": True,
@@ -34,6 +35,7 @@ VALUES = {
     "sigma": 1.0,
     "sigma_c": 0.1,
     "support": 4,
+    "tied": True,
 }
 
 
@@ -65,7 +67,8 @@ def test_entries_differ_where_people_tell_them_apart():
 def test_policies_that_learn_from_every_look_count_by_gap():
     for name in LEARNERS:
         every_look = name.endswith(("-gap", "-robust", "-grid"))
-        assert named(name, 100).gaps == (32 if every_look else 0)
+        colours = 3 if name == "colored-ucrl2" else 0  # gaps below the highest age
+        assert named(name, 100).gaps == (32 if every_look else colours)
     policy = named("fedtswi-gap", 100, {"gaps": 12})
     assert policy.gaps == 12
     assert getattr(policy.learner, "keywords", {})["gaps"] == 12

@@ -8,6 +8,7 @@ are. By the policy's rule (`rmab.policies.policy`) a plan is
     LookaheadRule  the numbers of a formula (N, A, R) each for channels; else tables (N, I, A, R)
     TurnsRule      which arms are in play, (N, A, R)
     OptimumRule    a `Joint`: a decision for every joint information state
+    JointRule      the same as one table for each trial, (codes, A, R)
     RandomRule, OwnIndexRule, AgeRule, TrueStateRule   nothing
 
 Arrays end in agents and trials: A = 1 where all agents play by one plan, else A = M. A known plan
@@ -29,9 +30,10 @@ from jax import Array, lax
 from rmab.engine.setting import Fitted, Guide, Joint, Lookup, Setting
 from rmab.engine.world import Truth, World, wide
 from rmab.linalg import compute_in_branch
-from rmab.model.arms import Dynamics, Moves
+from rmab.model.arms import Dynamics, Intervals, Moves
 from rmab.model.beliefs import NEVER, InformationStates, row_of
-from rmab.planning.exact.chain import joint_code
+from rmab.planning.exact.chain import Layout, joint_code
+from rmab.planning.exact.compiled import JointSpace, bounded_arms, drawn_arms, joint_plan
 from rmab.planning.lookahead.channel import channel_state, channel_values
 from rmab.policies.filling import Found, Learnt, channel_pair, fill
 from rmab.policies.lookahead import choose, state_from_tables, table_entries
@@ -40,6 +42,7 @@ from rmab.policies.plans import take_turns
 from rmab.policies.policy import (
     AgeRule,
     IndexRule,
+    JointRule,
     LookaheadRule,
     OptimumRule,
     OwnIndexRule,
@@ -51,6 +54,11 @@ from rmab.policies.policy import (
 
 __all__ = ["Agents", "Sight", "agents_of", "largest"]
 
+# Trials served at once by a large program: with fewer each costs more, with more all wait longer.
+_MAX_SERVED = 64
+_MIN_SERVED = 25_000  # the same for an accelerator, which takes as long for fewer
+_PLANNED = 16  # the same for joint plans, of which a few fill a core
+_PLANNED_ELEMENTS = 1 << 26  # codes x trials of joint plans made at once on an accelerator
 _OLDEST = np.finfo(np.float32).max  # a float above all ages
 _TIE = 1e-5  # relative: indices closer than this are equal but for rounding
 _NEVER_PLAYED = 1e4  # the largest rewards that an arm is held to lose which cannot be played
@@ -101,6 +109,12 @@ class Agents(ABC):
         self.plays = plays  # K, where it is part of the program
 
     # ---------------------------------------------------------------- the server
+
+    def served_at_once(self, n_trials: int, few: int) -> int:
+        """For how many of a batch's trials plans are filled together; few: if that is quick."""
+        if jax.default_backend() == "cpu":
+            return min(few, _MAX_SERVED)
+        return min(n_trials, max(few, _MIN_SERVED))
 
     def first(self, truth: Truth, n_trials: int, guide: Guide, agents: int) -> Any:
         """What a policy that knows plays by; for others a plan of the right shape, for A agents."""
@@ -244,6 +258,42 @@ class _ByOptimum(Agents):
         return jnp.moveaxis(plan.subsets[plan.actions[code]], -1, 0)
 
 
+class _ByJointPlan(Agents):
+    """The joint optimum of what was learnt; K is part of the program, as the sets of K arms are."""
+
+    light = False
+
+    def __init__(self, setting: Setting, policy: Policy, world: World, plays: int | None) -> None:
+        super().__init__(setting, policy, world, plays)
+        assert plays is not None
+        self.space = JointSpace(setting.kinds, plays, self.rule.ages)
+
+    def served_at_once(self, n_trials: int, few: int) -> int:  # noqa: ARG002 - a plan is never quick
+        if jax.default_backend() == "cpu":
+            return min(n_trials, _PLANNED)
+        return min(n_trials, max(1, _PLANNED_ELEMENTS // self.space.size))
+
+    def _filled(self, learnt: Learnt) -> Any:
+        idle, pays = learnt.idle_pays, learnt.pays
+        if isinstance(learnt.found, Intervals):
+            arms, accuracy = bounded_arms(learnt.found, idle, pays), learnt.found.accuracy
+        else:
+            arms = drawn_arms(learnt.model(self.policy.name), self.space)
+            accuracy = self.rule.accuracy * jnp.maximum(jnp.abs(idle).max(), jnp.abs(pays).max())
+        return joint_plan(arms, self.space, accuracy).actions
+
+    def choose(self, sight: Sight) -> Array:
+        """The decision in the joint information state of each agent."""
+        layout = Layout(*(jnp.asarray(x) for x in self.space.layout))
+        seen = self.world.shown(sight.state, sight.observed.last_seen)
+        code = joint_code(seen.astype(jnp.int32), sight.observed.age, layout)  # (M, R)
+        drawers, n_trials = sight.plan.shape[1:]
+        agent = jnp.arange(code.shape[0])[:, None] if drawers > 1 else 0
+        action = sight.plan[code, agent, jnp.arange(n_trials)]
+        played = jnp.moveaxis(jnp.asarray(self.space.subsets)[action], -1, 0)
+        return played if sight.playable is None else played & sight.playable
+
+
 class _ByFormula(Agents):
     """An index that is a formula of the information state, evaluated where the agents are."""
 
@@ -346,11 +396,12 @@ class _ByLookahead(Agents):
 
 
 def agents_of(setting: Setting, policy: Policy, world: World, plays: int | None) -> Agents:
-    """How the agents of a policy play; plays: K, for a lookahead."""
+    """How the agents of a policy play; plays: K, where it is part of the program."""
     rule = policy.rule
     kinds: dict[type[Any], type[Agents]] = {
         LookaheadRule: _ByLookahead,
         OptimumRule: _ByOptimum,
+        JointRule: _ByJointPlan,
         OwnIndexRule: _ByOwnIndex,
         RandomRule: _AtRandom,
         TurnsRule: _ByTurns,

@@ -43,7 +43,7 @@ from rmab.policies.own_index import Observations
 from rmab.policies.policy import Policy
 from rmab.random import Draws
 
-__all__ = ["Counting", "Counts", "Kept", "first_states", "next_states"]
+__all__ = ["Counting", "Counts", "Kept", "by_colour", "first_states", "next_states"]
 
 _EXPERTS_LANE, _LINKS_LANE = 0, 1  # of the random numbers that are no agent's
 _LARGEST = 2**31 - 1  # of a 32-bit number: a place in an array, or a count
@@ -133,9 +133,19 @@ class Counting:
             jnp.zeros((S, *shape), self.whole) if self.idle else None,
         )
 
+    def watched(self, counts: Counts) -> Array | None:
+        """What may end an episode, (W, N, M or L, R): visits, or pairs by gap and first state."""
+        if not self.policy.own_pairs:
+            return counts.watched
+        return by_colour(self.pairs(counts))
+
     def unwatched(self, n_trials: int) -> Array:
-        """As Counts.watched, before the first slot."""
+        """As `watched`, before the first slot."""
         setting = self.setting
+        if self.policy.own_pairs:
+            lanes = 1 if self.merges else setting.n_agents
+            rows = self.count_kinds * setting.n_states
+            return jnp.zeros((rows, setting.n_arms, lanes, n_trials), jnp.float32)
         rows = setting.n_states * (2 if self.idle else 1)
         return jnp.zeros((rows, setting.n_arms, setting.n_agents, n_trials), self.whole)
 
@@ -321,6 +331,11 @@ class Counting:
         """
         weights = self.weights if weights is None else weights
         return jnp.asarray(self.setting.aggregation.combine(numbers, weights))
+
+
+def by_colour(pairs: Array) -> Array:
+    """Pairs (C, S, S, N, ...) by kind and first state, (C S, N, ...)."""
+    return pairs.sum(2).reshape(-1, *pairs.shape[3:])
 
 
 def _of_trials(array: Array | None, which: Array) -> Array | None:

@@ -303,8 +303,8 @@ def _played_outside(trials: Trials, policy: Policy, numbers: range) -> Outcome:
 
 def _program(trials: Trials, policy: Policy, guide: Guide) -> Simulate:
     setting = setting_of(trials.setting, policy)
-    # The sets of K arms are part of a lookahead's program; K is an argument of the others.
-    plays = trials.plays if isinstance(policy.rule, LookaheadRule) else None
+    # The sets of K arms are part of some programs; K is an argument of the others.
+    plays = trials.plays if policy.fixes_plays else None
     return simulator(setting, policy, trials.width, guide, plays)
 
 

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from rmab.engine.agents import Sight, agents_of
-from rmab.engine.memory import Counting, Counts, Kept, first_states, next_states
+from rmab.engine.memory import Counting, Counts, Kept, by_colour, first_states, next_states
 from rmab.engine.setting import Fitted, Guide, Outcome, Setting, Simulate
 from rmab.engine.world import RecordedWorld, Recording, Truth, World
 from rmab.federation.schedule import (
@@ -49,10 +49,6 @@ from rmab.random import CHANNELS, DRAWS, EXPERTS, PLAYS, Draws, Key, stream, thr
 
 __all__ = ["simulator", "world_of"]
 
-# Trials served at once by a large program: with fewer each costs more, with more all wait longer.
-_MAX_SERVED = 64
-_MIN_SERVED = 25_000  # the same for an accelerator, which takes as long for fewer
-
 
 class _Episode(NamedTuple):
     """Where each trial stands in its episode; arrays end in R."""
@@ -68,11 +64,13 @@ class _Episode(NamedTuple):
 
 class _Asked(NamedTuple):
     """What a policy asks of an episode besides a plan: its slots, (R,), where its lengths are its
-    own; the arms that are played first, (N, A R); whether it explores, (A, R)."""
+    own; the arms that are played first, (N, A R); whether it explores, (A, R); and what the pairs
+    of its colours must reach to end it, (C S, N, A, R)."""
 
     limit: Array | None = None
     first: Array | None = None
     explores: Array | None = None
+    pairs: Array | None = None
 
 
 class _Run(NamedTuple):
@@ -109,6 +107,8 @@ def simulator(
 
 def _as_needed(setting: Setting, policy: Policy) -> Setting:
     """The setting but for what makes no difference to this policy."""
+    if not policy.ties and any(kind.tie for kind in setting.kinds):
+        setting = replace(setting, kinds=tuple(kind._replace(tie=None) for kind in setting.kinds))
     if not policy.learns or not policy.randomised:
         return replace(setting, draws="shared")
     return setting if policy.draws is None else replace(setting, draws=policy.draws)
@@ -174,7 +174,7 @@ class _Simulator:
         schedule = setting.schedule
         # Whether visits may end an episode, and the factor by which they must grow, a power of 2.
         self.doublings = 1 if policy.own_visits else setting.n_agents
-        self.watches = (
+        self.watches = policy.own_pairs or (
             policy.learns
             and not own_lengths
             and visits_can_end(schedule, self.doublings, setting.horizon)
@@ -183,15 +183,18 @@ class _Simulator:
         self.in_step = not own_lengths and not self.watches
         self.drawers = _drawers(setting, policy)
         counted = policy.learner is not None
-        visits = self.watches or (counted and policy.reads_visits)
-        idle = self.watches and policy.own_visits and self.world.any_always
+        watches_visits = self.watches and not policy.own_pairs
+        visits = watches_visits or (counted and policy.reads_visits)
+        idle = watches_visits and policy.own_visits and self.world.any_always
         self.counting = Counting(
             setting, policy, self.world, learns=counted, visits=visits, idle=idle
         )
         limits = [limit for limit in (setting.longest, policy.longest) if limit is not None]
         self.longest = min(limits, default=None)
         self.most = 1  # episodes
-        if policy.learns:
+        if policy.own_pairs:
+            self.most = setting.horizon
+        elif policy.learns:
             self.most = (
                 -(-setting.horizon // policy.lengths.least)
                 if policy.lengths is not None
@@ -217,7 +220,7 @@ class _Simulator:
         memory: tuple[Counts, Any, Kept | None],
         episode: _Episode,
         slot: Array,
-    ) -> tuple[_Episode, Array, Kept | None]:
+    ) -> tuple[_Episode, Array | None, Kept | None]:
         """A new episode for the trials whose episode is over: Algorithm 1, lines 4 to 9.
 
         memory: counts, the learner's own state, if any, and what is kept of counts that are
@@ -227,7 +230,9 @@ class _Simulator:
         due = episode.over
         number = episode.number + 1
         found, own, kept = self.learn(seed, trials, truth, plays, memory, number, episode, slot)
-        if own.limit is not None:
+        if self.policy.own_pairs:
+            limit = jnp.full_like(episode.limit, self.setting.horizon)
+        elif own.limit is not None:
             limit = own.limit
         else:
             length = jnp.where(episode.number == 0, FIRST_LENGTH, episode.length)
@@ -235,14 +240,15 @@ class _Simulator:
         fresh = _Episode(
             plan=self.agents.fill(found, truth, self.drawers, own.first),
             explores=own.explores,
-            visit_cap=self.cap(memory[0].watched) if self.watches else None,
+            visit_cap=self.cap(memory, own) if self.watches else None,
             limit=limit,
             length=jnp.zeros_like(episode.length),
             number=number,
             over=jnp.zeros_like(due),
         )
         fresh = jax.tree.map(lambda new, old: jnp.where(due, new, old), fresh, episode)
-        return fresh, self.error(found, truth), kept
+        error = self.error(found, truth) if self.policy.estimates else None
+        return fresh, error, kept
 
     def learn(
         self,
@@ -319,11 +325,21 @@ class _Simulator:
         first, explores = getattr(self.policy.rule, "first", None), None
         if self.policy.explores is not None:
             explores = self.policy.explores(evidence, found).reshape(self.drawers, -1)
-        return _Asked(limit, None if first is None else first(evidence), explores)
+        pairs = None
+        if self.policy.own_pairs:
+            seen = by_colour(evidence.counts)
+            pairs = seen.reshape(*seen.shape[:2], self.drawers, -1)
+        return _Asked(limit, None if first is None else first(evidence), explores, pairs)
 
-    def cap(self, visits: Array | None) -> Array:
-        """The visits that end an episode when exceeded, from those at its start."""
+    def cap(self, memory: tuple[Counts, Any, Kept | None], asked: _Asked) -> Array:
+        """What ends an episode when it is exceeded, from what there was at its start."""
+        visits = self.counting.watched(memory[0])
         assert visits is not None
+        if asked.pairs is not None:
+            # Counts that are kept elsewhere begin anew with the episode.
+            before = visits if memory[2] is None else jnp.zeros_like(visits)
+            seen = asked.pairs[:, :, : visits.shape[2]]  # one where all agents see the same
+            return before + jnp.maximum(seen, 1) - 1
         factor = 2**self.doublings
         most = visit_limit(visits.astype(jnp.int32), factor, self.setting.horizon)
         return jnp.asarray(most, self.counting.whole)
@@ -450,8 +466,9 @@ class _Simulator:
             if self.policy.learns:
                 length = episode.length + 1
                 over = length >= episode.limit
-                if counts.watched is not None and episode.visit_cap is not None:
-                    past = (counts.watched > episode.visit_cap).astype(jnp.int8)
+                watched = self.counting.watched(counts)
+                if watched is not None and episode.visit_cap is not None:
+                    past = (watched > episode.visit_cap).astype(jnp.int8)
                     over = over | (past.max((0, 1, 2)) > 0)
                 episode = episode._replace(length=length, over=over)
             rewards = self.world.add_rewards(truth, run.out.rewards, paid, run.slot)
@@ -481,8 +498,7 @@ class _Simulator:
         light = self.agents.light and not self.policy.gaps
         few = max(1, n_trials // 8)
         if not light:
-            on_cpu = jax.default_backend() == "cpu"
-            few = min(few, _MAX_SERVED) if on_cpu else min(n_trials, max(few, _MIN_SERVED))
+            few = self.agents.served_at_once(n_trials, few)
         if setting.windows and self.in_step:  # a few runs, all due at once
             few = n_trials
 
@@ -505,7 +521,7 @@ class _Simulator:
                 (episode, kept),
                 (part, recalled),
             )
-            if self.policy.estimates:
+            if error is not None:
                 record = record.at[part.number - 1, :, which].set(error.T, mode="drop")
             return whole, record, kept
 
@@ -514,7 +530,7 @@ class _Simulator:
             memory = run.counts, run.own, kept
             whole, error, fresh = self.serve(seed, trials, truth, plays, memory, episode, run.slot)
             kept = jax.tree.map(lambda new, old: jnp.where(due, new, old), fresh, kept)
-            if self.policy.estimates:
+            if error is not None:
                 where = jnp.where(due, jnp.arange(n_trials), n_trials)
                 record = record.at[whole.number - 1, :, where].set(error.T, mode="drop")
             return whole, record, kept

@@ -132,16 +132,19 @@ def _shifted(model: Model, idle_worth: Array, worth: Array) -> tuple[Array, Arra
     those worth least; worth: (S, N, trials), for either."""
     radii = _radii(model)
     sizes = np.array([kind.states for kind in model.kinds])
-    has = (np.arange(model.moves.passive.shape[0])[:, None] < sizes)[:, :, None]
+    state = np.arange(model.moves.passive.shape[0])
+    has = (state[:, None] < sizes)[:, :, None]
 
     def moved(rows: Array, width: Array, worth: Array) -> Array:
-        order = jnp.argsort(jnp.where(has, worth, -jnp.inf), axis=0, stable=True)[None]
-        order = jnp.broadcast_to(order, rows.shape)
-        heaped = jnp.cumsum(jnp.take_along_axis(rows, order, 1), axis=1)
-        lower = jnp.maximum(heaped[:, :-1] - width[:, None] / 2, 0)
-        heaped = jnp.concatenate([lower, heaped[:, -1:]], 1)
-        sorted_rows = jnp.diff(heaped, axis=1, prepend=jnp.zeros_like(heaped[:, :1]))
-        return jnp.take_along_axis(sorted_rows, jnp.argsort(order, axis=1), 1)
+        worth = jnp.where(has, worth, -jnp.inf)
+        # [r, s]: whether r comes before s, of equal ones the lower.
+        before = (worth[:, None] < worth[None]) | (
+            (worth[:, None] == worth[None]) & (state[:, None] < state)[:, :, None, None]
+        )
+        below = sum(rows[:, r, None] * before[r] for r in state)  # (S, S, N, trials)
+        taken = width[:, None] / 2
+        heaped = jnp.where(before.any(1), jnp.maximum(below + rows - taken, 0), below + rows)
+        return heaped - jnp.maximum(below - taken, 0)
 
     return (
         moved(model.moves.passive, radii.passive, idle_worth),

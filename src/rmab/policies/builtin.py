@@ -72,14 +72,17 @@ def _thompson(
     gaps: int = 0,
     plan_by: str = "draw",
     forget: str | float = "never",
+    tied: bool = False,
     **others: Any,
 ) -> Policy:
     """others: fields of a policy that are options as they are."""
     mode = plan_by == "mode"
+    learns = {**_learner_options(prior, gaps, mode), **({"tied": True} if tied else {})}
     return Policy(
         name,
         rule=rule,
-        learner=partial(learners.thompson, **_learner_options(prior, gaps, mode)),
+        learner=partial(learners.thompson, **learns),
+        ties=tied,
         gaps=gaps,
         reads_visits=False,
         randomised=not mode,

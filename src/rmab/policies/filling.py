@@ -20,7 +20,7 @@ import numpy.typing as npt
 from rmab.errors import ModelError
 from rmab.linalg import Array
 from rmab.markov import period
-from rmab.model.arms import ArmKind, Arms, Dynamics, Moves, Uncertain
+from rmab.model.arms import ArmKind, Arms, Dynamics, Intervals, Moves, Uncertain
 from rmab.model.beliefs import InformationStates, information_states
 from rmab.model.information import settled_age
 from rmab.planning.lookahead.channel import channel_tables, channel_values
@@ -44,8 +44,8 @@ __all__ = [
 KNOWN_TOLERANCE, MAX_KNOWN_AGES = 1e-6, 512
 LEARNT_TOLERANCE, MAX_LEARNT_AGES = 0.08, 64  # tables filled anew in every episode
 
-# What a learner gives: (S, S, N, R) each, or (N, R) each.
-Found = Moves | Uncertain | tuple[Array, Array]
+# What a learner gives: (S, S, N, R) each, or (N, R) each; or what chances lie between.
+Found = Moves | Uncertain | Intervals | tuple[Array, Array]
 
 
 class Learnt(NamedTuple):

@@ -17,6 +17,7 @@ from jax import Array
 
 from rmab.federation.aggregation import Aggregation
 from rmab.learning.channel.grid import grid
+from rmab.learning.colours import colours
 from rmab.learning.exploration import (
     block_arms,
     block_explores,
@@ -34,8 +35,8 @@ from rmab.planning.optimism import fill_extreme, fill_penalty, fill_value
 from rmab.planning.tables import Model
 from rmab.policies.own_index import OWN_INDICES
 from rmab.policies.planners import FIXED_BEST, MYOPIC, WHITTLE
-from rmab.policies.policy import IndexRule, Lengths, OwnIndexRule, Policy, TurnsRule
-from rmab.policies.registry import GAPS
+from rmab.policies.policy import IndexRule, JointRule, Lengths, OwnIndexRule, Policy, TurnsRule
+from rmab.policies.registry import AGES, GAPS
 
 __all__: list[str] = []  # makers are named in the registry
 
@@ -196,5 +197,46 @@ def rb_tsde(
         own_visits=True,
         reads_visits=False,
         prior=prior,
+        aggregation=aggregation,
+    )
+
+
+def tsde(
+    name: str,
+    horizon: int,  # noqa: ARG001 - as every maker
+    *,
+    ages: int = AGES,
+    prior: Prior = 1.0,
+    aggregation: str | None = None,
+) -> Policy:
+    """Thompson sampling, and the joint optimum of the draw."""
+    return Policy(
+        name,
+        rule=JointRule(ages),
+        learner=partial(thompson, prior=prior),
+        reads_visits=False,
+        aggregation=aggregation,
+        prior=prior,
+    )
+
+
+def colored_ucrl2(
+    name: str,
+    horizon: int,  # noqa: ARG001 - as every maker
+    *,
+    ages: int = AGES,
+    delta: float = 1e-3,
+    scale: float = 1.0,
+    aggregation: str | None = None,
+) -> Policy:
+    """The joint optimum of the best channels within intervals of the colours' chances."""
+    return Policy(
+        name,
+        rule=JointRule(ages, intervals=True),
+        learner=partial(colours, scale=scale, delta=delta),
+        gaps=ages - 1,
+        own_pairs=True,
+        randomised=False,
+        reads_visits=False,
         aggregation=aggregation,
     )

@@ -7,6 +7,7 @@ is first used: reading a study's file, or running an agent, loads no solver.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -23,6 +24,7 @@ from rmab.policies.policy import POPULATION, Policy
 from rmab.reading import is_number, is_whole, shown
 
 __all__ = [
+    "AGES",
     "GAPS",
     "GOSSIP_OPTIONS",
     "GROUPS",
@@ -46,6 +48,8 @@ _GAPS_RANGE = (8, 128)  # fewer do not identify two matrices; more take very lon
 _PRIOR_RANGE = (1e-6, 1e6)
 _MAX_LONGEST = 10**9
 GOSSIP_OPTIONS = ("degree", "failure", "graph")  # of every policy that has `aggregation`
+AGES = 4  # up to which joint plans tell ages apart, unless told otherwise
+_MAX_CODES, _MAX_SETS = 100_000, 100  # of joint plans, each made anew in every episode
 _MAX_SUPPORT = 49  # points a side: what a server of 64 trials and 256 arms weighs takes 200 MB
 
 
@@ -70,6 +74,12 @@ def _is_prior(value: Any) -> bool:
 
 
 OPTIONS: Mapping[str, Option] = {
+    "ages": Option(
+        str(AGES),
+        lambda v: is_whole(v) and 2 <= v <= 64,
+        "a whole number from 2 to 64",
+        "ages are told apart up to this many slots in joint plans",
+    ),
     "aggregation": Option(
         "the study's",
         lambda v: isinstance(v, str) and v in AGGREGATIONS,
@@ -207,7 +217,8 @@ OPTIONS: Mapping[str, Option] = {
         "1",
         lambda v: is_number(v) and 0 <= v <= 1e6,
         "a number from 0 to 1e6",
-        "a factor of the steps that Restless-UCB explores, of UCWhittle's confidence radii",
+        "a factor of the steps that Restless-UCB explores, of UCWhittle's confidence radii, "
+        "of those of coloured UCRL2",
     ),
     "rate": Option(
         "0.1",
@@ -232,6 +243,12 @@ OPTIONS: Mapping[str, Option] = {
         lambda v: is_whole(v) and 2 <= v <= _MAX_SUPPORT,
         f"a whole number from 2 to {_MAX_SUPPORT}",
         "n, the grid has p01 and p11 at 1/(n + 1), ..., n/(n + 1)",
+    ),
+    "tied": Option(
+        "false",
+        lambda v: isinstance(v, bool),
+        "true or false",
+        "of arms with tied rows one chance is learnt from all of them, in place of every row alone",
     ),
 }
 
@@ -292,6 +309,31 @@ def _observed_when_played(
     return f"is for arms that are always observed, and arm {other[0]} is observed when played"
 
 
+def _too_large_together(
+    kinds: Sequence[ArmKind], plays: int, settings: Mapping[str, Any]
+) -> str | None:
+    """Of a policy that plans for all arms together."""
+    ages = settings.get("ages", AGES)
+    codes = math.prod(k.states if k.fully_observed else 1 + k.states * ages for k in kinds)
+    sets = math.comb(len(kinds), plays)
+    if codes <= _MAX_CODES and sets <= _MAX_SETS:
+        return None
+    number = f"{codes:,}" if codes < 10**12 else f"about 10^{math.log10(codes):.0f}"
+    return (
+        f"is for few arms: ages up to {ages} give {number} joint information states and {sets:,} "
+        f"sets of {plays} arms, and at most {_MAX_CODES:,} and {_MAX_SETS:,} are planned for"
+    )
+
+
+def _no_few_channels(
+    kinds: Sequence[ArmKind], plays: int, settings: Mapping[str, Any]
+) -> str | None:
+    """Of a policy that plans for all channels together."""
+    return _other_than_channels(kinds, plays, settings) or _too_large_together(
+        kinds, plays, settings
+    )
+
+
 def _other_than_two_observed_states(
     kinds: Sequence[ArmKind], plays: int, settings: Mapping[str, Any]
 ) -> str | None:
@@ -329,7 +371,7 @@ GROUPS: Mapping[str, str] = {
 
 _MAKERS = "rmab.policies.builtin:"
 _PUBLISHED = "rmab.policies.published:"
-_THOMPSON = ("aggregation", "prior")
+_THOMPSON = ("aggregation", "prior", "tied")
 _UCB = ("aggregation", "clip", "prior")
 _GAP = ("aggregation", "forget", "gaps", "longest", "plan_by", "prior")
 _ROBUST: Mapping[str, Any] = MappingProxyType(
@@ -412,7 +454,7 @@ POLICIES: Mapping[str, Entry] = {
         refuses=_other_than_channels, served=False,
     ),
     "rb-tsde": Entry(
-        "published", _PUBLISHED + "rb_tsde", _THOMPSON,
+        "published", _PUBLISHED + "rb_tsde", _THOMPSON[:2],
         "RB-TSDE: Thompson sampling and Whittle indices, each agent alone",
         "RB-TSDE", "#994455", "-", "H",
         {"aggregation": "none"}, served=False,
@@ -457,6 +499,16 @@ POLICIES: Mapping[str, Entry] = {
         "published", _PUBLISHED + "ucb", ("c",),
         "mean reward plus sqrt(c ln t / plays), each agent alone, every slot",
         "UCB", "#999999", "-", ">",
+    ),
+    "tsde": Entry(
+        "published", _PUBLISHED + "tsde", ("ages", "aggregation", "prior"),
+        "Thompson sampling and the joint optimum of the draw, for few arms",
+        "TSDE", "#bb5566", "-", "8", refuses=_too_large_together, served=False,
+    ),
+    "colored-ucrl2": Entry(
+        "published", _PUBLISHED + "colored_ucrl2", ("ages", "aggregation", "delta", "scale"),
+        "the joint optimum of the best channels within confidence intervals, for few",
+        "Coloured UCRL2", "#8855cc", "-", "3", refuses=_no_few_channels, served=False,
     ),
     "rca": Entry(
         "published", _PUBLISHED + "rca", ("L",),
@@ -566,6 +618,11 @@ def check_kinds(
     found = [key for key, value in wanted.items() if settings.get(key) == value]
     if "aggregation" in POLICIES[name].options and compares_agents(AGGREGATIONS[shares]):
         found.append("aggregation")
+    if settings.get("tied") and not any(kind.tie for kind in kinds):
+        raise StudyError(
+            f"{place}.tied of {name} must be false, as no arm says by tied_passive or tied_active "
+            "what its rows have in common; got true"
+        )
     other = [number for number, kind in enumerate(kinds, 1) if kind != CHANNEL]
     if found and other:
         value = wanted.get(found[0], shares)

@@ -8,6 +8,8 @@ An `[[arm]]` table is of one of two kinds, which may be mixed in a study:
                 reward or reward_active      S numbers, the reward of a play
                 reward_passive               S numbers, the reward of a slot without a play
                 observed                     "when_played" (the default) or "always"
+                tied_passive, tied_active    of each state the next states of one event, whose
+                                             chance is the same in all rows that have it
 
 Arms count from 1, rows, columns and states from 0.
 
@@ -45,7 +47,8 @@ __all__ = [
 _REWARD_SIZES = (1e-30, 1e30)
 CHANNEL_KEYS = ("p01", "p11", "reward")
 _REWARD_KEYS = ("reward", "reward_active", "reward_passive")
-_GENERAL_KEYS = ("passive", "active", *_REWARD_KEYS, "observed")
+_TIED_KEYS = ("tied_passive", "tied_active")
+_GENERAL_KEYS = ("passive", "active", *_REWARD_KEYS, "observed", *_TIED_KEYS)
 _KINDS = f"a channel has {', '.join(CHANNEL_KEYS)}; any other arm {', '.join(_GENERAL_KEYS)}"
 _AGENT_KEYS = ("agents", "arm", "rewards")
 
@@ -102,13 +105,17 @@ def arm_table(arm: Arm) -> dict[str, Any]:
         p01, p11 = arm.passive[:, 1].tolist()
         if np.array_equal(arm.passive[:, 0], [1 - p01, 1 - p11]):
             return {"p01": p01, "p11": p11, "reward": float(arm.reward_active[1])}
-    table = {"passive": arm.passive.tolist()}
+    table: dict[str, Any] = {"passive": arm.passive.tolist()}
     if arm.action_dependent:
         table["active"] = arm.active.tolist()
     table["reward_active"] = arm.reward_active.tolist()
     if arm.reward_passive.any():
         table["reward_passive"] = arm.reward_passive.tolist()
-    return {**table, "observed": arm.observed}
+    table["observed"] = arm.observed
+    if arm.tie is not None:
+        events = zip(_TIED_KEYS, arm.tie[:2], strict=True)
+        table |= {key: [list(row) for row in event] for key, event in events if any(event)}
+    return table
 
 
 def _check_numbers(key: str, place: str, values: Any) -> None:
