@@ -143,7 +143,10 @@ def test_a_draw_at_the_truth_plays_as_the_optimum():
     np.testing.assert_array_equal(found["told"].slots.mean, found["optimal"].slots.mean)
 
 
-@pytest.mark.parametrize("aggregation", ["none", pytest.param("sum", marks=pytest.mark.slow)])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("sum", "gossip", "pairs")]
+
+
+@pytest.mark.parametrize("aggregation", ["none", *SLOW])
 def test_agents_plan_from_what_they_share(aggregation):
     study = rmab.Study(
         C1,
