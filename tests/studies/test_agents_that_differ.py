@@ -167,7 +167,13 @@ def check_each_plays_its_own_game(study: rmab.Study, arms: Arms, other: Arms) ->
         assert abs(mixed[0][name] - mixed[1][name]).max() > 1e-3
 
 
-@pytest.mark.parametrize("other", [OTHER, PAID], ids=["laws", "rewards"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(OTHER, id="laws"),
+        pytest.param(PAID, id="rewards", marks=pytest.mark.slow),
+    ],
+)
 def test_agents_that_differ_play_and_know_and_learn_their_own_arms(other):
     policies = ["whittle", "lookahead", "optimal", "stay", "fedtswi"]
     study = replace(STUDY, policies=policies, aggregation="none", horizon=60)
