@@ -15,8 +15,9 @@ from typing import Any, Protocol
 from rmab.errors import FederationError, UnreachableError
 from rmab.federation.config import Federation
 from rmab.federation.messages import NAME_RULE, is_name
+from rmab.federation.privacy import is_loopback
 from rmab.reading import shown
-from rmab.service.tokens import is_loopback, make_token, parse_token
+from rmab.service.tokens import make_token, parse_token
 
 __all__ = ["Admin", "DatabaseAdmin", "HttpAdmin", "check_name", "is_url", "read_token"]
 

@@ -52,13 +52,14 @@ from rmab.errors import (
 )
 from rmab.federation.messages import RoundMessage, parse_round
 from rmab.federation.player import Player
+from rmab.federation.privacy import is_loopback
 from rmab.reading import is_whole, shown
 from rmab.service.agent.client import make_client
 from rmab.service.agent.exchange import Exchange
 from rmab.service.agent.limits import AgentLimits
 from rmab.service.agent.outbox import Offer, Seldom, recovered
 from rmab.service.agent.state_file import AgentFile, default_file
-from rmab.service.tokens import is_loopback, parse_token
+from rmab.service.tokens import parse_token
 
 __all__ = ["MAX_BAD_READINGS", "Agent"]
 

@@ -37,6 +37,7 @@ from rmab.errors import (
     is_lasting,
 )
 from rmab.federation.config import Federation, load_federation
+from rmab.federation.privacy import is_loopback
 from rmab.service.server.certificate import CertificateWatch
 from rmab.service.server.connections import Connection, Secured, Watch
 from rmab.service.server.limits import ServerLimits
@@ -45,7 +46,6 @@ from rmab.service.server.planning import Planning
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.routes import make_app
 from rmab.service.server.telemetry import Log, Metrics, quieten
-from rmab.service.tokens import is_loopback
 
 __all__ = ["Server", "Settings", "in_thread", "serve"]
 
