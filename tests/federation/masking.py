@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rmab.errors import ProtocolError
-from rmab.federation.masks import MaskedUpload, MaskKey, make_key, parse_key, vector_size
+from rmab.federation.masks import MaskedUpload, MaskKey, Words, make_key, parse_key, vector_size
 from rmab.federation.messages import Shape
 from rmab.federation.openings import (
     BEGINNING,
@@ -17,7 +17,6 @@ from rmab.federation.openings import (
     Opened,
     Opening,
     Point,
-    Words,
     answered,
 )
 from tests.service.support.counting import Counting

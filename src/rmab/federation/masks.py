@@ -20,6 +20,7 @@ It takes the standard library and NumPy alone.
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 import hmac
 import json
@@ -27,12 +28,14 @@ import re
 import secrets
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from rmab.federation.checks import malformed
 from rmab.federation.messages import PROTOCOL, Ints, Shape, Upload
+from rmab.reading import shown
 
 __all__ = [
     "KEY_PREFIX",
@@ -42,10 +45,12 @@ __all__ = [
     "Header",
     "MaskKey",
     "MaskedUpload",
+    "Words",
     "in_base64",
     "make_key",
     "numbers_of",
     "parse_key",
+    "read_words",
     "vector_of",
     "vector_size",
 ]
@@ -196,6 +201,17 @@ class MaskedUpload(Upload):
 def in_base64(words: Words) -> str:
     """Words as messages have them."""
     return base64.b64encode(np.ascontiguousarray(words, _WORD).tobytes()).decode()
+
+
+def read_words(place: str, text: Any, size: int) -> Words:
+    """Words (size,) in base64; ProtocolError if they are none."""
+    try:
+        data = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
+    except (binascii.Error, ValueError):
+        data = b""
+    if len(data) != 8 * size:
+        raise malformed(f"{place} must be {size} words of 64 bits in base64, got {shown(text)}")
+    return np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
 
 
 def vector_size(shape: Shape) -> int:

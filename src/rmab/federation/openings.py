@@ -23,11 +23,8 @@ server does for its part, choosing members and judging a sum, is below.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -36,8 +33,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ProtocolError
-from rmab.federation.checks import MAX_WHOLE, malformed, read_object, take, whole_number
-from rmab.federation.masks import NONCE_BYTES, TAG_BYTES, Header, MaskKey, Words
+from rmab.federation.checks import (
+    MAX_WHOLE,
+    hexadecimal,
+    malformed,
+    read_object,
+    take,
+    whole_number,
+)
+from rmab.federation.masks import NONCE_BYTES, TAG_BYTES, Header, MaskKey, Words, read_words
 from rmab.federation.messages import NAME_RULE, Ints, Shape, is_name
 from rmab.reading import shown
 
@@ -56,7 +60,6 @@ __all__ = [
     "chosen",
     "parse_answer",
     "parse_opening",
-    "read_words",
 ]
 
 BEGINNING = "0" * 64  # the digest before the first opening
@@ -164,14 +167,12 @@ def parse_opening(body: bytes) -> Opening:
     number, before, group, members = take(
         read_object(body), "the opening", "opening", "before", "group", "members"
     )
-    if not isinstance(before, str) or not re.fullmatch(r"[0-9a-f]{64}", before):
-        raise malformed(f"before must be 64 digits from 0-9 and a-f, got {shown(before)}")
     if not isinstance(members, list) or not 1 <= len(members) <= MOST_MEMBERS:
         got = len(members) if isinstance(members, list) else shown(members)
         raise malformed(f"members must be a list of 1 to {MOST_MEMBERS}, got {got}")
     return Opening(
         whole_number("opening", number, 1),
-        before,
+        hexadecimal("before", before, 32).hex(),
         whole_number("group", group, 1),
         tuple(_read_member(f"members[{n}]", member) for n, member in enumerate(members)),
     )
@@ -185,18 +186,12 @@ def _read_member(place: str, value: Any) -> Member:
         raise malformed(f"{place}: agent must have {NAME_RULE}, got {shown(agent)}")
     return Member(
         agent,
-        _hexadecimal(f"{place}: incarnation", incarnation, 16).hex(),
+        hexadecimal(f"{place}: incarnation", incarnation, 16).hex(),
         whole_number(f"{place}: sequence", sequence, 1),
         whole_number(f"{place}: slots", slots, 0),
-        _hexadecimal(f"{place}: nonce", nonce, NONCE_BYTES),
-        _hexadecimal(f"{place}: tag", tag, TAG_BYTES),
+        hexadecimal(f"{place}: nonce", nonce, NONCE_BYTES),
+        hexadecimal(f"{place}: tag", tag, TAG_BYTES),
     )
-
-
-def _hexadecimal(place: str, text: Any, size: int) -> bytes:
-    if not isinstance(text, str) or not re.fullmatch(f"[0-9a-f]{{{2 * size}}}", text):
-        raise malformed(f"{place} must be {2 * size} digits from 0-9 and a-f, got {shown(text)}")
-    return bytes.fromhex(text)
 
 
 def answered(opening: Opening, kept: Kept, fingerprint: str, size: int, least: int) -> Words:
@@ -366,17 +361,6 @@ def chosen(waiting: Iterable[Waiting], least: int) -> tuple[Member, ...]:
         largest = max((one for one in left if one.member.agent == name), key=lambda one: one.new)
         left.remove(largest)
     return ()
-
-
-def read_words(place: str, text: Any, size: int) -> Words:
-    """Words (size,) in base64; ProtocolError if they are none."""
-    try:
-        data = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
-    except (binascii.Error, ValueError):
-        data = b""
-    if len(data) != 8 * size:
-        raise malformed(f"{place} must be {size} words of 64 bits in base64, got {shown(text)}")
-    return np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
 
 
 def parse_answer(body: bytes, opening: Opening, size: int) -> Words:
