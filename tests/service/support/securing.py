@@ -62,11 +62,13 @@ class Securing:
             log=Log(self.helper_log, "debug"),
         )
         self._port = int(helper.url.rpartition(":")[2])
-        self.federation = replace(
-            self.federation, privacy=Privacy(helper.url, **self._least_and_groups)
-        )
-        self.helper_url = helper.url
+        self.use_helper(helper.url)
         self._helper.enter_context(in_thread(helper))
+
+    def use_helper(self, url: str) -> None:
+        """The helper is at this address."""
+        self.helper_url = url
+        self.federation = replace(self.federation, privacy=Privacy(url, **self._least_and_groups))
 
     def stop_helper(self) -> None:
         self._helper.close()
