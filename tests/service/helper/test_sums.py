@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import httpx
+import jsonschema_rs
 import numpy as np
 import pytest
 
@@ -74,6 +75,25 @@ def test_rewards_are_of_sums_and_of_no_agent(both):
     told = admin.get("/v1/agents").json()["agents"]
     assert [agent["reward"] for agent in told] == [None] * 4
     assert [agent["slots"] for agent in told if agent["role"] == "agent"] == [2, 2, 2]
+
+
+def test_the_openapi_document_is_of_this_mode(both):
+    agents = [both.agent(name) for name in "abc"]
+    with httpx.Client(base_url=both.served.url) as client:
+        found = client.get("/openapi.json").json()
+        assert "/v1/masked" in found["paths"]
+        assert "/v1/uploads" not in found["paths"]
+        refer = {"components": found["components"]}
+        before = client.get("/v1/overview").json()
+        agents[0].fetch()
+        body = json.loads(agents[0].body(agents[0].play()))
+        for name, told in (
+            ("Status", client.get("/v1/status").json()),
+            ("Overview", before),
+            ("Masked", body),
+        ):
+            schema = refer | {"$ref": f"#/components/schemas/{name}"}
+            jsonschema_rs.validate(schema, told)
 
 
 def test_with_too_few_agents_slots_wait_for_the_next_opening(both):
