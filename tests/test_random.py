@@ -40,11 +40,6 @@ def draws(n_trials: int, episode: int = 1) -> Draws:
     return Draws(key, jnp.full(n_trials, episode))
 
 
-@jax.jit
-def split(counts: jax.Array, *weights: jax.Array) -> list[jax.Array]:
-    return draws(counts.shape[-1]).multinomial(counts, list(weights))
-
-
 def uniform_squares(first: np.ndarray, second: np.ndarray, bins: int = 16) -> float:
     """p-value of the hypothesis that the pairs fill the unit square evenly."""
     place = (first * bins).astype(int) * bins + (second * bins).astype(int)
@@ -159,48 +154,6 @@ def test_betas_follow_their_law():
             assert abs((got <= np.float32(x)).mean() - share) <= 4.5 * spread + 1 / N_DRAWS
 
 
-@pytest.mark.parametrize("count", [1, 3, 12, 40, 1000, 10**6])
-@pytest.mark.parametrize("chance", [0.001, 0.1, 0.5, 0.93])
-def test_counts_are_split_by_the_binomial_law(count, chance):
-    """To half a percent in all; from a mean of 6 on by the quantile of a skewed normal."""
-    column = jnp.full(N_DRAWS, float(count))
-    first, second = split(column, chance * column, (1 - chance) * column)
-    np.testing.assert_array_equal(first + second, column)
-    law = stats.binom(count, chance)
-    low, high = int(law.ppf(1e-9)), int(law.ppf(1 - 1e-9))
-    cuts = np.unique(np.linspace(low, high, 30).astype(int))
-    found = (np.asarray(first)[:, None] <= cuts).mean(0)
-    share = law.cdf(cuts)
-    spread = np.sqrt(share * (1 - share) / N_DRAWS)
-    assert (abs(found - share) <= 0.005 + 4.5 * spread).all()
-    wide = np.asarray(first, np.float64)
-    assert abs(wide.mean() - law.mean()) < 0.002 * law.std() + 4 * law.std() / math.sqrt(N_DRAWS)
-    assert abs(wide.var() / law.var() - 1) < 0.01 + 4 * math.sqrt(
-        (2 + float(law.stats("k"))) / N_DRAWS
-    )
-
-
-def test_counts_are_split_among_several():
-    weights = np.array([0.2, 0.0, 0.5, 0.3])
-    column = jnp.full(N_DRAWS, 9.0)
-    parts = np.array(split(column, *(w * column for w in weights)))
-    np.testing.assert_array_equal(parts.sum(0), 9)
-    assert not parts[1].any()
-    due = 9 * (np.diag(weights) - np.outer(weights, weights))
-    assert abs(parts.mean(1) - 9 * weights).max() < 4.5 * math.sqrt(due.max() / N_DRAWS)
-    assert abs(np.cov(parts) - due).max() < 0.1
-
-
-def test_counts_that_are_not_whole_are_split_in_equal_parts():
-    column = jnp.full(N_DRAWS, 2.4)
-    first, second = split(column, 0.3 * column, 0.7 * column)
-    np.testing.assert_allclose(first + second, 2.4, rtol=1e-6)
-    np.testing.assert_allclose(np.unique(first), [0, 0.8, 1.6, 2.4], atol=1e-6)
-    assert abs(float(first.mean()) - 0.72) < 4.5 * math.sqrt(2.4 * 0.8 * 0.21 / N_DRAWS)
-    nothing = split(jnp.zeros(N_DRAWS), jnp.zeros(N_DRAWS), jnp.ones(N_DRAWS))
-    assert not np.any(nothing)
-
-
 def test_a_trial_draws_the_same_in_any_company():
     shape = np.random.default_rng(2).uniform(0.4, 30, (2, 3, 64)).astype(np.float32)
 
@@ -208,8 +161,7 @@ def test_a_trial_draws_the_same_in_any_company():
     def variates(who: jax.Array, shape: jax.Array, wanted: jax.Array) -> list[jax.Array]:
         key = stream(SEED, who, jnp.uint32(0), DRAWS)
         source = Draws(key, jnp.full(who.shape, 3), wanted)
-        split = source.multinomial(jnp.round(shape[0]), list(shape))
-        return [source.uniform(2), source.gamma(shape[0]), source.beta(*shape), *split]
+        return [source.uniform(2), source.gamma(shape[0]), source.beta(*shape)]
 
     def take(who: np.ndarray, wanted: bool | np.ndarray = True) -> list[np.ndarray]:
         got = variates(who, shape[..., who], np.broadcast_to(wanted, who.shape))

@@ -19,8 +19,6 @@ Reference: G. Marsaglia and W. Tsang, "A simple method for generating gamma vari
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import accumulate
 
 import jax.numpy as jnp
 import numpy as np
@@ -59,9 +57,6 @@ __all__ = [
 ]
 
 AGAIN = 0xFFFFFFFE  # the counter of the keys of `Draws.again`: no episode has this number
-TINY = 1e-30  # keeps 0 / 0 away from chances of what cannot be
-SMALL_MEAN = 6.0  # of a binomial, up to which its probabilities are summed
-TERMS = 18  # of that sum: a chance of 1e-4 at most is left
 _GROUP = 16  # gammas of a trial of which one after the other is tried again
 ATTEMPTS = 64  # counters kept for one gamma's rejections; a first try fails 1 time in 20
 
@@ -164,23 +159,6 @@ class Draws:
         """Beta(a, b) for each entry of a and b (..., trials): a Dirichlet of two states."""
         return self.dirichlet(jnp.stack(jnp.broadcast_arrays(a, b)), least)[0]
 
-    def multinomial(self, counts: Array, weights: Sequence[Array]) -> list[Array]:
-        """Counts (..., trials) split by weights, each (..., trials).
-
-        A count n that is not whole, as weighted agents give, is split as ceil(n) parts of equal
-        size: the mean is right, and the variance is at most that of n whole parts.
-        """
-        left = jnp.ceil(counts)
-        size = jnp.where(left > 0, counts / jnp.maximum(left, 1), 0)
-        rests = list(accumulate(reversed(weights)))[::-1]
-        split: list[Array] = []
-        words: list[Array] = []
-        for weight, rest in zip(weights[:-1], rests, strict=False):
-            words = words or [unit(word) for word in self._words(counts.shape)]
-            split.append(_binomial(left, weight / jnp.maximum(rest, TINY), words.pop()))
-            left = left - split[-1]
-        return [part * size for part in (*split, left)]
-
     def _words(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
         return threefry(self._key, self._episode, self._counters(shape))
 
@@ -188,25 +166,6 @@ class Draws:
         """Draws that share no numbers with these or with those of another count of times."""
         key = Key(*threefry(self._key, jnp.uint32(AGAIN), jnp.asarray(times, jnp.uint32)))
         return Draws(key, self._episode, self.wanted)
-
-
-def _binomial(count: Array, chance: Array, uniform: Array) -> Array:
-    """Binomial(count, chance) for whole counts, from one uniform number each."""
-    often = chance > 0.5
-    p = jnp.minimum(chance, 1 - chance)
-    mean, odds = count * p, p / (1 - p)
-    term = summed = jnp.exp(count * jnp.log1p(-p))
-    passed = jnp.where(uniform > summed, 1.0, 0.0)
-    for k in range(1, TERMS):
-        term = term * (count * odds * (1 / k) - odds * ((k - 1) / k))  # odds (count - k + 1) / k
-        summed = summed + term
-        passed = passed + jnp.where(uniform > summed, 1.0, 0.0)
-    normal = jnp.float32(math.sqrt(2)) * lax.erf_inv(2 * uniform - 1)
-    spread = jnp.sqrt(jnp.maximum(mean * (1 - p) - 1 / 12, 0))
-    skewed = (1 - 2 * p) * (normal * normal - 1) / 6
-    quantile = jnp.floor(mean + spread * normal + skewed + 0.5)
-    some = jnp.clip(jnp.where(mean < SMALL_MEAN, passed, quantile), 0, count)
-    return jnp.where(often, count - some, some)
 
 
 def seed_words(seed: int) -> Array:

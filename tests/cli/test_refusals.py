@@ -74,7 +74,7 @@ def test_discount_must_lie_between_0_and_1(call, study, value):
     "name", ["", "none", "fading.toml", "../paper_figures/fig06", "two\nlines"]
 )
 def test_an_unknown_study_of_the_catalogue_is_refused(call, command, name):
-    known = "adherence, age-of-information, fading, gilbert-elliott, machine"
+    known = "adherence, age-of-information, client-selection, fading, fashions, gilbert-elliott"
     call(command, f"catalogue:{name}").assert_refused("catalogue: unknown", f"known are {known}")
 
 

@@ -24,6 +24,7 @@ from rmab.model.arms import Arm, ArmKind, Arms
 from rmab.planning.tables import myopic
 from rmab.policies.own_index import Observations
 from rmab.policies.policy import Policy
+from rmab.random import Draws, Key
 
 CHANNEL = ArmKind(2, fully_observed=False, action_dependent=False)
 PERSON = ArmKind(2, fully_observed=False, action_dependent=True)
@@ -78,7 +79,8 @@ def counter(setting: Setting, gaps: int, trials: int) -> Callable[..., Any]:
             assert counts.visits is not None
             trials = counts.visits.shape[-1]
             none = jnp.zeros(trials)
-            shared, _ = counting.recalled(counts, None, none, lambda: none)
+            drawn = Draws(Key(jnp.uint32(0), jnp.uint32(0)), none)  # nobody draws
+            shared, _ = counting.recalled(counts, None, none, lambda _: drawn)
             found = counting.evidence(shared, there, jnp.int32(1), none)
             return found.counts[..., 0, :], found.visits[..., 0, :]
 

@@ -5,7 +5,9 @@ import pytest
 
 import rmab.envs
 from rmab import InformationStates, Study, StudyError, channels
+from rmab.errors import RmabError
 from rmab.planning.channel.index import whittle_at
+from rmab.studies.arena import Arena, load_problem, own_entrant
 
 # Rewards whose sums tell which arms paid them.
 ARMS = channels(
@@ -135,6 +137,22 @@ def test_a_callable_is_a_policy_of_a_study_in_python():
     assert found.to_json()["study"] is None
 
 
+def test_a_callable_stands_in_the_arena_among_those_that_learn(tmp_path):
+    path = tmp_path / "tiny.toml"
+    arm = "[[arm]]\np01 = 0.1\np11 = 0.9\nreward = 1\n"
+    path.write_text("horizon = 20\ntrials = 32\n" + 2 * arm)
+    problem = load_problem(str(path))
+    own = own_entrant("mine:policy", rmab.envs.as_policy(always_second, "mine"))
+    assert not own.knows
+    playing, refused = Arena([own]).admitted(problem)
+    assert (list(playing), refused) == (["mine"], {})
+    fails = own_entrant("mine:policy", rmab.envs.as_policy(lambda seen: seen["nothing"], "mine"))
+    with pytest.raises(RmabError, match="mine:policy: fails on tiny: KeyError"):
+        Arena([fails]).admitted(problem)
+    none = own_entrant("mine:policy", rmab.envs.as_policy(lambda seen: 2, "mine"))
+    assert "action must be from 0 to 1" in Arena([none]).admitted(problem)[1]["mine"]
+
+
 @pytest.mark.parametrize(
     ("policy", "options", "message"),
     [
@@ -154,3 +172,13 @@ def test_a_trace_has_no_trials_to_play_from_outside():
     trace = rmab.Trace(np.zeros((1, 40, 4), np.int8), np.zeros(40, int))
     with pytest.raises(StudyError, match="is played outside the engine"):
         rmab.backtest(trace, policies=[rmab.envs.as_policy(always_second)])
+
+
+def test_agents_that_differ_meet_their_own_arms_outside_as_inside():
+    """Of one arm there is no choice: what is earned is what it pays."""
+    one, other = channels(0.2, 0.8, 0.4137), channels(0.7, 0.6, 0.9021)
+    study = small(arms=one, agents=2, policies=["random"], agent=[{"agents": 2, "arms": other}])
+    found = rmab.envs.evaluate(lambda _: 0, study, name="mine")
+    np.testing.assert_array_equal(found["mine"].slots.mean, found["random"].slots.mean)
+    both = small(arms=one, agents=2, policies=["random"])
+    assert abs(rmab.run(both).mean["random"] - found.mean["mine"]) > 0.05

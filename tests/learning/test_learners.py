@@ -4,13 +4,15 @@ import math
 from itertools import combinations
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
 from rmab.learning.learners import WAITS, Evidence, count_kinds, survivors, thompson, ucb
-from rmab.model.arms import ArmKind
+from rmab.model import catalogue
+from rmab.model.arms import Arm, ArmKind, Arms
 from rmab.random import DRAWS, Draws, seed_words, stream
 
 CHANNEL = ArmKind(2, fully_observed=False, action_dependent=False)
@@ -140,6 +142,42 @@ def test_a_fully_observed_arm_is_learnt_apart_for_both_actions():
     mean = (counts[1, 1, 1, 0, 0] + 1) / (counts[1, 1, :, 0, 0].sum() + 2)
     width = np.sqrt(np.log(4.0) / counts[1, :, :, 0, 0].sum())
     assert upper.passive[1, 1, 0, 0] == pytest.approx(mean + width, rel=1e-5)
+
+
+def test_tied_rows_have_one_chance_by_the_counts_of_all():
+    """Of a source whose updates succeed with one chance at every age, of a machine that wears with
+    one, and of an arm beside them without ties, whose rows are learnt one by one."""
+    arms = Arms(
+        [
+            catalogue.age_of_information(3, success=0.8),
+            catalogue.machine(3, wear=0.3, renewal=0.1),
+            Arm([[0.5, 0.5], [0.5, 0.5]], np.eye(2), reward=[0, 1], observed="always"),
+        ]
+    )
+    counts = np.zeros((2, 3, 3, 3), int)
+    counts[0, :, :, 0] = [[9, 4, 0], [30, 0, 3], [11, 0, 3]]  # 50 successes, 10 failures
+    counts[1, :, :, 0] = [[0, 40, 0], [0, 0, 20], [0, 0, 60]]  # which are no attempts
+    counts[1, :, :, 1] = [[7, 5, 0], [4, 8, 6], [9, 0, 2]]  # 11 steps on, 19 others, in two rows
+    counts[0, :2, :2, 2] = [[7, 3], [5, 5]]
+    given = of_kinds(arms.kinds, np.repeat(counts[..., None], 2000, -1))
+    drawn = jax.jit(lambda: thompson(given, draws(2000), tied=True, prior=2.0))()
+    passive, active = (np.asarray(x) for x in drawn)
+    success, wear = active[0, 0, 0], passive[0, 1, 1]
+    for chances, posterior in (
+        (success, stats.beta(52, 12)),
+        (wear, stats.beta(13, 21)),
+        (active[0, 0, 2], stats.beta(9, 5)),
+        (active[1, 0, 2], stats.beta(7, 7)),
+    ):
+        assert stats.kstest(chances, posterior.cdf).pvalue > RARE
+    for trial in range(3):
+        source = catalogue.age_of_information(3, float(success[trial]))
+        np.testing.assert_allclose(active[:, :, 0, trial], source.active, atol=1e-6)
+        np.testing.assert_allclose(passive[:, :, 0, trial], source.passive, atol=1e-6)
+        stays, as_new = (1 - wear[trial]) * np.array([0.6, 0.1]) / 0.7  # in known proportion
+        np.testing.assert_allclose(passive[1, :, 1, trial], [as_new, stays, wear[trial]], atol=1e-6)
+        np.testing.assert_allclose(passive[2, :, 1, trial], [0.1, 0, 0.9], atol=1e-6)
+        np.testing.assert_allclose(active[:, 0, 1, trial], 1, atol=1e-6)
 
 
 @pytest.mark.slow  # five samplers to compile; the golden mixed study has them too

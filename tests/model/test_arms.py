@@ -91,6 +91,56 @@ def test_an_arm_says_what_is_wrong(changes, message):
         Arm(**{**GOOD, **changes})
 
 
+TIED: dict[str, Any] = {  # a failure leads one state on, a success back to the first
+    "passive": [[0, 1, 0], [0, 0, 1], [0, 0, 1]],
+    "active": [[0.75, 0.25, 0], [0.75, 0, 0.25], [0.75, 0, 0.25]],
+    "reward": [0, 0, 1],
+    "observed": "always",
+    "tied_active": [[0], [0], [0]],
+}
+
+
+def test_tied_rows_are_mixed_from_what_happens_for_sure_and_never():
+    tie = Arm(**TIED).tie
+    assert tie is not None
+    assert (tie.passive, tie.active) == (((), (), ()), ((0,), (0,), (0,)))
+    for_sure, never = np.array(tie.for_sure), np.array(tie.never)
+    np.testing.assert_array_equal(for_sure[0], TIED["passive"])  # which the event does not concern
+    np.testing.assert_array_equal(never[0], TIED["passive"])
+    assert for_sure[1].tolist() == [[1, 0, 0]] * 3
+    assert never[1].tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 1]]
+
+
+def test_an_event_may_lead_to_several_states_and_leave_rows_alone():
+    rows = [[0.4, 0.36, 0.24], [0.6, 0.4, 0.0], [0.1, 0.1, 0.8]]
+    tie = Arm(rows, reward=[0, 1, 2], observed="always", tied_active=[[1, 2], [0], []]).tie
+    assert tie is not None
+    assert tie.passive == tie.active  # one law, one event
+    np.testing.assert_allclose(tie.for_sure[1][0], [0, 0.6, 0.4])
+    np.testing.assert_allclose(tie.never[1][0], [1, 0, 0])
+    np.testing.assert_allclose(tie.never[0][2], rows[2])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"observed": "when_played"}, r"^tied rows must be those of an arm that is always obs"),
+        ({"tied_active": [[0], [0]]}, r"^tied_active must be 3 lists .* state, got 2$"),
+        ({"tied_active": 0}, r"^tied_active must be 3 lists of next states, one for each state$"),
+        ({"tied_active": [[0], [3], [0]]}, r"^tied_active row 1 must .* from 0 to 2, got 3$"),
+        ({"tied_active": [[0], [0.5], [0]]}, r"^tied_active row 1 must .* to 2, got 0\.5$"),
+        ({"tied_active": [[0], [True], [0]]}, r"^tied_active row 1 must .* to 2, got True$"),
+        ({"tied_active": [[0], [2], [0]]}, r"^tied_active row 1 must have the chance of .* row 0"),
+        ({"tied_active": [[0], [0, 2], []]}, r"^tied_active row 1 must .* 0 and 1, got 1$"),
+        ({"tied_passive": [[1], [], []]}, r"^tied_passive row 0 must .* 0 and 1, got 1$"),
+        ({"tied_active": [[], [], []]}, r"^tied_passive or tied_active must have a row with an"),
+    ],
+)
+def test_tied_rows_say_what_is_wrong(changes, message):
+    with pytest.raises(ModelError, match=message):
+        Arm(**{**TIED, **changes})
+
+
 def test_an_arm_has_what_was_given():
     arm = Arm(**{**GOOD, **PAYING_ALWAYS})
     assert (arm.states, arm.observed, arm.action_dependent) == (2, "always", True)

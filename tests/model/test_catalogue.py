@@ -11,16 +11,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmab import Arms, ModelError, catalogue, channels, load, whittle_indices
-from rmab.model.catalogue import adherence, age_of_information, fading, gilbert_elliott, machine
+from rmab import Arm, Arms, ModelError, catalogue, channels, load, load_sweep, whittle_indices
+from rmab.model.catalogue import (
+    adherence,
+    age_of_information,
+    client,
+    fading,
+    gilbert_elliott,
+    hidden_restart,
+    machine,
+)
 from rmab.policies.registry import LEARNERS
 
 STUDIES = {
     "adherence": "adherence",
     "age-of-information": "age_of_information",
+    "client-selection": "client",
     "fading": "fading",
     "gilbert-elliott": "gilbert_elliott",
+    "hidden-restart": "hidden_restart",
     "machine": "machine",
+}
+# What more there is to show of models that have a study.
+APPLICATIONS = {
+    "fashions": "gilbert_elliott",
+    "recommendation": "gilbert_elliott",
+    "tied-ages": "age_of_information",
 }
 PAGE = Path(__file__).parents[2] / "docs" / "catalogue.md"
 chance = st.floats(0, 1) | st.sampled_from([0.0, 0.1, 0.3, 0.9, 1.0])
@@ -174,6 +190,57 @@ def test_a_call_never_harms(moves, more, less, states):
     assert (called >= alone - 1e-12).all()
 
 
+# ------------------------------------------------------------------- clients, and hidden restarts
+
+
+def test_a_client_pays_what_is_left_of_the_deadline():
+    arm = client(0.25, 0.75, fast=1.0, slow=3.0, deadline=4.0)
+    assert arm.passive.tolist() == [[0.75, 0.25], [0.25, 0.75]]
+    assert arm.reward_active.tolist() == [0.25, 0.75]
+    assert Arms([client(0.2, 0.8, fast=0.5, slow=2)]).are_channels
+
+
+def test_a_hidden_restart_pays_what_its_unseen_state_does_on_average():
+    """Against many runs of the chain that nobody sees."""
+    moves = np.array([[0.6, 0.3, 0.1], [0.1, 0.6, 0.3], [0.0, 0.2, 0.8]])
+    arm = hidden_restart(moves, [0.7, 0.3, 0], [2.0, 1.0, -1.0], cost=0.5, max_age=5)
+    assert arm.reward_active.tolist() == [-0.5] * 5
+    assert arm.passive[[0, 1, 2, 3, 4], [1, 2, 3, 4, 4]].tolist() == [1] * 5
+    assert arm.active[:, 0].tolist() == [1] * 5
+    assert (arm.observed, arm.tie) == ("always", None)
+    rng = np.random.default_rng(2)
+    state = rng.choice(3, 40_000, p=[0.7, 0.3, 0])
+    for age in range(5):
+        pays = np.array([2.0, 1.0, -1.0])[state]
+        assert abs(pays.mean() - arm.reward_passive[age]) < 4 * pays.std() / 200
+        state = (rng.random((40_000, 1)) > moves[state].cumsum(1)).sum(1)
+
+
+def falling(ages: int, keeps: float = 0.8, cost: float = 0.3) -> Arm:
+    """It earns keeps^x after x slots."""
+    return hidden_restart([[keeps, 1 - keeps], [0.0, 1.0]], [1, 0], [1, 0], cost, ages)
+
+
+def test_the_index_of_a_hidden_restart_has_a_closed_form():
+    """Where thresholds x and x + 1 tie: the sum of what came before, less (x + 1) times what is
+    earned now, less the cost."""
+    found = whittle_indices(falling(40))
+    g = 0.8 ** np.arange(40)
+    closed = np.concatenate([[0], g.cumsum()[:-1]]) - (np.arange(40) + 1) * g - 0.3
+    assert closed[:4].round(3).tolist() == [-1.3, -0.9, -0.42, 0.092]
+    np.testing.assert_allclose(found.index[:39], closed[:39], atol=1e-9)  # up to the last age
+    assert found.indexable
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(0.05, 0.95), st.floats(0, 2))
+def test_the_closed_form_holds_for_any_that_falls(keeps, cost):
+    g = keeps ** np.arange(12)
+    closed = np.concatenate([[0], g.cumsum()[:-1]]) - (np.arange(12) + 1) * g - cost
+    found = whittle_indices(falling(12, keeps, cost))
+    np.testing.assert_allclose(found.index[:11], closed[:11], atol=1e-8)
+
+
 # ------------------------------------------------------------------------------------- refusals
 
 
@@ -234,6 +301,17 @@ def test_a_call_never_harms(moves, more, less, states):
             "age_of_information(9, 0.5, weight=-1)",
             "weight must be a finite number of at least 0, got -1",
         ),
+        ("client(1.5, 0.5, 0.1, 0.2)", "p01 must be a number from 0 to 1, got 1.5"),
+        ("client(0.5, 0.5, 0.3, 0.2)", "slow must be a finite number of at least 0.3, got 0.2"),
+        ("client(0.5, 0.5, 0.1, 0.2, 0)", "deadline must be a positive number, got 0"),
+        ("hidden_restart([[1]], [1], [1])", "moves must have at least 2 rows"),
+        ("hidden_restart([[1, 0], [0, 1]], [1], [1, 0])", "start must have 2 numbers"),
+        ("hidden_restart([[1, 0], [0, 1]], [0.5, 0.4], [1, 0])", "start must sum to 1, got 0.9"),
+        ("hidden_restart([[1, 0], [0, 1]], [1, 0], [1])", "reward must be 2 numbers"),
+        (
+            "hidden_restart([[1, 0], [0, 1]], [1, 0], [1, 0], cost=-1)",
+            "cost must be a finite number of at least 0, got -1",
+        ),
         ("adherence(0.6, 0.5, 0.5)", "wane + regain must be at most 1, got 0.6 + 0.5"),
         (
             "adherence(0.6, 0.7, 0.1, 0.4)",
@@ -262,11 +340,12 @@ def shipped(name: str) -> str:
 
 def test_every_model_has_a_study():
     folder = resources.files("rmab.studies").joinpath("catalogue")
-    assert {file.name for file in folder.iterdir()} == {f"{name}.toml" for name in STUDIES}
+    names = {f"{name}.toml" for name in (*STUDIES, *APPLICATIONS)}
+    assert {file.name for file in folder.iterdir()} == names
     assert sorted(STUDIES.values()) == catalogue.__all__
 
 
-@pytest.mark.parametrize(("name", "function"), STUDIES.items())
+@pytest.mark.parametrize(("name", "function"), {**STUDIES, **APPLICATIONS}.items())
 def test_a_study_has_the_arms_that_its_calls_make(name, function):
     """Each arm stands below a comment with the call."""
     calls = re.findall(r"^# (\w+\(.*\))\n\[\[arm\]\]$", shipped(name), flags=re.MULTILINE)
@@ -278,14 +357,31 @@ def test_a_study_has_the_arms_that_its_calls_make(name, function):
         for part in ("passive", "active", "reward_passive", "reward_active"):
             np.testing.assert_allclose(getattr(arm, part), getattr(wanted, part), atol=1e-15)
         assert arm.observed == wanted.observed
+        assert (arm.tie is None) == (wanted.tie is None)
+        assert arm.tie is None or wanted.tie is None or arm.tie[:2] == wanted.tie[:2]
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", [name for name in STUDIES if name != "client-selection"])
 def test_a_study_is_complete(name):
     made = load(f"catalogue:{name}")
     assert (made.agents, made.horizon, made.trials) == (4, 1000, 1000)
     assert made.policy_names == [*LEARNERS[:3], "whittle", "myopic", "random"]
     assert made.realisations == "independent"
+
+
+def test_applications_have_the_settings_of_their_papers():
+    clients = load("catalogue:client-selection")
+    assert (len(clients.arms), clients.plays, clients.agents) == (20, 5, 1)
+    assert clients.options["ucb"]["c"] == clients.plays + 1
+    assert clients.arms.are_channels
+    items, fashions = load("catalogue:recommendation"), load("catalogue:fashions")
+    assert items.policy_names == fashions.policy_names
+    np.testing.assert_array_equal(items.arms.p01, items.arms.p11)
+    np.testing.assert_allclose(fashions.arms.p11 - fashions.arms.p01, 0.9)
+    rest = fashions.arms.p01 / (1 - 0.9)
+    np.testing.assert_allclose(rest, items.arms.p01)  # as popular in the long run
+    points = load_sweep("catalogue:tied-ages").points
+    assert [point.study.options["fedtswi"]["tied"] for point in points] == [False, True]
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -316,6 +412,6 @@ def test_the_examples_of_the_page_run(capsys):
 
 def test_the_page_has_every_model():
     text = PAGE.read_text(encoding="utf-8")
-    for name, function in STUDIES.items():
+    for name, function in {**STUDIES, **APPLICATIONS}.items():
         assert f"`{function}(" in text
         assert f"catalogue:{name}" in text

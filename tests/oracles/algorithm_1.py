@@ -63,6 +63,7 @@ class Evidence:
     visits: dict[tuple[int, int], float]  # (arm, state) -> plays
     agents: float  # how many have counted, by their weights
     before: Any  # what was found for the episode before; None: nothing
+    slot: int  # how many slots came before
 
     def arrays(self, kinds: int, gaps: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Pairs (C, S, S, N) of the first C kinds, and visits (S, N).
@@ -90,12 +91,18 @@ class Policy:
     fully observed arm has its state of this slot, at age 1. None: agents take turns, and what was
     found is the set of the arms in play.
     slack: absolute difference under which indices count as equal, besides the relative one.
+    slots: of an episode, from the evidence of every learner; None: as the schedule says.
+    own_visits: whether an agent's own visits, with a play and without, end an episode by doubling.
+    explores: whether the plays of an episode are counted as visits; None: they always are.
     """
 
     estimate: Callable[[Evidence], Any] | None
     index: Callable[[Any, int, int | None, int], float] | None
     known: Any = None
     slack: float = 0.0
+    slots: Callable[[list[Evidence]], int] | None = None
+    own_visits: bool = False
+    explores: Callable[[Evidence], bool] | None = None
 
 
 @dataclass
@@ -108,6 +115,7 @@ class Agent:
     played_at: list[int | None]
     pairs: Counter[tuple[int, int, int, int]] = field(default_factory=Counter)
     visits: Counter[tuple[int, int]] = field(default_factory=Counter)
+    idle: Counter[tuple[int, int]] = field(default_factory=Counter)  # observed without a play
 
 
 @dataclass
@@ -194,17 +202,23 @@ def algorithm_1(
     record = Record()
     slot, previous = 0, 1  # T_0 = 1
     found: list[Any] = [policy.known]
+    evidence: list[Evidence] = []
     while slot < case.horizon:
         if policy.estimate is not None:
             earlier = record.found[-1] if record.found else [None] * case.learners
-            found = [
-                policy.estimate(_evidence(case, agents, trial, m, len(record.lengths) + 1, last))
+            episode = len(record.lengths) + 1
+            evidence = [
+                _evidence(case, agents, trial, m, episode, last, slot)
                 for m, last in enumerate(earlier)
             ]
+            found = [policy.estimate(each) for each in evidence]
         record.found.append(found)
         table: dict[tuple[int, int, int | None, int], float] = {}  # the indices of this episode
-        at_start = [agent.visits.copy() for agent in agents]
+        at_start = [(agent.visits.copy(), agent.idle.copy()) for agent in agents]
         limit, length, tripped = _limit(case, policy, found, previous), 0, False
+        if policy.slots is not None:
+            limit = policy.slots(evidence)
+        visits_count = policy.explores is None or policy.explores(evidence[0])
         while slot < case.horizon and length < limit and not tripped:
             paid = 0.0
             for m, agent in enumerate(agents):
@@ -225,16 +239,20 @@ def algorithm_1(
                         last, next_one = (scores[ranked[case.plays - i]] for i in (1, 0))
                         if last - next_one <= NEAR * abs(last) + policy.slack:
                             record.near.append(slot)
-                paid += _observe(case, agent, played, slot)
+                paid += _observe(case, agent, played, slot, visits_count)
                 if slot + 1 < case.horizon:
                     agent.state = world.next(m, slot + 1, agent.state, played)
             record.rewards.append(paid)
             slot, length = slot + 1, length + 1
             watched = case.schedule == "paper" and None not in (policy.estimate, policy.index)
-            tripped = watched and any(
-                count > 2**case.agents * max(1, start[key])
-                for agent, start in zip(agents, at_start, strict=True)
-                for key, count in agent.visits.items()
+            factor = 2 if policy.own_visits else 2**case.agents
+            tripped = (watched and policy.slots is None) and any(
+                count > factor * max(1, start[key])
+                for agent, starts in zip(agents, at_start, strict=True)
+                for now, start in zip(
+                    (agent.visits, agent.idle)[: 1 + policy.own_visits], starts, strict=False
+                )
+                for key, count in now.items()
             )
         record.early += tripped and length < limit
         record.lengths.append(length)
@@ -253,7 +271,13 @@ def _limit(case: Case, policy: Policy, found: list[Any], previous: int) -> int:
 
 
 def _evidence(
-    case: Case, agents: list[Agent], trial: int, learner: int, episode: int, before: Any
+    case: Case,
+    agents: list[Agent],
+    trial: int,
+    learner: int,
+    episode: int,
+    before: Any,
+    slot: int,
 ) -> Evidence:
     """The weighted sum of what all have counted, or what one agent has."""
     if case.aggregation == "none":
@@ -269,7 +293,7 @@ def _evidence(
         for visit, count in agent.visits.items():
             visits[visit] = visits.get(visit, 0.0) + weight * count
     total = sum(weight for weight, _ in heard)
-    return Evidence(case, trial, learner, episode, pairs, visits, total, before)
+    return Evidence(case, trial, learner, episode, pairs, visits, total, before, slot)
 
 
 def _known(case: Case, agent: Agent, n: int, slot: int) -> tuple[int | None, int]:
@@ -280,7 +304,7 @@ def _known(case: Case, agent: Agent, n: int, slot: int) -> tuple[int | None, int
     return (None, 0) if when is None else (agent.last_seen[n], slot - when)
 
 
-def _observe(case: Case, agent: Agent, played: list[int], slot: int) -> float:
+def _observe(case: Case, agent: Agent, played: list[int], slot: int, visits_count: bool) -> float:
     """What a slot pays; the agent remembers and counts what it sees.
 
     A pair of observations is of kind c: c slots without a play lie between them. Of a fully
@@ -301,8 +325,10 @@ def _observe(case: Case, agent: Agent, played: list[int], slot: int) -> float:
         if plays_it or always:
             agent.last_seen[n] = now
         if plays_it:
-            agent.visits[n, now] += 1
+            agent.visits[n, now] += visits_count
             agent.played_at[n] = slot
+        elif always:
+            agent.idle[n, now] += 1
     return paid
 
 

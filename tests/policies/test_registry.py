@@ -8,27 +8,34 @@ from rmab.policies.registry import GROUPS, LEARNERS, OPTIONS, POLICIES, check_op
 
 VALUES = {
     "L": 2.0,
+    "ages": 3,
     "aggregation": "none",
     "c": 3.0,
     "clip": True,
+    "degree": 3,
     "delta": 0.01,
     "depth": 3,
     "equal": True,
     "exploration": 2.0,
     "explore": 0.2,
     "exponent": 0.5,
+    "failure": 0.25,
     "forget": "bank",
     "gaps": 16,
+    "graph": "grid",
     "index_rate": 0.3,
     "longest": 50,
     "plan_by": "mode",
     "planner": "myopic",
     "prior": 2.0,
+    "pulls": 10,
     "radius": 0.0,
     "rate": 0.05,
     "scale": 0.1,
     "sigma": 1.0,
+    "sigma_c": 0.1,
     "support": 4,
+    "tied": True,
 }
 
 
@@ -60,7 +67,8 @@ def test_entries_differ_where_people_tell_them_apart():
 def test_policies_that_learn_from_every_look_count_by_gap():
     for name in LEARNERS:
         every_look = name.endswith(("-gap", "-robust", "-grid"))
-        assert named(name, 100).gaps == (32 if every_look else 0)
+        colours = 3 if name == "colored-ucrl2" else 0  # gaps below the highest age
+        assert named(name, 100).gaps == (32 if every_look else colours)
     policy = named("fedtswi-gap", 100, {"gaps": 12})
     assert policy.gaps == 12
     assert getattr(policy.learner, "keywords", {})["gaps"] == 12

@@ -1,5 +1,6 @@
 """The arena's problems and entrants: what is shipped, who plays what, and why others do not."""
 
+from dataclasses import replace
 from importlib import resources
 
 import jax.numpy as jnp
@@ -7,12 +8,14 @@ import pytest
 
 import rmab
 from rmab import StudyError
+from rmab.envs.evaluation import as_policy
 from rmab.errors import RmabError
 from rmab.policies.registry import POLICIES, STUDIED
 from rmab.studies.arena import (
     PROBLEMS,
     REFERENCES,
     Arena,
+    Problem,
     entrants,
     load_problem,
     own_entrant,
@@ -117,6 +120,9 @@ def test_sharing_is_compared_where_there_are_agents_to_share():
     playing, refused = arena.admitted(load_problem("paper-k1-m4"))
     assert {"fedtswi", alone} <= set(playing)
     assert playing[alone].aggregation == "none"
+    mixed = playing["fedtswi@aggregation=gossip"].aggregation
+    study = replace(load_problem("paper-k1-m4").study, aggregation="gossip", policies=["fedtswi"])
+    assert mixed == study.shares("fedtswi")
     playing, refused = arena.admitted(load_problem("paper-k1-m1"))
     assert alone in refused
     assert "one agent" in refused[alone]
@@ -147,6 +153,16 @@ def test_bad_names_are_refused(names, words):
         entrants(names)
 
 
+def test_what_takes_long_plays_if_it_is_named():
+    many = load_problem("n256")
+    _, refused = Arena(entrants(["fedtswi-robust"])).admitted(many)
+    assert refused["fedtswi-robust"].startswith("left out: ")
+    assert refused["lookahead"].startswith("left out: ")
+    playing, refused = Arena(entrants(["fedtswi-robust"]), ["fedtswi-robust"]).admitted(many)
+    assert "fedtswi-robust" in playing
+    assert list(refused) == ["lookahead"]
+
+
 def test_refusals_are_in_the_words_of_the_study():
     arena = Arena(entrants(["fedtswi", "fedtswi-robust", "optimal"]))
     _, refused = arena.admitted(load_problem("rb-4"))
@@ -172,11 +188,24 @@ def wrong(evidence, draws):
 
 def test_ones_own_policy_is_refused_where_it_is_not_for_the_arms():
     own = own_entrant("mine:policy", rmab.Policy("mine", planner=expected, learner=half))
-    arena = Arena(entrants(["ucb"], [own]), chosen=True)
+    arena = Arena(entrants(["ucb"], [own]))
     _, refused = arena.admitted(load_problem("rb-4"))
     assert list(refused) == ["mine"]
     assert "table" in refused["mine"]
     assert not own.knows
+
+
+def _short(problem: Problem) -> Problem:
+    return replace(problem, study=replace(problem.study, horizon=20))
+
+
+def test_an_agent_of_another_library_is_ranked_with_those_that_learn():
+    own = own_entrant("mine:agent", as_policy(lambda observation: observation["age"], "agent"))
+    assert not own.knows
+    playing, _ = Arena(entrants(["ucb"], [own])).admitted(_short(load_problem("c1")))
+    assert playing["agent"] is own.own
+    knowing = own_entrant("mine:known", rmab.Policy("known", planner=expected))
+    assert knowing.knows
 
 
 def test_ones_own_policy_that_fails_ends_the_arena(tmp_path):

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmab import Arm, Arms, Policy, RmabError, Study, StudyError, channels, load
-from rmab.policies.registry import STUDIED, named
+from rmab import Arm, Arms, Policy, RmabError, Study, StudyError, catalogue, channels, load
+from rmab.policies.registry import POLICIES, STUDIED, named
 from rmab.studies.study import KEYS, from_table, read_table
 
 ARMS = channels(p01=[0.2, 0.89], p11=[0.8, 0.17], reward=[0.4, 0.9])
@@ -165,10 +165,18 @@ def test_policies_must_be_known_and_differ(policies, rule):
 
 
 def test_every_built_in_policy_is_known():
-    from rmab.policies.registry import POLICIES
-
+    """Each on channels or, where it refuses those, on arms that are always observed."""
+    watched = Arm(
+        [[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.3], [0.1, 0.9]], reward=[0, 1], observed="always"
+    )
     assert {*STUDIED, "genie"} == set(POLICIES)
-    assert study(policies=list(STUDIED)).policy_names == list(STUDIED)
+    for name in STUDIED:
+        refuses = POLICIES[name].refuses
+        other = refuses is not None and refuses(ARMS.kinds, 1, {}) is not None
+        arms = Arms([watched, watched]) if other else ARMS
+        assert Study(arms, policies=[name]).policy_names == [name]
+    everywhere = [name for name in STUDIED if POLICIES[name].refuses is None]
+    assert study(policies=everywhere).policy_names == everywhere
 
 
 @pytest.mark.parametrize(
@@ -192,7 +200,7 @@ def test_what_is_for_channels_alone_is_refused_where_other_arms_are(options, mor
 
 def test_every_field_but_the_arms_is_a_key_of_a_file():
     assert sorted(["arms", *KEYS]) == sorted(field.name for field in fields(Study))
-    assert list(KEYS)[-3:] == ["policies", "options", "weights"]  # after the plain values
+    assert list(KEYS)[-4:] == ["policies", "options", "weights", "agent"]  # after plain values
     assert all(key.label and key.about for key in KEYS.values())
     assert len({key.label for key in KEYS.values()}) == len(KEYS)
 
@@ -219,7 +227,7 @@ def test_words_must_be_among_the_known(key, value):
         (3, "^options must be a table"),
         ({"nope": {}}, "^options: unknown 'nope'"),
         ({"fedtswi": 3}, r"^options\.fedtswi must be a table"),
-        ({"fedtswi": {"sigma": 1}}, "unknown key 'sigma'; fedtswi has aggregation, prior"),
+        ({"fedtswi": {"sigma": 1}}, "unknown key 'sigma'; fedtswi has aggregation, .*prior"),
         ({"random": {"sigma": 1}}, "unknown key 'sigma'; random takes no options"),
         ({"feducb-wi": {"clip": 1}}, r"feducb-wi\.clip must be true or false, got 1"),
         ({"fedtswi": {"prior": (0, 1)}}, r"fedtswi\.prior must be a number, or two numbers"),
@@ -502,8 +510,10 @@ def any_study(draw: st.DrawFn) -> Study:
     options = {
         name: draw(st.fixed_dictionaries({}, optional=taken)) for name, taken in OPTIONS_OF.items()
     }
-    # Those for channels alone are refused elsewhere, each by the test of its name.
-    names = [name for name in STUDIED if not name.endswith("-robust")]
+    # Those that are not for all arms are refused elsewhere, each by the test of its name.
+    names = [
+        name for name in STUDIED if POLICIES[name].refuses is None and not name.endswith("-robust")
+    ]
     return Study(
         arms=arms,
         agents=agents,
@@ -546,6 +556,31 @@ def test_numbers_of_numpy_and_pairs_become_plain():
     assert type(table["weights"][0]) is float
     assert table["options"] == {"fedtswi": {"prior": [1, 2]}}
     assert table["arm"][0] == {"p01": 0.2, "p11": 0.8, "reward": 0.4}
+
+
+def test_tied_rows_are_read_and_written():
+    table = load("catalogue:age-of-information").to_table()
+    assert table["arm"][0]["tied_active"] == [[0]] * 8
+    assert "tied_passive" not in table["arm"][0]
+    again = from_table(json.loads(json.dumps(table)))
+    assert again.to_table() == table
+    made = [catalogue.age_of_information(8, x, w) for x, w in ((0.9, 1), (0.6, 1), (0.8, 2))]
+    for read, wanted in zip(again.arms, made, strict=True):
+        assert read.tie is not None
+        assert wanted.tie is not None
+        assert read.tie.active == wanted.tie.active
+        np.testing.assert_allclose(read.tie.for_sure, wanted.tie.for_sure, atol=1e-12)
+
+
+def test_tied_needs_an_arm_that_says_what_is_tied():
+    with pytest.raises(
+        StudyError, match=r"^options\.fedtswi\.tied of fedtswi must be false, as no"
+    ):
+        study(policies=["fedtswi"], options={"fedtswi": {"tied": True}})
+    with pytest.raises(StudyError, match=r"fedtswi\.tied must be true or false, got 1"):
+        study(options={"fedtswi": {"tied": 1}})
+    with pytest.raises(StudyError, match=r"unknown key 'tied'; feducb-wi has"):
+        study(options={"feducb-wi": {"tied": True}})
 
 
 def test_a_policy_of_ones_own_has_no_table():

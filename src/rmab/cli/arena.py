@@ -113,7 +113,7 @@ def _arena(options: argparse.Namespace) -> int:
     everyone = entrants(asked, own)
     chosen = problems(names, trials, seed)
     out = folder(options.out)
-    arena = Arena(everyone, chosen=asked is not None)
+    arena = Arena(everyone, asked or ())
     ours = _run(options, arena, chosen, out)
     return _finish(options, out, ours, None if theirs is None else compare(ours, theirs))
 

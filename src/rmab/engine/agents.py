@@ -8,6 +8,7 @@ are. By the policy's rule (`rmab.policies.policy`) a plan is
     LookaheadRule  the numbers of a formula (N, A, R) each for channels; else tables (N, I, A, R)
     TurnsRule      which arms are in play, (N, A, R)
     OptimumRule    a `Joint`: a decision for every joint information state
+    JointRule      the same as one table for each trial, (codes, A, R)
     RandomRule, OwnIndexRule, AgeRule, TrueStateRule   nothing
 
 Arrays end in agents and trials: A = 1 where all agents play by one plan, else A = M. A known plan
@@ -27,11 +28,12 @@ import numpy as np
 from jax import Array, lax
 
 from rmab.engine.setting import Fitted, Guide, Joint, Lookup, Setting
-from rmab.engine.world import Truth, World
+from rmab.engine.world import Truth, World, wide
 from rmab.linalg import compute_in_branch
-from rmab.model.arms import Dynamics, Moves
+from rmab.model.arms import Dynamics, Intervals, Moves
 from rmab.model.beliefs import NEVER, InformationStates, row_of
-from rmab.planning.exact.chain import joint_code
+from rmab.planning.exact.chain import Layout, joint_code
+from rmab.planning.exact.compiled import JointSpace, bounded_arms, drawn_arms, joint_plan
 from rmab.planning.lookahead.channel import channel_state, channel_values
 from rmab.policies.filling import Found, Learnt, channel_pair, fill
 from rmab.policies.lookahead import choose, state_from_tables, table_entries
@@ -40,6 +42,7 @@ from rmab.policies.plans import take_turns
 from rmab.policies.policy import (
     AgeRule,
     IndexRule,
+    JointRule,
     LookaheadRule,
     OptimumRule,
     OwnIndexRule,
@@ -51,6 +54,11 @@ from rmab.policies.policy import (
 
 __all__ = ["Agents", "Sight", "agents_of", "largest"]
 
+# Trials served at once by a large program: with fewer each costs more, with more all wait longer.
+_MAX_SERVED = 64
+_MIN_SERVED = 25_000  # the same for an accelerator, which takes as long for fewer
+_PLANNED = 16  # the same for joint plans, of which a few fill a core
+_PLANNED_ELEMENTS = 1 << 26  # codes x trials of joint plans made at once on an accelerator
 _OLDEST = np.finfo(np.float32).max  # a float above all ages
 _TIE = 1e-5  # relative: indices closer than this are equal but for rounding
 _NEVER_PLAYED = 1e4  # the largest rewards that an arm is held to lose which cannot be played
@@ -63,7 +71,7 @@ class Sight(NamedTuple):
     plan: see above; observed: information states, (N, M, R) each; state: true states, read where
     arms are fully observed; own: the learner's own state, if any; slot: its number; noise:
     gives uniforms (N, M, R) to those who choose at random, of two kinds, 0 and 1; truth: for what
-    plays pay; wraps: (N,) how far ages past a table's highest fall back, 0: they become never
+    plays pay; wraps: (N,) or (N, M), how far ages past a table's highest fall back, 0: to never
     observed; plays: K; playable: which arms can be played, (N, M, 1), None: all. Where fewer than K
     can, all are.
     """
@@ -102,23 +110,38 @@ class Agents(ABC):
 
     # ---------------------------------------------------------------- the server
 
+    def served_at_once(self, n_trials: int, few: int) -> int:
+        """For how many of a batch's trials plans are filled together; few: if that is quick."""
+        if jax.default_backend() == "cpu":
+            return min(few, _MAX_SERVED)
+        return min(n_trials, max(few, _MIN_SERVED))
+
     def first(self, truth: Truth, n_trials: int, guide: Guide, agents: int) -> Any:
         """What a policy that knows plays by; for others a plan of the right shape, for A agents."""
         if isinstance(guide, Lookup):
-            return jax.tree.map(lambda table: table[:, :, None, None], guide.tables)
+            by_agent = guide.wraps.ndim == 2
+            return jax.tree.map(
+                lambda table: table[..., None] if by_agent else table[:, :, None, None],
+                guide.tables,
+            )
         if isinstance(guide, Fitted):
             return ()  # every slot looks up its own
         if guide is not None:
             return guide
 
         def filled(width: int) -> Any:
-            wide = Moves(*(m[..., None] * jnp.ones(width, jnp.float32) for m in truth.moves))
             some_first = getattr(self.rule, "first", None) is not None
             first = jnp.zeros((self.setting.n_arms, width), bool) if some_first else None
+            moves = truth.moves
+            if self.setting.laws_differ:
+                if not self.policy.learns:
+                    return self.fill(moves, truth, agents, first)  # (S, S, N, M): each its own
+                moves = Moves(*(m[..., 0] for m in moves))
+            wide = Moves(*(m[..., None] * jnp.ones(width, jnp.float32) for m in moves))
             return self.fill(wide, truth, agents, first)
 
         if not self.policy.learns:
-            return filled(1)
+            return filled(agents)
         shape = jax.eval_shape(lambda: filled(agents * n_trials))
         return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape)
 
@@ -130,6 +153,9 @@ class Agents(ABC):
         """
         setting = self.setting
         rewards = truth.reward_passive, truth.reward_active
+        if setting.rewards_differ:
+            trials = jax.tree.leaves(found)[0].shape[-1] // agents
+            rewards = jnp.repeat(rewards[0], trials, -1), jnp.repeat(rewards[1], trials, -1)
         learnt = Learnt(found, *rewards, setting.kinds, setting.channels, first)
         plan = self._filled(learnt)
         return jax.tree.map(lambda x: x.reshape(*x.shape[:-1], agents, -1), plan)
@@ -195,12 +221,15 @@ class _ByAge(Agents):
         return sight.largest(index)
 
     def _good(self, truth: Truth) -> Array:
-        """The state of each arm that pays most, (N, 1, 1); of those that pay alike the highest."""
+        """The state of each arm that pays most, (N, M or 1, 1); of those that pay alike the
+        highest."""
         sizes = jnp.array([kind.states for kind in self.setting.kinds])
         state = jnp.arange(self.setting.n_states)[:, None]
-        pays = jnp.where(state < sizes, truth.reward_active, -jnp.inf)
+        there = state < sizes
+        there = there[..., None] if self.setting.rewards_differ else there
+        pays = jnp.where(there, truth.reward_active, -jnp.inf)
         best = self.setting.n_states - 1 - pays[::-1].argmax(0)
-        return best[:, None, None].astype(self.world.state_type)
+        return wide(best).astype(self.world.state_type)
 
 
 class _ByTrueState(Agents):
@@ -213,10 +242,56 @@ class _ByTrueState(Agents):
 class _ByOptimum(Agents):
     def choose(self, sight: Sight) -> Array:
         """The optimum's decision in the joint information state of each agent."""
-        plan: Joint = sight.plan
         seen = self.world.shown(sight.state, sight.observed.last_seen)
-        code = joint_code(seen.astype(jnp.int32), sight.observed.age, plan.layout)  # (M, R)
+        if isinstance(sight.plan, Joint):
+            return self._decided(sight.plan, seen, sight.observed.age)
+        age = sight.observed.age
+        seen = jnp.broadcast_to(seen, age.shape)
+        by_agent = [
+            self._decided(plan, seen[:, m : m + 1], age[:, m : m + 1])
+            for m, plan in enumerate(sight.plan)
+        ]
+        return jnp.concatenate(by_agent, 1)
+
+    def _decided(self, plan: Joint, seen: Array, age: Array) -> Array:
+        code = joint_code(seen.astype(jnp.int32), age, plan.layout)  # (M, R)
         return jnp.moveaxis(plan.subsets[plan.actions[code]], -1, 0)
+
+
+class _ByJointPlan(Agents):
+    """The joint optimum of what was learnt; K is part of the program, as the sets of K arms are."""
+
+    light = False
+
+    def __init__(self, setting: Setting, policy: Policy, world: World, plays: int | None) -> None:
+        super().__init__(setting, policy, world, plays)
+        assert plays is not None
+        self.space = JointSpace(setting.kinds, plays, self.rule.ages)
+
+    def served_at_once(self, n_trials: int, few: int) -> int:  # noqa: ARG002 - a plan is never quick
+        if jax.default_backend() == "cpu":
+            return min(n_trials, _PLANNED)
+        return min(n_trials, max(1, _PLANNED_ELEMENTS // self.space.size))
+
+    def _filled(self, learnt: Learnt) -> Any:
+        idle, pays = learnt.idle_pays, learnt.pays
+        if isinstance(learnt.found, Intervals):
+            arms, accuracy = bounded_arms(learnt.found, idle, pays), learnt.found.accuracy
+        else:
+            arms = drawn_arms(learnt.model(self.policy.name), self.space)
+            accuracy = self.rule.accuracy * jnp.maximum(jnp.abs(idle).max(), jnp.abs(pays).max())
+        return joint_plan(arms, self.space, accuracy).actions
+
+    def choose(self, sight: Sight) -> Array:
+        """The decision in the joint information state of each agent."""
+        layout = Layout(*(jnp.asarray(x) for x in self.space.layout))
+        seen = self.world.shown(sight.state, sight.observed.last_seen)
+        code = joint_code(seen.astype(jnp.int32), sight.observed.age, layout)  # (M, R)
+        drawers, n_trials = sight.plan.shape[1:]
+        agent = jnp.arange(code.shape[0])[:, None] if drawers > 1 else 0
+        action = sight.plan[code, agent, jnp.arange(n_trials)]
+        played = jnp.moveaxis(jnp.asarray(self.space.subsets)[action], -1, 0)
+        return played if sight.playable is None else played & sight.playable
 
 
 class _ByFormula(Agents):
@@ -228,7 +303,7 @@ class _ByFormula(Agents):
 
     def choose(self, sight: Sight) -> Array:
         shape = sight.observed.age.shape
-        rewards = sight.truth.reward_active[1][:, None, None]  # taken once, outside the branch
+        rewards = wide(sight.truth.reward_active[1])  # taken once, outside the branch
 
         def index() -> Array:
             found = self._index(sight, rewards)
@@ -250,6 +325,10 @@ class _ByTurns(_ByFormula):
         index: Array = take_turns(sight.plan > 0, sight.observed)
         return index
 
+    def choose(self, sight: Sight) -> Array:
+        played = super().choose(sight)
+        return played & (sight.plan > 0).any(0) if self.rule.waits else played
+
 
 class _ByTable(Agents):
     """An index from a table, filled anew in every episode or known."""
@@ -270,7 +349,7 @@ class _ByTable(Agents):
 
     def choose(self, sight: Sight) -> Array:
         max_age = (sight.plan.shape[1] - 1) // self.setting.n_states
-        rows = row_of(self._states(sight), max_age, sight.wraps[:, None, None])
+        rows = row_of(self._states(sight), max_age, wide(sight.wraps))
         index = table_entries(sight.plan, rows)
         if self.rule.by_chance:
             index = index + _TIE * jnp.maximum(jnp.abs(index), 1) * sight.noise(0)
@@ -290,7 +369,8 @@ class _ByLookahead(Agents):
         assert self.plays is not None
         if not self.setting.channels:
             return fill(self.policy, learnt, self.plays, self.setting.max_age)
-        rewards = learnt.reward_active[1][:, None]
+        rewards = learnt.reward_active[1]
+        rewards = rewards if rewards.ndim == 2 else rewards[:, None]
         return channel_values(Dynamics(*channel_pair(learnt.found), rewards), self.plays)
 
     def choose(self, sight: Sight) -> Array:
@@ -316,11 +396,12 @@ class _ByLookahead(Agents):
 
 
 def agents_of(setting: Setting, policy: Policy, world: World, plays: int | None) -> Agents:
-    """How the agents of a policy play; plays: K, for a lookahead."""
+    """How the agents of a policy play; plays: K, where it is part of the program."""
     rule = policy.rule
     kinds: dict[type[Any], type[Agents]] = {
         LookaheadRule: _ByLookahead,
         OptimumRule: _ByOptimum,
+        JointRule: _ByJointPlan,
         OwnIndexRule: _ByOwnIndex,
         RandomRule: _AtRandom,
         TurnsRule: _ByTurns,

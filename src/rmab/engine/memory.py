@@ -34,15 +34,18 @@ from jax import Array
 from rmab.engine.setting import Setting
 from rmab.engine.world import Truth, World
 from rmab.errors import ModelError
+from rmab.federation.aggregation import Gossip, mixes_evidence
 from rmab.learning.forgetting import Memory
 from rmab.learning.learners import Evidence, count_kinds
 from rmab.learning.recall import Shared, recall_of
 from rmab.model.beliefs import NEVER, InformationStates
 from rmab.policies.own_index import Observations
 from rmab.policies.policy import Policy
+from rmab.random import Draws
 
-__all__ = ["Counting", "Counts", "Kept", "first_states", "next_states"]
+__all__ = ["Counting", "Counts", "Kept", "by_colour", "first_states", "next_states"]
 
+_EXPERTS_LANE, _LINKS_LANE = 0, 1  # of the random numbers that are no agent's
 _LARGEST = 2**31 - 1  # of a 32-bit number: a place in an array, or a count
 
 
@@ -77,8 +80,8 @@ class Counts(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Of counts that are forgotten. memory: of all episodes before; visits: (S, N, M, R), how many
-    there were at the start of this one, None where nobody reads them."""
+    """Of counts that are forgotten or mixed. memory: of all episodes before; visits: (S, N, M, R),
+    how many there were at the start of this one, None where nobody reads them."""
 
     memory: Memory
     visits: Array | None
@@ -130,9 +133,19 @@ class Counting:
             jnp.zeros((S, *shape), self.whole) if self.idle else None,
         )
 
+    def watched(self, counts: Counts) -> Array | None:
+        """What may end an episode, (W, N, M or L, R): visits, or pairs by gap and first state."""
+        if not self.policy.own_pairs:
+            return counts.watched
+        return by_colour(self.pairs(counts))
+
     def unwatched(self, n_trials: int) -> Array:
-        """As Counts.watched, before the first slot."""
+        """As `watched`, before the first slot."""
         setting = self.setting
+        if self.policy.own_pairs:
+            lanes = 1 if self.merges else setting.n_agents
+            rows = self.count_kinds * setting.n_states
+            return jnp.zeros((rows, setting.n_arms, lanes, n_trials), jnp.float32)
         rows = setting.n_states * (2 if self.idle else 1)
         return jnp.zeros((rows, setting.n_arms, setting.n_agents, n_trials), self.whole)
 
@@ -243,7 +256,7 @@ class Counting:
         return pairs
 
     def kept(self, n_trials: int) -> Kept | None:
-        """Before the first slot; None where nothing is forgotten."""
+        """Before the first slot; None where nothing is forgotten or mixed."""
         if self.recall is None:
             return None
         setting, S = self.setting, self.setting.n_states
@@ -256,11 +269,12 @@ class Counting:
         return Kept(memory, None if visits is None else jnp.zeros((*visits, n_trials), self.whole))
 
     def recalled(
-        self, counts: Counts, kept: Kept | None, length: Array, chance: Callable[[], Array]
+        self, counts: Counts, kept: Kept | None, length: Array, chances: Callable[[int], Draws]
     ) -> tuple[Shared, Kept | None]:
         """What learners see after an episode, and what is kept from now on.
 
-        length: (R,) slots of the episode; chance: gives uniform numbers (R,) that pick an expert.
+        length: (R,) slots of the episode; chances: give the random numbers of a lane, those that
+        pick an expert and those by which links fail.
         """
         pairs, visits = self.pairs(counts), counts.visits
         if self.recall is None:
@@ -270,11 +284,16 @@ class Counting:
         new = None
         if kept.visits is not None and visits is not None:
             new = (visits - kept.visits).astype(jnp.float32)
+        links = None
+        shares = self.setting.aggregation
+        if isinstance(shares, Gossip) and shares.failure:
+            ends = shares.links(self.setting.n_agents).ends
+            links = chances(_LINKS_LANE).uniform(len(ends))
         memory, shared = self.recall.advanced(
-            kept.memory, pairs, new, length, self.weights, merged=self.merges
+            kept.memory, pairs, new, length, self.weights, merged=self.merges, chances=links
         )
         now = Kept(memory, None if kept.visits is None else visits)
-        return self.recall.picked(memory, shared, chance()), now
+        return self.recall.picked(memory, shared, chances(_EXPERTS_LANE).uniform()), now
 
     def evidence(self, shared: Shared, truth: Truth, plays: Array, episode: Array) -> Evidence:
         """What the learner sees; arrays (..., A, R), A = 1 where agents share it.
@@ -285,7 +304,9 @@ class Counting:
         weights = self.weights if shared.weights is None else shared.weights
         pairs, visits = shared.pairs, shared.visits
         agents: Any = sum(setting.weights or (1,) * setting.n_agents)
-        if not self.running:
+        if mixes_evidence(setting.aggregation):  # of what all agents see the mean is that of all
+            agents = jnp.full((setting.n_agents, episode.size), agents, jnp.float32)
+        elif not self.running:
             agents = self.combined(jnp.ones((setting.n_agents, episode.size)), weights)
         if visits is None:
             plays_by_state = jnp.zeros((S, *pairs.shape[-3:]))
@@ -310,6 +331,11 @@ class Counting:
         """
         weights = self.weights if weights is None else weights
         return jnp.asarray(self.setting.aggregation.combine(numbers, weights))
+
+
+def by_colour(pairs: Array) -> Array:
+    """Pairs (C, S, S, N, ...) by kind and first state, (C S, N, ...)."""
+    return pairs.sum(2).reshape(-1, *pairs.shape[3:])
 
 
 def _of_trials(array: Array | None, which: Array) -> Array | None:

@@ -29,11 +29,11 @@ from rmab.engine.setting import Guide, Joint, Lookup, Outcome, Setting, Simulate
 from rmab.engine.tally import REFERENCE_KEY, Batch, Simulated, Units, reduce_batch
 from rmab.engine.world import truth
 from rmab.errors import UnreachableError
-from rmab.federation.aggregation import AGGREGATIONS
+from rmab.federation.aggregation import AGGREGATIONS, mixes_evidence
 from rmab.model.arms import Arms
 from rmab.planning.exact.chain import Layout
 from rmab.planning.exact.optimum import Optimum
-from rmab.policies.filling import known_tables, no_table
+from rmab.policies.filling import known_ages, known_tables, no_table
 from rmab.policies.lookahead import check_depth
 from rmab.policies.policy import IndexRule, LookaheadRule, OptimumRule, OutsideRule, Policy
 from rmab.policies.registry import named
@@ -81,6 +81,7 @@ class Trials:
     batch: int | None = None  # trials at once; None: what suits the machine
     threads: int | None = None
     margin: float | None = None  # of trials that are stuck, see reduce_batch; None: not counted
+    each: tuple[Arms, ...] = ()  # the arms of each agent, where they differ
 
     @property
     def workers(self) -> int:
@@ -137,11 +138,14 @@ class Kept(Protocol):
 
 @dataclass(frozen=True)
 class Work:
-    """What a pool is to run: trials of all policies, the reference last, as REFERENCE_KEY."""
+    """What a pool is to run: trials of all policies, the reference last, as REFERENCE_KEY.
+
+    optimum: of the joint problem, where a policy plays by it; of each agent's, where they differ.
+    """
 
     trials: Trials
     policies: Mapping[str, Policy]
-    optimum: Optimum | None
+    optimum: Optimum | tuple[Optimum, ...] | None
 
 
 class Waiting(Protocol):
@@ -175,7 +179,7 @@ class Workers(Protocol):
 def simulate(
     trials: Trials,
     policies: Mapping[str, Policy],
-    optimum: Optimum | None = None,
+    optimum: Optimum | tuple[Optimum, ...] | None = None,
     progress: Progress | None = None,
     kept: Kept | None = None,
     workers: Workers | None = None,
@@ -235,9 +239,14 @@ def _threads(work: Work, watch: Watch | None) -> Iterator[_Threads]:
 
 def setting_of(setting: Setting, policy: Policy) -> Setting:
     """The setting with what the policy says of it."""
-    if policy.aggregation is None:
+    own = policy.aggregation
+    if own is None:
         return setting
-    return replace(setting, aggregation=AGGREGATIONS[policy.aggregation])
+    if isinstance(own, str):
+        # Of several gossips it is the study's.
+        mixes = mixes_evidence(AGGREGATIONS[own]) and mixes_evidence(setting.aggregation)
+        own = setting.aggregation if mixes else AGGREGATIONS[own]
+    return replace(setting, aggregation=own)
 
 
 def batch_runner(
@@ -246,7 +255,7 @@ def batch_runner(
     """What runs the first `count` trials of the batch that begins with a trial; programs are
     compiled side by side."""
     trials, everyone = work.trials, work.policies
-    width, world, units = trials.width, truth(trials.arms), _units(trials)
+    width, world, units = trials.width, truth(trials.arms, trials.each), _units(trials)
     guides = {policy: _guide(trials, policy, work.optimum) for policy in everyone.values()}
 
     def build(policy: Policy) -> Simulate | None:
@@ -294,8 +303,8 @@ def _played_outside(trials: Trials, policy: Policy, numbers: range) -> Outcome:
 
 def _program(trials: Trials, policy: Policy, guide: Guide) -> Simulate:
     setting = setting_of(trials.setting, policy)
-    # The sets of K arms are part of a lookahead's program; K is an argument of the others.
-    plays = trials.plays if isinstance(policy.rule, LookaheadRule) else None
+    # The sets of K arms are part of some programs; K is an argument of the others.
+    plays = trials.plays if policy.fixes_plays else None
     return simulator(setting, policy, trials.width, guide, plays)
 
 
@@ -322,10 +331,11 @@ def block_runner(work: Work) -> Callable[[int, int], Batch]:
 
 def _units(trials: Trials) -> Units:
     """Of rewards, from the most that a slot may pay all agents."""
-    arms = trials.arms
-    active, passive = (float(np.abs(x).max()) for x in (arms.reward_active, arms.reward_passive))
-    horizon, n_agents = trials.setting.horizon, trials.setting.n_agents
-    return Units.of(horizon, n_agents, n_agents * (trials.plays * active + len(arms) * passive))
+    everyones = trials.each or (trials.arms,)
+    active = max(float(np.abs(arms.reward_active).max()) for arms in everyones)
+    passive = max(float(np.abs(arms.reward_passive).max()) for arms in everyones)
+    horizon, n_agents, n_arms = trials.setting.horizon, trials.setting.n_agents, len(trials.arms)
+    return Units.of(horizon, n_agents, n_agents * (trials.plays * active + n_arms * passive))
 
 
 def _run_blocks(
@@ -362,16 +372,15 @@ def _run_blocks(
             merge_next()
 
 
-def _guide(trials: Trials, policy: Policy, optimum: Optimum | None) -> Guide:
+def _guide(trials: Trials, policy: Policy, optimum: Optimum | tuple[Optimum, ...] | None) -> Guide:
     """What a policy that knows the dynamics looks up; None where it needs nothing."""
     rule, setting = policy.rule, trials.setting
     if isinstance(rule, OptimumRule):
         assert optimum is not None
-        caps, wraps, strides = (jnp.asarray(x, jnp.int32) for x in optimum.layout[:3])
-        layout = Layout(caps, wraps, strides, jnp.asarray(optimum.layout.always, bool))
-        return Joint(
-            jnp.asarray(optimum.actions, jnp.int32), jnp.asarray(optimum.subsets, bool), layout
-        )
+        if isinstance(optimum, Optimum):
+            return _joint(optimum)
+        joint = {id(each): _joint(each) for each in optimum}
+        return tuple(joint[id(each)] for each in optimum)
     if isinstance(rule, LookaheadRule):
         check_depth(trials.arms.kinds, trials.plays, rule.depth)
         formula = setting.channels
@@ -383,6 +392,25 @@ def _guide(trials: Trials, policy: Policy, optimum: Optimum | None) -> Guide:
         return None
     if formula or policy.learns:
         return None
-    known = known_tables(policy, trials.arms, trials.plays)
-    tables = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), known.tables)
-    return Lookup(tables, jnp.asarray(known.wraps, jnp.int32))
+    if not trials.each:
+        known = known_tables(policy, trials.arms, trials.plays)
+        tables = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), known.tables)
+        return Lookup(tables, jnp.asarray(known.wraps, jnp.int32))
+    apart = {id(arms): arms for arms in trials.each}
+    ages = max(map(known_ages, apart.values()))  # tables of one size
+    found = {
+        key: known_tables(policy, arms, trials.plays, least=ages) for key, arms in apart.items()
+    }
+    mine = [found[id(arms)] for arms in trials.each]
+    tables = jax.tree.map(
+        lambda *by_agent: jnp.stack([jnp.asarray(x, jnp.float32) for x in by_agent], -1),
+        *(each.tables for each in mine),
+    )
+    return Lookup(tables, jnp.asarray(np.stack([each.wraps for each in mine], -1), jnp.int32))
+
+
+def _joint(optimum: Optimum) -> Joint:
+    caps, wraps, strides = (jnp.asarray(x, jnp.int32) for x in optimum.layout[:3])
+    layout = Layout(caps, wraps, strides, jnp.asarray(optimum.layout.always, bool))
+    actions, subsets = jnp.asarray(optimum.actions, jnp.int32), jnp.asarray(optimum.subsets, bool)
+    return Joint(actions, subsets, layout)

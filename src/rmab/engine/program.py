@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from rmab.engine.agents import Sight, agents_of
-from rmab.engine.memory import Counting, Counts, Kept, first_states, next_states
+from rmab.engine.memory import Counting, Counts, Kept, by_colour, first_states, next_states
 from rmab.engine.setting import Fitted, Guide, Outcome, Setting, Simulate
 from rmab.engine.world import RecordedWorld, Recording, Truth, World
 from rmab.federation.schedule import (
@@ -49,10 +49,6 @@ from rmab.random import CHANNELS, DRAWS, EXPERTS, PLAYS, Draws, Key, stream, thr
 
 __all__ = ["simulator", "world_of"]
 
-# Trials served at once by a large program: with fewer each costs more, with more all wait longer.
-_MAX_SERVED = 64
-_MIN_SERVED = 25_000  # the same for an accelerator, which takes as long for fewer
-
 
 class _Episode(NamedTuple):
     """Where each trial stands in its episode; arrays end in R."""
@@ -68,11 +64,13 @@ class _Episode(NamedTuple):
 
 class _Asked(NamedTuple):
     """What a policy asks of an episode besides a plan: its slots, (R,), where its lengths are its
-    own; the arms that are played first, (N, A R); whether it explores, (A, R)."""
+    own; the arms that are played first, (N, A R); whether it explores, (A, R); and what the pairs
+    of its colours must reach to end it, (C S, N, A, R)."""
 
     limit: Array | None = None
     first: Array | None = None
     explores: Array | None = None
+    pairs: Array | None = None
 
 
 class _Run(NamedTuple):
@@ -81,7 +79,7 @@ class _Run(NamedTuple):
     observed: InformationStates  # (N, M, R) each
     counts: Counts
     own: Any  # the state of a learner that keeps its own, or None
-    kept: Kept | None  # what a learner of counts keeps that forgets
+    kept: Kept | None  # what is kept of counts that are forgotten or mixed
     episode: _Episode
     out: Outcome
 
@@ -109,15 +107,28 @@ def simulator(
 
 def _as_needed(setting: Setting, policy: Policy) -> Setting:
     """The setting but for what makes no difference to this policy."""
+    if not policy.ties and any(kind.tie for kind in setting.kinds):
+        setting = replace(setting, kinds=tuple(kind._replace(tie=None) for kind in setting.kinds))
     if not policy.learns or not policy.randomised:
         return replace(setting, draws="shared")
     return setting if policy.draws is None else replace(setting, draws=policy.draws)
 
 
-def _drawers(setting: Setting, policy: Policy) -> int:
-    """A, how many agents have their own dynamics to play by; 1: all have the same."""
+def _draws_differ(setting: Setting, policy: Policy) -> bool:
+    """Whether agents draw for themselves."""
     per_agent = setting.draws == "per-agent" and policy.randomised
-    apart = policy.learns and (per_agent or not setting.aggregation.shared)
+    return per_agent or not setting.aggregation.shared
+
+
+def _drawers(setting: Setting, policy: Policy) -> int:
+    """A, how many agents have their own dynamics to play by; 1: all have the same.
+
+    Agents whose rewards differ plan by themselves, if from the same dynamics.
+    """
+    if policy.learns:
+        apart = _draws_differ(setting, policy) or setting.rewards_differ
+    else:
+        apart = setting.laws_differ or setting.rewards_differ
     return setting.n_agents if apart else 1
 
 
@@ -134,9 +145,11 @@ def _compiled(
         compiler_options={"xla_cpu_multi_thread_eigen": False},
     )
     guide, recorded = jax.tree.unflatten(tree, [kind(*shape) for shape in shapes])
-    S, n_arms = setting.n_states, setting.n_arms
-    square, row = kind((S, S, n_arms), jnp.float32), kind((S, n_arms), jnp.float32)
-    levels, rest = kind((S, S - 1, n_arms), jnp.uint32), kind((S - 1, n_arms), jnp.uint32)
+    S, n_arms, by_agent = setting.n_states, setting.n_arms, (setting.n_agents,)
+    laws = (n_arms, *(by_agent if setting.laws_differ else ()))
+    pays = (n_arms, *(by_agent if setting.rewards_differ else ()))
+    square, row = kind((S, S, *laws), jnp.float32), kind((S, *pays), jnp.float32)
+    levels, rest = kind((S, S - 1, *laws), jnp.uint32), kind((S - 1, *laws), jnp.uint32)
     truth = Truth(Moves(square, square), row, row, levels, levels, rest, recorded)
     compiled: Simulate = program.lower(
         kind((2,), jnp.uint32), kind((n_trials,), jnp.uint32), truth, kind((), jnp.int32), guide
@@ -161,7 +174,7 @@ class _Simulator:
         schedule = setting.schedule
         # Whether visits may end an episode, and the factor by which they must grow, a power of 2.
         self.doublings = 1 if policy.own_visits else setting.n_agents
-        self.watches = (
+        self.watches = policy.own_pairs or (
             policy.learns
             and not own_lengths
             and visits_can_end(schedule, self.doublings, setting.horizon)
@@ -170,15 +183,18 @@ class _Simulator:
         self.in_step = not own_lengths and not self.watches
         self.drawers = _drawers(setting, policy)
         counted = policy.learner is not None
-        visits = self.watches or (counted and policy.reads_visits)
-        idle = self.watches and policy.own_visits and self.world.any_always
+        watches_visits = self.watches and not policy.own_pairs
+        visits = watches_visits or (counted and policy.reads_visits)
+        idle = watches_visits and policy.own_visits and self.world.any_always
         self.counting = Counting(
             setting, policy, self.world, learns=counted, visits=visits, idle=idle
         )
         limits = [limit for limit in (setting.longest, policy.longest) if limit is not None]
         self.longest = min(limits, default=None)
         self.most = 1  # episodes
-        if policy.learns:
+        if policy.own_pairs:
+            self.most = setting.horizon
+        elif policy.learns:
             self.most = (
                 -(-setting.horizon // policy.lengths.least)
                 if policy.lengths is not None
@@ -204,16 +220,19 @@ class _Simulator:
         memory: tuple[Counts, Any, Kept | None],
         episode: _Episode,
         slot: Array,
-    ) -> tuple[_Episode, Array, Kept | None]:
+    ) -> tuple[_Episode, Array | None, Kept | None]:
         """A new episode for the trials whose episode is over: Algorithm 1, lines 4 to 9.
 
         memory: counts, the learner's own state, if any, and what is kept of counts that are
-        forgotten. Returns also the squared error of the new dynamics, (N, R), and what is kept now.
+        forgotten or mixed. Returns also the squared error of the new dynamics, (N, R), and what is
+        kept now.
         """
         due = episode.over
         number = episode.number + 1
         found, own, kept = self.learn(seed, trials, truth, plays, memory, number, episode, slot)
-        if own.limit is not None:
+        if self.policy.own_pairs:
+            limit = jnp.full_like(episode.limit, self.setting.horizon)
+        elif own.limit is not None:
             limit = own.limit
         else:
             length = jnp.where(episode.number == 0, FIRST_LENGTH, episode.length)
@@ -221,14 +240,15 @@ class _Simulator:
         fresh = _Episode(
             plan=self.agents.fill(found, truth, self.drawers, own.first),
             explores=own.explores,
-            visit_cap=self.cap(memory[0].watched) if self.watches else None,
+            visit_cap=self.cap(memory, own) if self.watches else None,
             limit=limit,
             length=jnp.zeros_like(episode.length),
             number=number,
             over=jnp.zeros_like(due),
         )
         fresh = jax.tree.map(lambda new, old: jnp.where(due, new, old), fresh, episode)
-        return fresh, self.error(found, truth), kept
+        error = self.error(found, truth) if self.policy.estimates else None
+        return fresh, error, kept
 
     def learn(
         self,
@@ -257,6 +277,8 @@ class _Simulator:
             return x.reshape(*x.shape[:-2], -1)
 
         lane = jnp.repeat(jnp.arange(self.drawers, dtype=jnp.uint32), trials.size)
+        if not _draws_differ(self.setting, self.policy) and self.drawers > 1:
+            lane = jnp.zeros_like(lane)  # each has what all draw
         key = stream(seed, jnp.tile(trials, self.drawers), lane, DRAWS)
         draws = Draws(key, jnp.tile(number, self.drawers), jnp.tile(due, self.drawers))
         if self.policy.learner is None:
@@ -264,10 +286,10 @@ class _Simulator:
             drawn = self.policy.own.dynamics(state, draws)
         else:
 
-            def chance() -> Array:
-                return Draws(stream(seed, trials, jnp.uint32(0), EXPERTS), number).uniform()
+            def chances(lane: int) -> Draws:
+                return Draws(stream(seed, trials, jnp.uint32(lane), EXPERTS), number)
 
-            shared, kept = self.counting.recalled(counts, kept, episode.length, chance)
+            shared, kept = self.counting.recalled(counts, kept, episode.length, chances)
             evidence = self.counting.evidence(shared, truth, plays, number)._replace(slot=slot)
             agents: Any = evidence.agents
             if not self.counting.running:
@@ -278,7 +300,13 @@ class _Simulator:
                 episode=jnp.tile(number, self.drawers),
                 agents=agents,
                 prior=None if evidence.prior is None else in_line(evidence.prior),
+                lanes=self.drawers,
             )
+            if self.setting.rewards_differ:
+                evidence = evidence._replace(  # (S, N, A R)
+                    rewards=jnp.repeat(truth.reward_active, trials.size, -1),
+                    idle_rewards=jnp.repeat(truth.reward_passive, trials.size, -1),
+                )
             drawn = self.policy.learner(evidence, draws)
             asked = self.asked(evidence, drawn)
         # A learner may leave what is the same in all trials at a width of one.
@@ -297,11 +325,21 @@ class _Simulator:
         first, explores = getattr(self.policy.rule, "first", None), None
         if self.policy.explores is not None:
             explores = self.policy.explores(evidence, found).reshape(self.drawers, -1)
-        return _Asked(limit, None if first is None else first(evidence), explores)
+        pairs = None
+        if self.policy.own_pairs:
+            seen = by_colour(evidence.counts)
+            pairs = seen.reshape(*seen.shape[:2], self.drawers, -1)
+        return _Asked(limit, None if first is None else first(evidence), explores, pairs)
 
-    def cap(self, visits: Array | None) -> Array:
-        """The visits that end an episode when exceeded, from those at its start."""
+    def cap(self, memory: tuple[Counts, Any, Kept | None], asked: _Asked) -> Array:
+        """What ends an episode when it is exceeded, from what there was at its start."""
+        visits = self.counting.watched(memory[0])
         assert visits is not None
+        if asked.pairs is not None:
+            # Counts that are kept elsewhere begin anew with the episode.
+            before = visits if memory[2] is None else jnp.zeros_like(visits)
+            seen = asked.pairs[:, :, : visits.shape[2]]  # one where all agents see the same
+            return before + jnp.maximum(seen, 1) - 1
         factor = 2**self.doublings
         most = visit_limit(visits.astype(jnp.int32), factor, self.setting.horizon)
         return jnp.asarray(most, self.counting.whole)
@@ -309,9 +347,11 @@ class _Simulator:
     def error(self, found: Found, truth: Truth) -> Array:
         """Squared error of the dynamics, (N, R): half a row's squared distance, rows averaged.
 
-        For channels this is the mean of the squared errors of p01 and p11. Agents with draws of
-        their own are averaged.
+        For channels this is the mean of the squared errors of p01 and p11. Agents with draws or
+        laws of their own are averaged.
         """
+        if self.setting.laws_differ:
+            return self.errors_by_agent(found, truth).mean(1)
         each = self.errors(found, truth)
         return each.reshape(each.shape[0], self.drawers, -1).mean(1)
 
@@ -328,6 +368,21 @@ class _Simulator:
         matrices = zip(found, truth.moves, strict=True)
         errors = [jnp.where(has, (x - t[..., None]) ** 2, 0).sum((0, 1)) for x, t in matrices]
         return (errors[0] + errors[1]) / (4 * sizes[:, None])
+
+    def errors_by_agent(self, found: Found, truth: Truth) -> Array:
+        """The same against each agent's own law, (N, M, R)."""
+        if isinstance(found, Uncertain):
+            found = found.moves
+        drawn = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], self.drawers, -1), found)
+        if not isinstance(found, Moves):
+            pairs = zip(drawn, channel_pair(truth.moves), strict=True)
+            off01, off11 = (x - t[..., None] for x, t in pairs)
+            return jnp.asarray((off01**2 + off11**2) / 2)
+        sizes = jnp.array([kind.states for kind in self.setting.kinds])
+        has = (jnp.arange(self.setting.n_states)[:, None] < sizes)[:, None, :, None, None]
+        matrices = zip(drawn, truth.moves, strict=True)
+        errors = [jnp.where(has, (x - t[..., None]) ** 2, 0).sum((0, 1)) for x, t in matrices]
+        return (errors[0] + errors[1]) / (4 * sizes[:, None, None])
 
     # ------------------------------------------------------------------- the run
 
@@ -411,8 +466,9 @@ class _Simulator:
             if self.policy.learns:
                 length = episode.length + 1
                 over = length >= episode.limit
-                if counts.watched is not None and episode.visit_cap is not None:
-                    past = (counts.watched > episode.visit_cap).astype(jnp.int8)
+                watched = self.counting.watched(counts)
+                if watched is not None and episode.visit_cap is not None:
+                    past = (watched > episode.visit_cap).astype(jnp.int8)
                     over = over | (past.max((0, 1, 2)) > 0)
                 episode = episode._replace(length=length, over=over)
             rewards = self.world.add_rewards(truth, run.out.rewards, paid, run.slot)
@@ -442,8 +498,7 @@ class _Simulator:
         light = self.agents.light and not self.policy.gaps
         few = max(1, n_trials // 8)
         if not light:
-            on_cpu = jax.default_backend() == "cpu"
-            few = min(few, _MAX_SERVED) if on_cpu else min(n_trials, max(few, _MIN_SERVED))
+            few = self.agents.served_at_once(n_trials, few)
         if setting.windows and self.in_step:  # a few runs, all due at once
             few = n_trials
 
@@ -466,7 +521,7 @@ class _Simulator:
                 (episode, kept),
                 (part, recalled),
             )
-            if self.policy.estimates:
+            if error is not None:
                 record = record.at[part.number - 1, :, which].set(error.T, mode="drop")
             return whole, record, kept
 
@@ -475,7 +530,7 @@ class _Simulator:
             memory = run.counts, run.own, kept
             whole, error, fresh = self.serve(seed, trials, truth, plays, memory, episode, run.slot)
             kept = jax.tree.map(lambda new, old: jnp.where(due, new, old), fresh, kept)
-            if self.policy.estimates:
+            if error is not None:
                 where = jnp.where(due, jnp.arange(n_trials), n_trials)
                 record = record.at[whole.number - 1, :, where].set(error.T, mode="drop")
             return whole, record, kept

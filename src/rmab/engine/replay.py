@@ -27,7 +27,7 @@ from rmab.engine.world import Recording, truth
 from rmab.errors import ModelError
 from rmab.model.arms import Arm, Arms, Moves
 from rmab.policies.filling import MAX_KNOWN_AGES, KnownTables, known_tables
-from rmab.policies.policy import IndexRule, LookaheadRule, Policy
+from rmab.policies.policy import IndexRule, Policy
 from rmab.random import seed_words
 
 __all__ = ["Laws", "Replay"]
@@ -66,8 +66,8 @@ class Replay:
         """
         setting = setting_of(self.setting, policy)
         guide = None if laws is None else self._guide(setting, policy, laws)
-        # The sets of K arms are part of a lookahead's program; K is an argument of the others.
-        plays = self.plays if isinstance(policy.rule, LookaheadRule) else None
+        # The sets of K arms are part of some programs; K is an argument of the others.
+        plays = self.plays if policy.fixes_plays else None
         program = simulator(setting, policy, count, guide, plays, self.recording)
         runs = jnp.arange(first, first + count, dtype=jnp.uint32)
         world = truth(self.arms)._replace(recorded=self.recording)

@@ -7,12 +7,13 @@ a recording is given what it looks up: its `Guide`, a tree of arrays.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from jax import Array
 
-from rmab.engine.world import Truth
+from rmab.engine.world import Truth, differing
 from rmab.federation.aggregation import AGGREGATIONS, Aggregation
 from rmab.model.arms import ArmKind, Arms
 from rmab.planning.exact.chain import Layout
@@ -37,16 +38,24 @@ class Setting:
     longest: int | None = None  # slots of an episode; a policy's own may be shorter
     max_age: int = 32  # ages that tables filled from learnt dynamics distinguish
     windows: int = 0  # W of a recording, by which rewards are added up; 0: states are drawn
+    laws_differ: bool = False  # between agents
+    rewards_differ: bool = False
 
     @classmethod
-    def of(cls, arms: Arms, n_agents: int, horizon: int, **others: Any) -> Setting:
-        """The setting for these arms."""
+    def of(
+        cls, arms: Arms, n_agents: int, horizon: int, each: Sequence[Arms] = (), **others: Any
+    ) -> Setting:
+        """The setting for these arms; each: those of each agent, of the same kinds, where they
+        differ."""
+        laws, rewards = differing(each)
         return cls(
             n_agents,
             arms.kinds,
             horizon,
-            channels=arms.are_channels,
-            idle_pay=bool(arms.reward_passive.any()),
+            channels=all(own.are_channels for own in each or [arms]),
+            idle_pay=any(bool(own.reward_passive.any()) for own in each or [arms]),
+            laws_differ=laws,
+            rewards_differ=rewards,
             **others,
         )
 
@@ -62,7 +71,7 @@ class Setting:
 
 
 class Joint(NamedTuple):
-    """The exact optimum as a lookup: see rmab.planning.exact.optimum."""
+    """The exact optimum of an agent as a lookup: see rmab.planning.exact.optimum."""
 
     actions: Array  # (codes,) row of `subsets` to play
     subsets: Array  # (A, N) bool
@@ -72,8 +81,8 @@ class Joint(NamedTuple):
 class Lookup(NamedTuple):
     """Tables over information states, for known dynamics."""
 
-    tables: Any  # (N, 1 + S max_age) indices, or the tables of a lookahead
-    wraps: Array  # (N,) how far ages past max_age fall back; 0: they become never observed
+    tables: Any  # (N, 1 + S max_age) indices, or the tables of a lookahead; (..., M) by agent
+    wraps: Array  # (N,) or (N, M): how far ages past max_age fall back, 0: to never observed
 
 
 class Fitted(NamedTuple):
@@ -84,7 +93,7 @@ class Fitted(NamedTuple):
     wraps: Array  # (N,) as those of a Lookup
 
 
-Guide = Joint | Lookup | Fitted | None
+Guide = Joint | tuple[Joint, ...] | Lookup | Fitted | None  # joint optima by agent
 
 
 class Outcome(NamedTuple):

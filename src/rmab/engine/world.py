@@ -14,6 +14,7 @@ in it, and where a new segment of the recording begins every arm was never obser
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -26,13 +27,16 @@ from rmab.model.beliefs import NEVER, InformationStates
 from rmab.model.realised import BEFORE, BITS, chance_levels, starting_chances
 from rmab.random import Key, threefry
 
-__all__ = ["RecordedWorld", "Recording", "Truth", "World", "truth"]
+__all__ = ["RecordedWorld", "Recording", "Truth", "World", "differing", "truth", "wide"]
 
 _MAX_SELECTED_STATES = 4  # up to which selecting beats looking up
 
 
 class Truth(NamedTuple):
-    """The true arms as arrays; chances of at least each state in units of 2^-24."""
+    """The true arms as arrays; chances of at least each state in units of 2^-24.
+
+    Where agents' laws differ, or their rewards, those arrays have one more axis, of M agents.
+    """
 
     moves: Moves  # (S, S, N) each
     reward_passive: Array  # (S, N)
@@ -52,8 +56,52 @@ class Recording(NamedTuple):
     window: Array  # (T,) 0..W-1, never falling: where rewards are added up
 
 
-def truth(arms: Arms) -> Truth:
-    """Arms as the engine takes them; they start in their limiting distribution under passivity."""
+def truth(arms: Arms, each: Sequence[Arms] = ()) -> Truth:
+    """Arms as the engine takes them; they start in their limiting distribution under passivity.
+
+    each: those of each of M agents, where they differ.
+    """
+    if not each:
+        return _truth_of(arms)
+    found = {id(own): _truth_of(own) for own in each}
+    laws, pays = differing(each)
+
+    def stacked(apart: bool, *values: Array) -> Array:
+        return jnp.stack(values, -1) if apart else values[0]
+
+    by_agent = [found[id(own)] for own in each]
+
+    def of(name: str, apart: bool) -> Array:
+        return stacked(apart, *(getattr(own, name) for own in by_agent))
+
+    moves = zip(*(own.moves for own in by_agent), strict=True)
+    return Truth(
+        moves=Moves(*(stacked(laws, *values) for values in moves)),
+        reward_passive=of("reward_passive", pays),
+        reward_active=of("reward_active", pays),
+        passive=of("passive", laws),
+        active=of("active", laws),
+        rest=of("rest", laws),
+    )
+
+
+def differing(each: Sequence[Arms]) -> tuple[bool, bool]:
+    """Whether agents' laws differ, and whether their rewards do; each: the arms of each agent."""
+
+    def differ(*names: str) -> bool:
+        first, *others = {id(own): own for own in each}.values()
+        return any(
+            not np.array_equal(getattr(own, name), getattr(first, name))
+            for own in others
+            for name in names
+        )
+
+    if not each:
+        return False, False
+    return differ("passive", "active"), differ("reward_passive", "reward_active")
+
+
+def _truth_of(arms: Arms) -> Truth:
 
     def levels(chances: Any) -> Array:
         """(N, ..., S) chances of each next state to (..., S - 1, N)."""
@@ -70,6 +118,11 @@ def truth(arms: Arms) -> Truth:
         active=levels(arms.active),
         rest=levels(starting_chances(arms)),
     )
+
+
+def wide(values: Array) -> Array:
+    """Values (N,), or (N, M) by agent, for arrays (N, M, R)."""
+    return values[:, None, None] if values.ndim == 1 else values[..., None]
 
 
 class World:
@@ -109,7 +162,8 @@ class World:
         """The states in the first slot, (N, lanes, R)."""
         arm = jnp.arange(self.n_arms, dtype=jnp.uint32)[:, None, None]
         words = threefry(key, jnp.uint32(BEFORE), arm)[0] >> (32 - BITS)
-        before = (words < truth.rest[:, :, None, None]).sum(0).astype(self.state_type)
+        rest = truth.rest[..., None] if truth.rest.ndim == 3 else truth.rest[:, :, None, None]
+        before = (words < rest).sum(0).astype(self.state_type)
         before = jnp.broadcast_to(before, (*before.shape[:2], n_trials))
         return self.move(key, truth, before, jnp.zeros(before.shape, bool), jnp.uint32(0))
 
@@ -132,8 +186,12 @@ class World:
     def _bisect(self, truth: Truth, words: Array, state: Array, played: Array) -> Array:
         S = self.n_states
         levels = truth.passive[None] if self.all_alike else jnp.stack([truth.passive, truth.active])
-        flat = jnp.moveaxis(levels, -1, 0).reshape(-1)  # by arm, action, state, j
         arm = jnp.arange(self.n_arms)[:, None, None]
+        if levels.ndim == 5:  # by arm and agent, action, state, j
+            flat = jnp.moveaxis(levels, (-2, -1), (0, 1)).reshape(-1)
+            arm = arm * levels.shape[-1] + jnp.arange(levels.shape[-1])[:, None]
+        else:  # by arm, action, state, j
+            flat = jnp.moveaxis(levels, -1, 0).reshape(-1)
         row = (arm * levels.shape[0] + (0 if self.all_alike else played)) * S + state.astype(
             jnp.int32
         )
@@ -174,15 +232,17 @@ class World:
         return added
 
     def select(self, values: Array, state: Array) -> Array:
-        """Values (S, N) of the states (N, M, R)."""
+        """Values (S, N), or (S, N, M) by agent, of the states (N, M, R)."""
         if self.n_states > _MAX_SELECTED_STATES:
-            return values.T.reshape(-1)[
-                jnp.arange(self.n_arms)[:, None, None] * self.n_states + state.astype(jnp.int32)
-            ]
-        chosen = values[0][:, None, None]
+            arm = jnp.arange(self.n_arms)[:, None, None]
+            if values.ndim == 3:
+                arm = arm * values.shape[-1] + jnp.arange(values.shape[-1])[:, None]
+                values = values.reshape(self.n_states, -1)
+            return values.T.reshape(-1)[arm * self.n_states + state.astype(jnp.int32)]
+        chosen = wide(values[0])
         for s in range(1, self.n_states):
             is_s = state if self.n_states == 2 else state == s
-            chosen = jnp.where(is_s, values[s][:, None, None], chosen)
+            chosen = jnp.where(is_s, wide(values[s]), chosen)
         return chosen
 
 

@@ -81,6 +81,7 @@ def _scene(trials: Trials) -> Study:
         realisations="shared" if setting.shared else "independent",
         seed=trials.seed,
         policies=("random",),
+        agent=[{"agents": m, "arms": arms} for m, arms in enumerate(trials.each, start=1)],
     )
 
 

@@ -127,10 +127,14 @@ class Game:
         shared = study.realisations == "shared"
         self.horizon = study.horizon
         self.trials = tuple(trials)
-        self._arms = RealisedArms(arms, seed, trials, (0,) if shared else agents)
+        each = [study.agent_arms[agent] for agent in agents] if study.agent_arms else []
+        own = [] if shared else each  # agents that share realisations differ in rewards alone
+        self._arms = RealisedArms(arms, seed, trials, (0,) if shared else agents, own)
         always = [kind.fully_observed or fully_observed for kind in arms.kinds]
         self._always = np.array(always)
-        self._pays = np.stack([arms.reward_passive, arms.reward_active]).astype(pays)
+        paid = [np.stack([mine.reward_passive, mine.reward_active]) for mine in each or [arms]]
+        self._pays = np.stack(paid).astype(pays)  # (M or 1, 2, N, S)
+        self._agent = np.arange(len(paid))[:, None]
         self._each = np.arange(len(arms))
         self._shape = (len(trials), len(agents), len(arms))
         self.age = np.where(always, 1, NEVER) * np.ones(self._shape, np.int64)
@@ -154,7 +158,7 @@ class Game:
     def play(self, played: Bools) -> npt.NDArray[Any]:
         """Play these arms (R, M, N) for a slot: what each arm pays, (R, M, N)."""
         states = self.states
-        paid: npt.NDArray[Any] = self._pays[played.astype(np.intp), self._each, states]
+        paid: npt.NDArray[Any] = self._pays[self._agent, played.astype(np.intp), self._each, states]
         self._arms.move(played[:, : self._arms.states.shape[1]])
         aged = np.where(self.age == NEVER, NEVER, self.age + 1)
         self.age = np.where(self._always, 1, np.where(played, 1, aged))

@@ -7,6 +7,9 @@ x_1, ..., x_M into the evidence y_1, ..., y_M of the agents' learners,
     none    y_a = x_a: every agent learns alone
     pairs   y_a = sum over m of w_am w_m x_m, w_am the probability that agents a and m have the same
             law, by all that both have counted (`rmab.learning.population`), and w_aa = 1
+    gossip  y_a <- sum over m of W_am (y_m + M w_m d_m) after every episode, d_m what agent m has
+            counted in it: agents tell their neighbours in a graph, and there is no server
+            (`rmab.federation.gossip` has W)
 
 and is an object of one class. Another one is another class here, or anywhere: whatever is put into
 `AGGREGATIONS` may be named by a study, a federation or a policy's options. It is an immutable value
@@ -20,23 +23,27 @@ per agent. Where each has its own, each draws for itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from rmab.federation.gossip import DEGREE, GRAPHS, Links, links_of
 from rmab.linalg import Array, array_namespace
 
 __all__ = [
     "AGGREGATIONS",
     "Aggregation",
     "Alone",
+    "Gossip",
     "Pairs",
     "Sum",
+    "aggregation_of",
     "capped",
     "compares_agents",
     "evidence_of",
+    "mixes_evidence",
 ]
 
 
@@ -97,12 +104,82 @@ class Pairs:
         return xp.einsum("...br,abr->...ar", counts, weights)
 
 
-AGGREGATIONS: dict[str, Aggregation] = {"sum": Sum(), "none": Alone(), "pairs": Pairs()}
+@dataclass(frozen=True)
+class Gossip:
+    """Every agent sees a mixture that it and its neighbours made of theirs, episode by episode.
+
+    What agents see is a state: it is kept from episode to episode and mixed with what is new
+    (`mixed`), so nothing is left to `combine`. graph: one of GRAPHS; degree: of a regular graph;
+    failure: the chance that a link fails in an episode.
+
+    Reference: A. Lalitha and A. Goldsmith, "Bayesian algorithms for decentralized stochastic
+    bandits", IEEE Journal on Selected Areas in Information Theory 2, 2021.
+    """
+
+    graph: str = GRAPHS[0]
+    degree: int = DEGREE
+    failure: float = 0.0
+    shared: bool = False
+    running: bool = False
+    mixes: bool = True
+
+    def links(self, n_agents: int) -> Links:
+        """Who talks to whom; ModelError where so many agents have no such graph."""
+        return links_of(self.graph, n_agents, self.degree)
+
+    def factor(self, n_agents: int) -> float:
+        """By how much an agent's own counts are multiplied, so that the mean of what all agents see
+        is the sum of what all have counted."""
+        return float(n_agents)
+
+    def combine(self, counts: Array, weights: Array) -> Array:  # noqa: ARG002 - mixed already
+        """What is seen as it is: it is mixed when an episode ends."""
+        return counts
+
+    def mixed(self, kept: Array, new: Array, weights: Array, chances: Array | None) -> Array:
+        """What agents see after an episode, (..., M, B, R).
+
+        kept: what they saw before it, (..., M, B, R), B experts; new: what each has counted in it,
+        (..., M, 1, R); weights: (M,), of agents; chances: uniform numbers (links, R), None where
+        no link fails.
+        """
+        xp = array_namespace(kept, new)
+        n_agents = kept.shape[-3]
+        told = kept + self.factor(n_agents) * weights[:, None, None] * new
+        if chances is None:
+            whole = xp.asarray(self.links(n_agents).matrix(), told.dtype)
+            return xp.einsum("ij,...jbr->...ibr", whole, told, **_exact(xp))
+        some = self.links(n_agents).matrix_without(chances < self.failure)
+        return xp.einsum("ijr,...jbr->...ibr", some, told, **_exact(xp))
+
+
+def _exact(xp: Any) -> dict[str, Any]:
+    """For a product whose terms no accelerator is to round."""
+    return {} if xp is np else {"precision": "highest"}
+
+
+AGGREGATIONS: dict[str, Aggregation] = {
+    "sum": Sum(),
+    "none": Alone(),
+    "pairs": Pairs(),
+    "gossip": Gossip(),
+}
+
+
+def aggregation_of(name: str, **settings: Any) -> Aggregation:
+    """The aggregation of that name; settings: graph, degree and failure, read by gossip alone."""
+    found = AGGREGATIONS[name]
+    return replace(found, **settings) if isinstance(found, Gossip) else found
 
 
 def compares_agents(aggregation: Aggregation) -> bool:
     """Whether it weighs agents by how alike their counts are, and so needs those of each."""
     return getattr(aggregation, "compares", False)
+
+
+def mixes_evidence(aggregation: Aggregation) -> bool:
+    """Whether what agents see is kept from episode to episode and mixed, as by gossip."""
+    return getattr(aggregation, "mixes", False)
 
 
 def capped(

@@ -48,7 +48,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import FederationError, ModelError, StudyError
-from rmab.federation.aggregation import AGGREGATIONS, Aggregation, compares_agents
+from rmab.federation.aggregation import (
+    AGGREGATIONS,
+    Aggregation,
+    compares_agents,
+    mixes_evidence,
+)
 from rmab.federation.messages import MAX_COUNTS, NAME_RULE, Shape, fingerprint_of, is_name
 from rmab.federation.privacy import Privacy, privacy_of
 from rmab.federation.schedule import DRAWS, SCHEDULES
@@ -57,6 +62,7 @@ from rmab.policies.lookahead import DEPTH, check_depth
 from rmab.policies.policy import POPULATION
 from rmab.policies.registry import (
     GAPS,
+    GOSSIP_OPTIONS,
     POLICIES,
     SERVED,
     check_arms,
@@ -186,6 +192,7 @@ class Federation:
             one_of("draws", self.draws, DRAWS)
             one_of("aggregation", self.aggregation, tuple(AGGREGATIONS))
             check_options(self.policy, self.options, "options")
+            self._check_sharing()
             check_depth(self.kinds, self.plays, self.options.get("depth", DEPTH))
             check_kinds(self.policy, self.options, self.kinds, self.aggregation, "options")
             check_arms(self.policy, self.options, self.kinds, self.plays)
@@ -271,6 +278,20 @@ class Federation:
     def settings(self) -> Mapping[str, Any]:
         """The policy's options, and its own defaults where they are not given."""
         return settings_of(self.policy, self.options)
+
+    def _check_sharing(self) -> None:
+        """Refuse what agents do without a server."""
+        settings = {"aggregation": self.aggregation, **self.options}
+        place = "options." if "aggregation" in self.options else ""
+        if mixes_evidence(AGGREGATIONS[settings["aggregation"]]):
+            served = [name for name, each in AGGREGATIONS.items() if not mixes_evidence(each)]
+            raise StudyError(
+                f"{place}aggregation must be one of {', '.join(served)}, got "
+                f"{shown(settings['aggregation'])}: a federation has a server"
+            )
+        for key in GOSSIP_OPTIONS:
+            if key in self.options:
+                raise StudyError(f"options.{key} is of gossip, and a federation has a server")
 
     @property
     def shares(self) -> Aggregation:

@@ -17,6 +17,8 @@ Reference: M. Herbster and M. Warmuth, "Tracking the best expert", Machine Learn
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -68,11 +70,17 @@ def first_memory(
 
 
 def after_episode(
-    memory: Memory, counts: Array, visits: Array | None, length: Array, forgetting: Forgetting
+    memory: Memory,
+    counts: Array,
+    visits: Array | None,
+    length: Array,
+    forgetting: Forgetting,
+    add: Callable[[Array, Array], Array] = operator.add,
 ) -> Memory:
     """What is kept after an episode; its modes are still those before it.
 
-    counts: (C, S, S, N, L, R) of the episode alone, visits: (S, N, M, R); length: (R,).
+    counts: (C, S, S, N, L, R) of the episode alone, visits: (S, N, M, R); length: (R,); add: how
+    what is new, (..., L, 1, R), is added to what is left of what was kept, (..., L, B, R).
     """
     rates = np.array([1 / half_life for half_life in forgetting.half_lives], np.float32)
     left = jnp.exp2(-length.astype(jnp.float32) * rates[:, None])  # (B, R)
@@ -80,7 +88,7 @@ def after_episode(
     def added(kept: Array | None, new: Array | None) -> Array | None:
         if kept is None or new is None:
             return None
-        return kept * left + new[..., None, :]
+        return add(kept * left, new[..., None, :])
 
     weights = memory.log_weights
     if memory.modes is not None:

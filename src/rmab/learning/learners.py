@@ -21,7 +21,7 @@ n, in state s and then in s':
 - a fully observed, action-dependent arm, c = 1: one slot apart, not played at the first. The step
   is by P_0, learnt in the same way.
 - an action-dependent arm observed when played, 0 < c < WAITS: played, then not played for c slots,
-  observed in the next. The steps are P_1 P_0^c; `hidden_steps` fills in what was not observed.
+  observed in the next. The steps are P_1 P_0^c: see `hidden_steps`.
 
 With gaps = G the learners use all pairs of observations of uncontrolled arms observed when played:
 counts[c] are the pairs c + 1 slots apart up to G, and counts[G] those further apart, which show the
@@ -49,7 +49,7 @@ from rmab.learning.channel.likelihood import BetaPrior
 from rmab.learning.channel.mode import channel_modes
 from rmab.learning.channel.posterior import draw_channels, mean_channels
 from rmab.learning.hidden_steps import both_matrices, one_matrix
-from rmab.model.arms import WAITS, ArmKind, Moves
+from rmab.model.arms import WAITS, ArmKind, Moves, Tie
 from rmab.random import Draws, Mask
 
 __all__ = ["WAITS", "Evidence", "Prior", "count_kinds", "survivors", "thompson", "ucb"]
@@ -57,6 +57,7 @@ __all__ = ["WAITS", "Evidence", "Prior", "count_kinds", "survivors", "thompson",
 Prior = float | tuple[float, float]  # Dirichlet(a, ..., a), or for two states Beta(a, b)
 
 _WAIT_STREAMS = 1 << 16  # of random numbers: that of arms of S states is this plus S
+_TIED_STREAMS = 1 << 17  # that of the n-th tie is this plus n
 # Of next states before anything is observed: (1, S, 1, 1), or by state, (2, 2, 1, trials).
 _Weights = npt.NDArray[np.float32] | Array
 
@@ -66,10 +67,12 @@ class Evidence(NamedTuple):
 
     counts: (C, S, S, N, trials), pairs of observations, see the module; visits: (S, N, trials),
     plays by state observed; episode: (trials,), counted from 1; rewards, idle_rewards: (S, N, 1),
-    what a play pays and what no play does; plays: how many arms an agent plays in a slot; agents:
-    how many there are, each counted by its weight; kinds: (N,) what is known of each arm; prior:
-    (2, 2, 1, trials), weights of next states by state where they were learnt from all arms, in
-    place of the learner's own; slot: how many slots came before, in the engine.
+    or (S, N, trials) where agents' differ, what a play pays and what no play does; plays: how many
+    arms an agent plays in a slot; agents: how many there are, each counted by its weight; kinds:
+    (N,) what is known of each arm; prior: (2, 2, 1, trials), weights of next states by state where
+    they were learnt from all arms, in place of the learner's own; slot: how many slots came before,
+    in the engine; lanes: A, where agents have evidence of their own: trials are those of the first
+    agent, then those of the next.
     """
 
     counts: Array
@@ -82,6 +85,7 @@ class Evidence(NamedTuple):
     kinds: tuple[ArmKind, ...]
     prior: Array | None = None
     slot: Array | None = None
+    lanes: int = 1
 
     @property
     def transitions(self) -> Array:
@@ -90,7 +94,7 @@ class Evidence(NamedTuple):
 
     @property
     def reward(self) -> Array:
-        """(N, 1): what a play of each channel pays in its good state."""
+        """(N, 1 or trials): what a play of each channel pays in its good state."""
         return self.rewards[1]
 
 
@@ -114,15 +118,18 @@ def thompson(
     prior: Prior = 1.0,
     gaps: int = 0,
     mode: bool = False,
+    tied: bool = False,
 ) -> Moves:
     """A draw of every row from its posterior, eq. (38): the prior once, and all counts.
 
     prior = (a, b) is for two states: Beta(a, b) on the probability of state 1 next. gaps: see the
     module; 0 for the paper's, observations in two consecutive slots alone. mode: the posterior's
-    mode in place of a draw (`channel.mode`), and of arms of more states the best estimate.
+    mode in place of a draw (`channel.mode`), and of arms of more states the best estimate. tied: of
+    arms that say what their rows have in common, one draw of that chance, by all of them.
     """
     before = _prior(prior, evidence)
-    return _dynamics(evidence, before, gaps, None if mode else draws, mode=mode)
+    found = _dynamics(evidence, before, gaps, None if mode else draws, mode=mode)
+    return _with_ties(found, evidence, prior, draws) if tied else found
 
 
 def ucb(
@@ -154,8 +161,8 @@ def ucb(
     )
     rewards = jnp.maximum(evidence.rewards, evidence.idle_rewards)
     rewards = rewards if valid is None else jnp.where(valid[0], rewards, -jnp.inf)
-    highest = n_states - 1 - rewards[::-1, :, 0].argmax(0)  # (N,), the last of equals
-    best = (jnp.arange(n_states)[:, None] == highest)[None, :, :, None]  # (1, S, N, 1)
+    highest = n_states - 1 - rewards[::-1].argmax(0)  # (N, 1 or trials), the last of equals
+    best = (jnp.arange(n_states)[:, None, None] == highest)[None]  # (1, S, N, 1 or trials)
 
     def upper(mean: Array, width: Array) -> Array:
         now = jnp.where(best, mean, 0).sum(1, keepdims=True)
@@ -200,6 +207,40 @@ def _dynamics(
         both = both_matrices(waits, before[:, :size], own_draws)
         passive = passive.at[:size, :size, these].set(both[0])
         active = active.at[:size, :size, these].set(both[1])
+    return Moves(passive, active)
+
+
+def _with_ties(found: Moves, evidence: Evidence, prior: Prior, draws: Draws) -> Moves:
+    """The same, where arms whose rows are tied have one chance: Beta, by how often its event
+    happened and how often it did not, in all rows."""
+    weights = prior if isinstance(prior, tuple) else (prior, prior)
+    by_tie: dict[Tie, list[int]] = {}
+    for arm, kind in enumerate(evidence.kinds):
+        if kind.tie is not None:
+            by_tie.setdefault(kind.tie, []).append(arm)
+    passive, active = found
+    for number, (tie, arms) in enumerate(by_tie.items()):
+        for_sure, never = np.array(tie.for_sure, np.float32), np.array(tie.never, np.float32)
+        S, these = for_sure.shape[-1], np.array(arms)
+        may = (for_sure != never).any(-1, keepdims=True)  # which rows have the event
+        happened = may & (for_sure > 0)
+        controlled = evidence.kinds[arms[0]].action_dependent
+        # Kind 0 are steps after a play, of arms that move alike all steps; kind 1 those after none.
+        steps = [(1, evidence.counts[0])] + ([(0, evidence.counts[1])] if controlled else [])
+        did, did_not = (
+            jnp.stack(
+                [
+                    jnp.where(where[action][:, :, None, None], counts[:S, :S, these], 0).sum((0, 1))
+                    for action, counts in steps
+                ]
+            ).sum(0)
+            for where in (happened, may & ~happened)
+        )
+        one = draws.again(_TIED_STREAMS + number)
+        chance = one.beta(weights[0] + did, weights[1] + did_not, min(weights))
+        rows = jnp.asarray(never)[..., None, None] + chance * (for_sure - never)[..., None, None]
+        passive = passive.at[:S, :S, these].set(rows[0])
+        active = active.at[:S, :S, these].set(rows[1])
     return Moves(passive, active)
 
 

@@ -1,28 +1,33 @@
 """What learners see of counts that are not simply added up: counts that are forgotten, a prior that
-is learnt from all arms, and agents that take of each other's counts as much as they are alike.
+is learnt from all arms, agents that take of each other's counts as much as they are alike, and
+agents that mix what they know with their neighbours'.
 
 It joins `forgetting` and `population`, for the engine's trials and for a server's one alike. Where
-a policy forgets, pairs are counted for an episode alone. At its end they are added to what is kept
-of the episodes before, (..., B experts, R trials); to all that follows experts are so many more
-trials.
+a policy forgets or agents gossip, pairs are counted for an episode alone. At its end they are added
+to what is kept of the episodes before, (..., B experts, R trials); to all that follows experts are
+so many more trials. Without forgetting there is one expert whose half-life has no end.
 """
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
 from rmab.errors import ModelError
-from rmab.federation.aggregation import Aggregation, compares_agents
+from rmab.federation.aggregation import Aggregation, Gossip, compares_agents, mixes_evidence
 from rmab.learning.channel.mode import channel_modes
 from rmab.learning.forgetting import Memory, after_episode, first_memory, of_expert, pick_expert
 from rmab.learning.population import common_law, pseudo_counts
 from rmab.model.arms import CHANNEL, ArmKind
-from rmab.policies.policy import POPULATION, Policy
+from rmab.policies.policy import POPULATION, Forgetting, Policy
 
 __all__ = ["Recall", "Shared", "recall_of"]
+
+_NOTHING_FORGOTTEN = Forgetting((math.inf,))
 
 
 class Shared(NamedTuple):
@@ -45,12 +50,13 @@ def recall_of(
     """What a policy needs of it; None where counts are added up, and that is all."""
     learnt = policy.prior == POPULATION
     compares = compares_agents(aggregation)
-    if not policy.learns or not (learnt or compares or policy.forget is not None):
+    mixes = mixes_evidence(aggregation)
+    if not policy.learns or not (learnt or compares or mixes or policy.forget is not None):
         return None
     if policy.learner is None:
         raise ModelError(
             f"policy {policy.name}: a learner with its own state must not have a prior that is "
-            "learnt, forget, or compare agents by their counts"
+            "learnt, forget, or have agents that gossip or are compared by their counts"
         )
     several = policy.forget is not None and len(policy.forget.half_lives) > 1
     if (learnt or compares or several) and any(kind != CHANNEL for kind in kinds):
@@ -66,7 +72,8 @@ class Recall:
 
     def __init__(self, policy: Policy, aggregation: Aggregation) -> None:
         self.policy = policy
-        self.forgetting = policy.forget
+        self.mixes = mixes_evidence(aggregation)
+        self.forgetting = policy.forget or (_NOTHING_FORGOTTEN if self.mixes else None)
         self.aggregation = aggregation
         self.compares = compares_agents(aggregation)
         self.learns_prior = policy.prior == POPULATION
@@ -74,7 +81,7 @@ class Recall:
     def start(
         self, counts: tuple[int, ...], visits: tuple[int, ...] | None, n_agents: int, n_trials: int
     ) -> Memory | None:
-        """Before the first slot; None where nothing is forgotten.
+        """Before the first slot; None where nothing is kept beside the counts.
 
         counts, visits: the shapes of an expert's but for the trials.
         """
@@ -108,13 +115,19 @@ class Recall:
         weights: Array,
         *,
         merged: bool = False,
+        chances: Array | None = None,
     ) -> tuple[Memory, Shared]:
         """What is kept after an episode, and what learners see by every expert, B R trials.
 
-        pairs: (C, S, S, N, L, R) and visits: (S, N, M, R) of the episode alone; length: (R,).
+        pairs: (C, S, S, N, L, R) and visits: (S, N, M, R) of the episode alone; length: (R,);
+        chances: (links, R) uniform numbers, by which links of agents that gossip fail.
         """
         assert self.forgetting is not None
-        memory = after_episode(memory, pairs, visits, length, self.forgetting)
+        if isinstance(self.aggregation, Gossip):
+            mix = partial(self.aggregation.mixed, weights=weights, chances=chances)
+            memory = after_episode(memory, pairs, visits, length, self.forgetting, mix)
+        else:
+            memory = after_episode(memory, pairs, visits, length, self.forgetting)
         counts = memory.counts
         shared = self.learnt(counts.reshape(*counts.shape[:-2], -1), None, weights, merged=merged)
         if memory.modes is not None:

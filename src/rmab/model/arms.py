@@ -9,6 +9,11 @@ pays `reward` when played, and both matrices are equal, so two numbers describe 
 
     p01 = Pr(good next | bad now)      p11 = Pr(good next | good now).
 
+An arm that is always observed may have *tied* rows: one event, a success say, has the same chance
+in all of them. It says which next states the event leads to, and that chance is then all that is to
+be learnt: given that the event happens, or does not, the next state has a law that is known, and so
+have rows without the event.
+
 What a player believes of an arm that it has not observed for a while is in `rmab.model.beliefs`.
 """
 
@@ -26,10 +31,23 @@ import numpy.typing as npt
 from rmab.errors import ModelError
 from rmab.linalg import Array
 from rmab.model.beliefs import OBSERVED
+from rmab.reading import shown
 
-__all__ = ["OBSERVED", "WAITS", "Arm", "ArmKind", "Arms", "Dynamics", "Moves", "channels"]
+__all__ = [
+    "OBSERVED",
+    "WAITS",
+    "Arm",
+    "ArmKind",
+    "Arms",
+    "Dynamics",
+    "Intervals",
+    "Moves",
+    "Tie",
+    "channels",
+]
 
 FloatArray = npt.NDArray[np.float64]
+Event = tuple[tuple[int, ...], ...]  # of each state the next states that an event leads to
 
 # Of an action-dependent arm observed when played, waits below this many slots are learnt from.
 WAITS = 8
@@ -43,7 +61,9 @@ class Arm:
 
     passive, active: (S, S) transition matrices, active as passive where it is not given;
     reward_passive, reward_active: (S,), what a slot pays in each state; `reward` alone is what a
-    play pays, and nothing is paid otherwise; observed: one of OBSERVED.
+    play pays, and nothing is paid otherwise; observed: one of OBSERVED; tied_passive, tied_active:
+    S lists, of each state the next states to which the event of tied rows leads, none where a row
+    does not depend on it.
 
     >>> Arm([[0.9, 0.1], [0.2, 0.8]], reward=[0, 1]).states
     2
@@ -54,6 +74,7 @@ class Arm:
     reward_passive: FloatArray
     reward_active: FloatArray
     observed: str
+    tie: Tie | None
 
     def __init__(
         self,
@@ -64,6 +85,8 @@ class Arm:
         reward_active: npt.ArrayLike | None = None,
         reward_passive: npt.ArrayLike | None = None,
         observed: str = "when_played",
+        tied_passive: Sequence[Sequence[int]] | None = None,
+        tied_active: Sequence[Sequence[int]] | None = None,
     ) -> None:
         moves = _matrix("passive", passive)
         S = len(moves)
@@ -85,6 +108,7 @@ class Arm:
         if observed not in OBSERVED:
             raise ModelError(f"observed must be one of {', '.join(OBSERVED)}, got {observed!r}")
         object.__setattr__(self, "observed", observed)
+        object.__setattr__(self, "tie", _tie(self, tied_passive, tied_active))
 
     @property
     def states(self) -> int:
@@ -97,6 +121,12 @@ class Arm:
         return not np.array_equal(self.passive, self.active)
 
     @property
+    def kind(self) -> ArmKind:
+        """What a learner knows of it."""
+        always = self.observed == "always"
+        return ArmKind(self.states, always, self.action_dependent, self.tie)
+
+    @property
     def is_channel(self) -> bool:
         """Whether it is a channel: p01, p11 and reward describe it."""
         return (
@@ -107,6 +137,81 @@ class Arm:
             and self.reward_active[0] == 0
             and bool(self.reward_active[1] >= 0)
         )
+
+
+class Tie(NamedTuple):
+    """Rows that one unknown chance describes.
+
+    passive, active: where the event leads, see Event; for_sure, never: the rows (2, S, S), passive
+    and active, if the event always happened and if it never did, as tuples. At a chance between
+    they are mixed in that proportion.
+    """
+
+    passive: Event
+    active: Event
+    for_sure: tuple[tuple[tuple[float, ...], ...], ...]
+    never: tuple[tuple[tuple[float, ...], ...], ...]
+
+
+def _tie(arm: Arm, tied_passive: Any, tied_active: Any) -> Tie | None:
+    """What an arm says of its rows, checked against them."""
+    if tied_passive is None and tied_active is None:
+        return None
+    if arm.observed != "always":
+        raise ModelError("tied rows must be those of an arm that is always observed")
+    if not arm.action_dependent:
+        tied_passive = tied_active = tied_active if tied_passive is None else tied_passive
+    events = {
+        "tied_passive": _event("tied_passive", tied_passive, arm.states),
+        "tied_active": _event("tied_active", tied_active, arm.states),
+    }
+    rows = np.stack([arm.passive, arm.active])
+    for_sure, never = rows.copy(), rows.copy()
+    first: tuple[str, float] | None = None
+    for action, (name, event) in enumerate(events.items()):
+        for state, targets in enumerate(event):
+            if not targets:
+                continue
+            row, place = rows[action, state], f"{name} row {state}"
+            happens = np.isin(np.arange(arm.states), targets)
+            chance = float(row[happens].sum())
+            if not 0 < chance < 1:
+                raise ModelError(
+                    f"{place} must be an event of a chance between 0 and 1, got {chance:g}"
+                )
+            first = first or (place, chance)
+            if abs(chance - first[1]) > _SUM_TOLERANCE:
+                raise ModelError(
+                    f"{place} must have the chance of {first[0]}, {first[1]:g}, as the rows are "
+                    f"tied, got {chance:g}"
+                )
+            for_sure[action, state] = np.where(happens, row, 0) / chance
+            never[action, state] = np.where(happens, 0, row) / row[~happens].sum()
+    if first is None:
+        raise ModelError("tied_passive or tied_active must have a row with an event")
+    whole = (tuple(tuple(map(tuple, each.tolist())) for each in kind) for kind in (for_sure, never))
+    return Tie(events["tied_passive"], events["tied_active"], *whole)
+
+
+def _event(name: str, given: Any, S: int) -> Event:
+    """Of each state the next states of an event; of none where nothing was given."""
+    if given is None:
+        return ((),) * S
+    rule = f"{name} must be {S} lists of next states, one for each state"
+    try:
+        rows = tuple(tuple(row) for row in given)
+    except TypeError:
+        raise ModelError(rule) from None
+    if len(rows) != S:
+        raise ModelError(f"{rule}, got {len(rows)}")
+    for state, row in enumerate(rows):
+        for target in row:
+            whole = isinstance(target, int | np.integer) and not isinstance(target, bool)
+            if not whole or not 0 <= target < S:
+                raise ModelError(
+                    f"{name} row {state} must have states from 0 to {S - 1}, got {shown(target)}"
+                )
+    return tuple(tuple(sorted({int(target) for target in row})) for row in rows)
 
 
 def _plain(given: Any) -> Any:
@@ -235,9 +340,7 @@ class Arms(Sequence[Arm]):
     @cached_property
     def kinds(self) -> tuple[ArmKind, ...]:
         """What a learner knows of each arm, (N,)."""
-        return tuple(
-            ArmKind(arm.states, arm.observed == "always", arm.action_dependent) for arm in self.each
-        )
+        return tuple(arm.kind for arm in self.each)
 
     @cached_property
     def observed(self) -> tuple[str, ...]:
@@ -289,12 +392,13 @@ class ArmKind(NamedTuple):
     """What is known of an arm beforehand: all but its transition probabilities and rewards.
 
     states: S; fully_observed: in every slot, not only when played; action_dependent: it moves in
-    another way when played than when left alone.
+    another way when played than when left alone; tie: what its rows have in common, if anything.
     """
 
     states: int
     fully_observed: bool
     action_dependent: bool
+    tie: Tie | None = None
 
     @property
     def always(self) -> bool:
@@ -315,6 +419,18 @@ class Moves(NamedTuple):
 
     passive: Array
     active: Array
+
+
+class Intervals(NamedTuple):
+    """What the chance that a channel shows itself good is held to lie between.
+
+    lower, upper: (1 + 2 J, N, trials), by information state with ages cut at J, as rows of a table;
+    accuracy: (trials,), of the gain of plans that are made from them.
+    """
+
+    lower: Array
+    upper: Array
+    accuracy: Array
 
 
 class Uncertain(NamedTuple):

@@ -10,8 +10,10 @@ where a step over either end stays at that end. `docs/catalogue.md` says when to
 
                         states, from 0 on              observed       a play
     gilbert_elliott     bad, good                      when played    sends
+    client              slow, fast                     when played    has it take part
     fading              levels, worst first            when played    sends at the level's rate
     machine             wear, as new first             always         restarts it as new
+    hidden_restart      slots since the last play      always         restarts it, unseen
     age_of_information  ages 1, 2, ..., max_age        always         tries to fetch an update
     adherence           lapsed, ..., adherent          when played    calls, and lifts
 
@@ -25,6 +27,10 @@ References:
   average reward", Automatica 139, 2022: the restart problem.
 - I. Kadota, A. Sinha, E. Uysal-Biyikoglu, R. Singh and E. Modiano, "Scheduling policies for
   minimizing age of information in broadcast wireless networks", IEEE/ACM Trans. Netw. 26(6), 2018.
+- N. Akbarzadeh and A. Mahajan, "Partially observable restless bandits with restarts: indexability
+  and computation of Whittle index", CDC 2022.
+- W. Xia et al., "Multi-armed bandit based client scheduling for federated learning", IEEE Trans.
+  Wireless Comm. 19(11), 2020.
 - A. Mate, J. A. Killian, H. Xu, A. Perrault and M. Tambe, "Collapsing bandits and their application
   to public health interventions", NeurIPS 2020.
 """
@@ -42,7 +48,15 @@ import numpy.typing as npt
 from rmab.errors import ModelError
 from rmab.model.arms import Arm
 
-__all__ = ["adherence", "age_of_information", "fading", "gilbert_elliott", "machine"]
+__all__ = [
+    "adherence",
+    "age_of_information",
+    "client",
+    "fading",
+    "gilbert_elliott",
+    "hidden_restart",
+    "machine",
+]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -69,6 +83,26 @@ def gilbert_elliott(
         raise ModelError(f"bad must be at most good, {good}, got {bad}")
     pays = _number("reward", reward, 0.0)
     return Arm([[1 - p01, p01], [1 - p11, p11]], reward=[bad * pays, good * pays])
+
+
+def client(p01: float, p11: float, fast: float, slow: float, deadline: float = 1.0) -> Arm:
+    """A client of federated learning whose link is slow (state 0) or fast (1), seen when it takes
+    part.
+
+    p01, p11: chance of a fast link in the next round, after slow, after fast; fast, slow: how long
+    a round takes it then. A round pays 1 - time / deadline, and nothing past the deadline. Xia et
+    al. (2020), who have rounds independent of one another.
+
+    >>> client(0.2, 0.8, fast=0.25, slow=1.5).reward_active.tolist()
+    [0.0, 0.75]
+    """
+    _check_chances(p01=p01, p11=p11)
+    least = _number("fast", fast, 0.0)
+    most, ends = _number("slow", slow, least), _number("deadline", deadline, 0.0)
+    if ends == 0:
+        raise ModelError("deadline must be a positive number, got 0")
+    pays = [max(0.0, 1 - time / ends) for time in (most, least)]
+    return Arm([[1 - p01, p01], [1 - p11, p11]], reward=pays)
 
 
 def fading(levels: int, up: float, down: float | None = None, rates: Numbers | None = None) -> Arm:
@@ -118,6 +152,49 @@ def machine(
         reward_passive=earns,
         reward_active=np.full(S, -cost),
         observed="always",
+        tied_passive=[*([x] for x in range(1, S)), []] if 0 < wear < 1 else None,
+    )
+
+
+def hidden_restart(
+    moves: npt.ArrayLike,
+    start: Numbers,
+    reward: Numbers,
+    cost: float = 0.0,
+    max_age: int = 32,
+) -> Arm:
+    """An arm whose states are never seen: a play restarts it from a law that is known.
+
+    moves: (S, S), how it moves when it is left alone; start: (S,), the law of its state after a
+    play; reward: (S,), what a slot without a play earns in each state; a play costs `cost`. What is
+    known of it is the number x of slots since the last play, up to max_age - 1, where it stays, so
+    that these are the states of the arm here; they are fully observed, and in state x a slot earns
+    start moves^x reward. Model A of Akbarzadeh and Mahajan (2022).
+
+    >>> arm = hidden_restart([[0.8, 0.2], [0, 1]], [1, 0], [1, 0], cost=0.3, max_age=3)
+    >>> arm.reward_passive.round(12).tolist()
+    [1.0, 0.8, 0.64]
+    """
+    ages = _whole("max_age", max_age)
+    price = _number("cost", cost, 0.0)
+    try:
+        hidden = Arm(moves, reward_passive=reward)
+        same: Any = [start] * hidden.states
+        law = Arm(same, reward_passive=reward).passive[0]
+    except ModelError as error:
+        said = str(error).replace("passive row 0", "start").replace("reward_passive", "reward")
+        raise ModelError(said.replace("passive", "moves")) from None
+    earns = np.zeros(ages)
+    for age in range(ages):
+        earns[age] = law @ hidden.reward_passive
+        law = law @ hidden.passive
+    older, restarted = _next(ages), np.zeros(ages, np.int64)
+    return Arm(
+        _moves((older, 1.0)),
+        _moves((restarted, 1.0)),
+        reward_passive=earns,
+        reward_active=np.full(ages, -price),
+        observed="always",
     )
 
 
@@ -142,6 +219,7 @@ def age_of_information(max_age: int, success: float, weight: float = 1.0) -> Arm
         reward_passive=pays,
         reward_active=pays,
         observed="always",
+        tied_active=[[0]] * S if 0 < success < 1 else None,
     )
 
 

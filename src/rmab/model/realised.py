@@ -47,7 +47,7 @@ def starting_chances(arms: Arms) -> Floats:
 
 
 class RealisedArms:
-    """Arms in R trials of a seed and L lanes each.
+    """Arms in R trials of a seed and L lanes each; each: the arms of each lane, where they differ.
 
     states: (R, L, N) in the slot that comes next; slot: its number, from 0.
 
@@ -57,16 +57,23 @@ class RealisedArms:
     """
 
     def __init__(
-        self, arms: Arms, seed: int, trials: Sequence[int], lanes: Sequence[int] = (0,)
+        self,
+        arms: Arms,
+        seed: int,
+        trials: Sequence[int],
+        lanes: Sequence[int] = (0,),
+        each: Sequence[Arms] = (),
     ) -> None:
         self.n_arms = len(arms)
-        self._levels = np.stack([chance_levels(arms.passive), chance_levels(arms.active)])
+        moves = [np.stack([own.passive, own.active]) for own in each or [arms]]
+        self._levels = chance_levels(np.stack(moves))  # (L or 1, 2, N, S, S - 1)
+        self._lane = np.arange(len(moves))[:, None]
         trial = np.asarray(trials, np.uint32)[:, None]
         self._key = stream(words_of(seed), trial, np.asarray(lanes, np.uint32), CHANNELS)  # (R, L)
         self._first, self._words = 0, np.zeros((0, 0), np.uint32)  # the slot of the first words
         key = Key(*(word[..., None] for word in self._key))
         before = threefry(key, np.uint32(BEFORE), np.arange(self.n_arms, dtype=np.uint32))[0]
-        rest = chance_levels(starting_chances(arms))
+        rest = chance_levels(np.stack([starting_chances(own) for own in each or [arms]]))
         self.states = self._reached(before, rest)
         self.slot = -1
         self.move(np.zeros(self.states.shape, bool))
@@ -75,12 +82,12 @@ class RealisedArms:
         """The states of the next slot, after these arms (R, L, N) were played in this one."""
         self.slot += 1
         each = np.arange(self.n_arms)
-        levels = self._levels[played.astype(np.intp), each, self.states]
+        levels = self._levels[self._lane, played.astype(np.intp), each, self.states]
         self.states = self._reached(self._numbers(), levels)
 
     @staticmethod
     def _reached(words: Words, levels: Words) -> npt.NDArray[np.int64]:
-        """words: (R, L, N); levels: (..., N, S - 1)."""
+        """words: (R, L, N); levels: (..., L or 1, N, S - 1)."""
         reached = (words >> np.uint32(32 - BITS))[..., None] < levels
         return np.asarray(reached.sum(-1))
 

@@ -65,13 +65,16 @@ def fill_extreme(model: Model, max_age: int) -> Array:
 def fill_penalty(model: Model, max_age: int) -> Array:
     """The same with the largest index of each state; arms of two states."""
     low, high = _box(model)
-    best = jnp.asarray(-jnp.inf)
-    for ends in product((False, True), repeat=4):
-        chance = jnp.where(np.array(ends).reshape(2, 2, 1, 1), high, low)
-        obeys = (chance[:, 1] >= chance[:, 0]).all(0) & (chance[1] >= chance[0]).all(0)
-        corner = _moves(model, chance[:, 0], chance[:, 1])
-        found = fill_whittle(model._replace(moves=corner), max_age)
-        best = jnp.maximum(best, jnp.where(obeys[:, None], found, -jnp.inf))
+    corners = [
+        jnp.where(np.array(ends).reshape(2, 2, 1, 1), high, low)
+        for ends in product((False, True), repeat=4)
+    ]
+    chance = jnp.concatenate(corners, -1)  # of all corners, as more trials
+    obeys = (chance[:, 1] >= chance[:, 0]).all(0) & (chance[1] >= chance[0]).all(0)
+    moves = _moves(model, chance[:, 0], chance[:, 1])
+    found = fill_whittle(model._replace(moves=moves, width=None), max_age)
+    found = jnp.where(obeys[:, None], found, -jnp.inf)
+    best = found.reshape(*found.shape[:2], len(corners), -1).max(2)
     return jnp.where(jnp.isfinite(best), best, fill_value(model, max_age))
 
 
@@ -129,16 +132,19 @@ def _shifted(model: Model, idle_worth: Array, worth: Array) -> tuple[Array, Arra
     those worth least; worth: (S, N, trials), for either."""
     radii = _radii(model)
     sizes = np.array([kind.states for kind in model.kinds])
-    has = (np.arange(model.moves.passive.shape[0])[:, None] < sizes)[:, :, None]
+    state = np.arange(model.moves.passive.shape[0])
+    has = (state[:, None] < sizes)[:, :, None]
 
     def moved(rows: Array, width: Array, worth: Array) -> Array:
-        order = jnp.argsort(jnp.where(has, worth, -jnp.inf), axis=0, stable=True)[None]
-        order = jnp.broadcast_to(order, rows.shape)
-        heaped = jnp.cumsum(jnp.take_along_axis(rows, order, 1), axis=1)
-        lower = jnp.maximum(heaped[:, :-1] - width[:, None] / 2, 0)
-        heaped = jnp.concatenate([lower, heaped[:, -1:]], 1)
-        sorted_rows = jnp.diff(heaped, axis=1, prepend=jnp.zeros_like(heaped[:, :1]))
-        return jnp.take_along_axis(sorted_rows, jnp.argsort(order, axis=1), 1)
+        worth = jnp.where(has, worth, -jnp.inf)
+        # [r, s]: whether r comes before s, of equal ones the lower.
+        before = (worth[:, None] < worth[None]) | (
+            (worth[:, None] == worth[None]) & (state[:, None] < state)[:, :, None, None]
+        )
+        below = sum(rows[:, r, None] * before[r] for r in state)  # (S, S, N, trials)
+        taken = width[:, None] / 2
+        heaped = jnp.where(before.any(1), jnp.maximum(below + rows - taken, 0), below + rows)
+        return heaped - jnp.maximum(below - taken, 0)
 
     return (
         moved(model.moves.passive, radii.passive, idle_worth),

@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
+from rmab.federation.aggregation import Aggregation
 from rmab.learning import learners
 from rmab.learning.learners import Evidence, Prior
 from rmab.policies.lookahead import DEPTH
@@ -71,14 +72,17 @@ def _thompson(
     gaps: int = 0,
     plan_by: str = "draw",
     forget: str | float = "never",
+    tied: bool = False,
     **others: Any,
 ) -> Policy:
     """others: fields of a policy that are options as they are."""
     mode = plan_by == "mode"
+    learns = {**_learner_options(prior, gaps, mode), **({"tied": True} if tied else {})}
     return Policy(
         name,
         rule=rule,
-        learner=partial(learners.thompson, **_learner_options(prior, gaps, mode)),
+        learner=partial(learners.thompson, **learns),
+        ties=tied,
         gaps=gaps,
         reads_visits=False,
         randomised=not mode,
@@ -143,7 +147,7 @@ def thompson_lookahead_gap(
 
 
 def fed1_ucb(
-    name: str, horizon: int, *, sigma: float = 0.5, aggregation: str | None = None
+    name: str, horizon: int, *, sigma: float = 0.5, aggregation: str | Aggregation | None = None
 ) -> Policy:
     """Fed1-UCB: phases of int(10 ln T) pulls of every arm in play; then K arms for ever."""
     pulls = max(1, int(10 * math.log(horizon)))

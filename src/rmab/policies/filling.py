@@ -20,7 +20,7 @@ import numpy.typing as npt
 from rmab.errors import ModelError
 from rmab.linalg import Array
 from rmab.markov import period
-from rmab.model.arms import ArmKind, Arms, Dynamics, Moves, Uncertain
+from rmab.model.arms import ArmKind, Arms, Dynamics, Intervals, Moves, Uncertain
 from rmab.model.beliefs import InformationStates, information_states
 from rmab.model.information import settled_age
 from rmab.planning.lookahead.channel import channel_tables, channel_values
@@ -36,23 +36,24 @@ __all__ = [
     "Learnt",
     "channel_pair",
     "fill",
+    "known_ages",
     "known_tables",
     "table_ages",
 ]
 
 KNOWN_TOLERANCE, MAX_KNOWN_AGES = 1e-6, 512
-LEARNT_TOLERANCE, MAX_LEARNT_AGES = 1e-2, 64  # tables filled anew in every episode
+LEARNT_TOLERANCE, MAX_LEARNT_AGES = 0.08, 64  # tables filled anew in every episode
 
-# What a learner gives: (S, S, N, R) each, or (N, R) each.
-Found = Moves | Uncertain | tuple[Array, Array]
+# What a learner gives: (S, S, N, R) each, or (N, R) each; or what chances lie between.
+Found = Moves | Uncertain | Intervals | tuple[Array, Array]
 
 
 class Learnt(NamedTuple):
     """Arms as a server has learnt them.
 
-    found: of A R trials; reward_passive, reward_active: (S, N); kinds: (N,); channels: whether p01,
-    p11 and a reward describe all arms; first: (N, A R), the arms that an index rule plays before
-    all others, None: none.
+    found: of A R trials; reward_passive, reward_active: (S, N), or (S, N, A R) where agents'
+    differ; kinds: (N,); channels: whether p01, p11 and a reward describe all arms; first: (N, A R),
+    the arms that an index rule plays before all others, None: none.
     """
 
     found: Found
@@ -71,8 +72,19 @@ class Learnt(NamedTuple):
             raise ModelError(
                 f"policy {name}: its learner must return rmab.Moves for arms that are not channels"
             )
-        idle, pays = self.reward_passive[:, :, None], self.reward_active[:, :, None]
-        return Model(moves, idle, pays, self.kinds, width)
+        return Model(moves, self.idle_pays, self.pays, self.kinds, width)
+
+    @property
+    def idle_pays(self) -> Array:
+        """What no play pays, (S, N, 1 or A R)."""
+        rewards = self.reward_passive
+        return rewards if rewards.ndim == 3 else rewards[:, :, None]
+
+    @property
+    def pays(self) -> Array:
+        """What a play pays, (S, N, 1 or A R)."""
+        rewards = self.reward_active
+        return rewards if rewards.ndim == 3 else rewards[:, :, None]
 
 
 def channel_pair(found: Found) -> tuple[Array, Array]:
@@ -101,7 +113,7 @@ def fill(
     if learnt.channels and rule.planner is not None:
         p01, p11 = channel_pair(learnt.found)
         states = _grid(max_age)
-        rewards = learnt.reward_active[1][:, None, None]
+        rewards = learnt.pays[1][:, None]
         table = rule.planner(Dynamics(p01[:, None], p11[:, None], rewards), states)
         rows, width = states.age.shape[1], p01.shape[-1]
     else:
@@ -129,7 +141,7 @@ def _grid(max_age: int) -> InformationStates:
 
 def _channel_lookahead(depth: int, learnt: Learnt, plays: int, max_age: int) -> LookaheadTables:
     p01, p11 = channel_pair(learnt.found)
-    rewards = learnt.reward_active[1][:, None, None]
+    rewards = learnt.pays[1][:, None]
     values = channel_values(Dynamics(p01[:, None], p11[:, None], rewards), plays)
     return channel_tables(values, _grid(max_age), depth)
 
@@ -150,10 +162,12 @@ class KnownTables(NamedTuple):
     wraps: npt.NDArray[np.int64]
 
 
-def known_tables(policy: Policy, arms: Arms, plays: int, most: int = MAX_KNOWN_AGES) -> KnownTables:
-    """The tables of a policy that knows these arms; most: ages that they distinguish."""
+def known_tables(
+    policy: Policy, arms: Arms, plays: int, most: int = MAX_KNOWN_AGES, least: int = 1
+) -> KnownTables:
+    """The tables of a policy that knows these arms; most, least: ages that they distinguish."""
     rule = policy.rule
-    max_age = table_ages(arms, KNOWN_TOLERANCE, most)
+    max_age = max(least, known_ages(arms, most))
     wraps = known_wraps(arms, max_age)
     tables: Any
     if isinstance(rule, LookaheadRule):
@@ -179,3 +193,8 @@ def table_ages(arms: Arms, tolerance: float = LEARNT_TOLERANCE, most: int = MAX_
         if arm.observed == "when_played"
     )
     return max(ages, default=1)
+
+
+def known_ages(arms: Arms, most: int = MAX_KNOWN_AGES) -> int:
+    """Ages for tables that are filled once."""
+    return table_ages(arms, KNOWN_TOLERANCE, most)

@@ -171,8 +171,8 @@ def state_from_tables(
     """What a lookahead of `depth` slots needs in information states (N, A, ...).
 
     tables: of at least that depth, see `table_entries`; states: of a fully observed arm the state
-    now and any age; wraps: (N,) or one for all, how far ages past the highest of the tables fall
-    back, 0: they become never observed; fully_observed: (N,), None if no arm is.
+    now and any age; wraps: (N,), (N, A) or one for all, how far ages past the highest of the tables
+    fall back, 0: they become never observed; fully_observed: (N,), None if no arm is.
     """
     xp = array_namespace(tables.gains[0], states.age)
     S = len(tables.observation_probs) + 1
@@ -184,7 +184,10 @@ def state_from_tables(
         states = states._replace(age=xp.where(always, 1, states.age))
     else:
         always = None
-    wraps = wraps.reshape(column)
+    if wraps.ndim < 2:
+        wraps = wraps.reshape(column)
+    else:  # by arm and agent
+        wraps = wraps.reshape(*wraps.shape, *column[2:])
     rows = [row_of(after(states, ahead), max_age, wraps) for ahead in range(depth)]
 
     def path(read: Callable[[Array, int], Array], slots: int) -> PassivePath:

@@ -7,6 +7,7 @@ are known. A *rule* says what the dynamics become, and so what agents play by:
     LookaheadRule  K arms are chosen together by a lookahead of a few slots
     TurnsRule      arms in play take turns; the learner says which are
     OptimumRule    the exact joint optimum
+    JointRule      the joint optimum of what was learnt, planned anew in every episode
     RandomRule     K arms at random
     OwnIndexRule   an index from a learner with its own state, slot by slot
     AgeRule        arms observed longest ago, and perhaps before them those that were good
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmab.errors import ModelError
+from rmab.federation.aggregation import Aggregation
 from rmab.linalg import Array
 from rmab.reading import is_whole, shown
 
@@ -35,6 +37,7 @@ __all__ = [
     "AgeRule",
     "Forgetting",
     "IndexRule",
+    "JointRule",
     "Lengths",
     "LookaheadRule",
     "OptimumRule",
@@ -84,12 +87,31 @@ class LookaheadRule:
 
 @dataclass(frozen=True)
 class TurnsRule:
-    """Arms in play take turns; the learner gives 1 for those, 0 for the others, twice."""
+    """Arms in play take turns; the learner gives 1 for those, 0 for the others, twice.
+
+    waits: an agent for which no arm is in play plays none, rather than any.
+    """
+
+    waits: bool = False
 
 
 @dataclass(frozen=True)
 class OptimumRule:
     """The exact joint optimum of known arms decides: `rmab.planning.exact`."""
+
+
+@dataclass(frozen=True)
+class JointRule:
+    """The joint optimum of what the learner gives decides: `rmab.planning.exact.compiled`.
+
+    ages: up to which information states are told apart; accuracy: of the average reward, as a part
+    of the largest reward; intervals: whether the learner gives `rmab.model.arms.Intervals`, which
+    have an accuracy of their own and are taken as the best that they allow, in place of dynamics.
+    """
+
+    ages: int
+    accuracy: float = 5e-3
+    intervals: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,6 +182,7 @@ Rule = (
     | LookaheadRule
     | TurnsRule
     | OptimumRule
+    | JointRule
     | RandomRule
     | OwnIndexRule
     | AgeRule
@@ -183,17 +206,21 @@ class Policy:
     own_visits    whether, under the schedule "paper", an episode ends when an agent's own visits
                   of a state of an arm have more than doubled: plays, and of an arm that is always
                   observed also slots without one. False: eq. (22), plays and a factor of 2^M
+    own_pairs     whether, under all schedules, an episode ends when pairs of some arm, first state
+                  and gap were seen in it as often as the learner had seen them before; needs gaps
     explores      (evidence, what the learner made of it) -> whether the next episode explores,
                   (trials,): plays of such episodes alone are counted as visits; None: all are
     reads_visits  whether the learner reads evidence.visits; False spares counting them
     randomised    whether the learner draws; if not, agents with the same evidence play by one
                   result
-    aggregation   what agents share, by name; None: as the study says
+    aggregation   what agents share, by name or as an object of rmab.federation.aggregation; None:
+                  as the study says
     draws         of the dynamics, "shared" or "per-agent"; None: as the study says
     longest       no episode has more slots; None: as the schedule says
     lengths       the policy's own, from the evidence at the start of an episode; None: as the
                   schedule says
     forget        how counts lose weight; None: never
+    ties          whether the learner reads what an arm's rows have in common
     prior         the learner's, where more than the learner reads it: a number, Beta's two, or
                   POPULATION, which is learnt and given to the learner as evidence.prior
 
@@ -207,14 +234,16 @@ class Policy:
     own: Any
     gaps: int
     own_visits: bool
+    own_pairs: bool
     explores: Callable[[Any, Any], Array] | None
     reads_visits: bool
     randomised: bool
-    aggregation: str | None
+    aggregation: str | Aggregation | None
     draws: str | None
     longest: int | None
     lengths: Lengths | None
     forget: Forgetting | None
+    ties: bool
     prior: float | tuple[float, float] | str
 
     def __init__(
@@ -231,14 +260,16 @@ class Policy:
         own: Any = None,
         gaps: int = 0,
         own_visits: bool = False,
+        own_pairs: bool = False,
         explores: Callable[[Any, Any], Array] | None = None,
         reads_visits: bool = True,
         randomised: bool = True,
-        aggregation: str | None = None,
+        aggregation: str | Aggregation | None = None,
         draws: str | None = None,
         longest: int | None = None,
         lengths: Lengths | None = None,
         forget: Forgetting | None = None,
+        ties: bool = False,
         prior: float | tuple[float, float] | str = 1.0,
     ) -> None:
         for key, value, least in (
@@ -277,6 +308,7 @@ class Policy:
             "own": rule.own if isinstance(rule, OwnIndexRule) else own,
             "gaps": gaps,
             "own_visits": own_visits,
+            "own_pairs": own_pairs,
             "explores": explores,
             "reads_visits": reads_visits,
             "randomised": randomised,
@@ -285,6 +317,7 @@ class Policy:
             "longest": longest,
             "lengths": lengths,
             "forget": forget,
+            "ties": ties,
             "prior": prior,
         }
         for key, given in fields.items():
@@ -302,4 +335,11 @@ class Policy:
         They are not where there may be as many episodes as slots.
         """
         countless = self.lengths is not None and self.lengths.least == 1
-        return self.learns and not countless and not isinstance(self.rule, TurnsRule)
+        planned = isinstance(self.rule, JointRule) and self.rule.intervals
+        others = countless or planned or isinstance(self.rule, TurnsRule)
+        return self.learns and not others
+
+    @property
+    def fixes_plays(self) -> bool:
+        """Whether K is part of its program, as the sets of K arms are."""
+        return isinstance(self.rule, LookaheadRule | JointRule)

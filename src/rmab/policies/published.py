@@ -12,9 +12,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import jax.numpy as jnp
 from jax import Array
 
+from rmab.federation.aggregation import Aggregation
 from rmab.learning.channel.grid import grid
+from rmab.learning.colours import colours
 from rmab.learning.exploration import (
     block_arms,
     block_explores,
@@ -24,6 +27,7 @@ from rmab.learning.exploration import (
     slots_to_explore,
     steps_wanted,
 )
+from rmab.learning.joining import joining_survivors
 from rmab.learning.learners import Evidence, Prior, thompson
 from rmab.learning.optimism import confident_rows
 from rmab.model.arms import Moves, Uncertain
@@ -31,8 +35,8 @@ from rmab.planning.optimism import fill_extreme, fill_penalty, fill_value
 from rmab.planning.tables import Model
 from rmab.policies.own_index import OWN_INDICES
 from rmab.policies.planners import FIXED_BEST, MYOPIC, WHITTLE
-from rmab.policies.policy import IndexRule, Lengths, OwnIndexRule, Policy, TurnsRule
-from rmab.policies.registry import GAPS
+from rmab.policies.policy import IndexRule, JointRule, Lengths, OwnIndexRule, Policy, TurnsRule
+from rmab.policies.registry import AGES, GAPS
 
 __all__: list[str] = []  # makers are named in the registry
 
@@ -58,7 +62,7 @@ def ts_grid(
     support: int = 9,
     planner: str = "whittle",
     gaps: int = GAPS,
-    aggregation: str | None = None,
+    aggregation: str | Aggregation | None = None,
 ) -> Policy:
     """Thompson sampling of channels on a grid, from observations at any gap."""
     return Policy(
@@ -78,7 +82,7 @@ def restless_ucb(
     radius: float = 1.0,
     scale: float = 1.0,
     exponent: float = 2 / 3,
-    aggregation: str | None = None,
+    aggregation: str | Aggregation | None = None,
 ) -> Policy:
     """Exploration of all arms in turn, then Whittle indices of the optimistic dynamics."""
     wanted = steps_wanted(horizon, scale, exponent)
@@ -99,7 +103,11 @@ def restless_ucb(
 
 
 def dsee(
-    name: str, horizon: int, *, exploration: float = 10.0, aggregation: str | None = None
+    name: str,
+    horizon: int,
+    *,
+    exploration: float = 10.0,
+    aggregation: str | Aggregation | None = None,
 ) -> Policy:
     """Blocks of exploration and of the arms with the best mean."""
 
@@ -120,6 +128,29 @@ def dsee(
     )
 
 
+def fed2_ucb(
+    name: str, horizon: int, *, pulls: int = 100, sigma: float = 0.5, sigma_c: float = 0.02
+) -> Policy:
+    """Fed2-UCB: more agents in every phase of `pulls` pulls of every arm in play; then K arms for
+    ever, for all."""
+
+    def phase(evidence: Evidence, found: tuple[Array, Array]) -> Array:
+        left = found[1].sum(0).astype(jnp.int32)
+        slots = -(-pulls * left // evidence.plays)
+        return jnp.where(left > evidence.plays, slots, jnp.where(left > 0, horizon, 1))
+
+    return Policy(
+        name,
+        rule=TurnsRule(waits=True),
+        learner=partial(
+            joining_survivors, pulls=pulls, horizon=horizon, sigma=sigma, sigma_c=sigma_c
+        ),
+        randomised=False,
+        lengths=Lengths(phase, complete=True),  # who has not joined asks for one slot
+        aggregation="none",  # the server reads each agent's own means
+    )
+
+
 _EPISODE = 20  # slots of UCWhittle's episodes, as in its experiments
 
 
@@ -130,7 +161,7 @@ def _ucwhittle(
     *,
     scale: float = 1.0,
     delta: float = 1e-3,
-    aggregation: str | None = None,
+    aggregation: str | Aggregation | None = None,
 ) -> Policy:
     def slots(evidence: Evidence, found: Uncertain) -> int:  # noqa: ARG001 - always the same
         return _EPISODE
@@ -156,7 +187,7 @@ def rb_tsde(
     horizon: int,  # noqa: ARG001 - as every maker
     *,
     prior: Prior = 1.0,
-    aggregation: str | None = None,
+    aggregation: str | Aggregation | None = None,
 ) -> Policy:
     """Thompson sampling of rows and Whittle indices; an agent's own visits end episodes."""
     return Policy(
@@ -166,5 +197,46 @@ def rb_tsde(
         own_visits=True,
         reads_visits=False,
         prior=prior,
+        aggregation=aggregation,
+    )
+
+
+def tsde(
+    name: str,
+    horizon: int,  # noqa: ARG001 - as every maker
+    *,
+    ages: int = AGES,
+    prior: Prior = 1.0,
+    aggregation: str | None = None,
+) -> Policy:
+    """Thompson sampling, and the joint optimum of the draw."""
+    return Policy(
+        name,
+        rule=JointRule(ages),
+        learner=partial(thompson, prior=prior),
+        reads_visits=False,
+        aggregation=aggregation,
+        prior=prior,
+    )
+
+
+def colored_ucrl2(
+    name: str,
+    horizon: int,  # noqa: ARG001 - as every maker
+    *,
+    ages: int = AGES,
+    delta: float = 1e-3,
+    scale: float = 1.0,
+    aggregation: str | None = None,
+) -> Policy:
+    """The joint optimum of the best channels within intervals of the colours' chances."""
+    return Policy(
+        name,
+        rule=JointRule(ages, intervals=True),
+        learner=partial(colours, scale=scale, delta=delta),
+        gaps=ages - 1,
+        own_pairs=True,
+        randomised=False,
+        reads_visits=False,
         aggregation=aggregation,
     )

@@ -7,6 +7,7 @@ is first used: reading a study's file, or running an agent, loads no solver.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -15,14 +16,17 @@ from types import MappingProxyType
 from typing import Any
 
 from rmab.errors import StudyError
-from rmab.federation.aggregation import AGGREGATIONS, compares_agents
+from rmab.federation.aggregation import AGGREGATIONS, aggregation_of, compares_agents
+from rmab.federation.gossip import GRAPHS, MAX_AGENTS
 from rmab.model.arms import CHANNEL, ArmKind
 from rmab.policies.lookahead import DEPTHS
 from rmab.policies.policy import POPULATION, Policy
 from rmab.reading import is_number, is_whole, shown
 
 __all__ = [
+    "AGES",
     "GAPS",
+    "GOSSIP_OPTIONS",
     "GROUPS",
     "KNOWN",
     "LEARNERS",
@@ -43,6 +47,9 @@ GAPS = 32  # G of the policies that learn from observations at any gap, unless t
 _GAPS_RANGE = (8, 128)  # fewer do not identify two matrices; more take very long to compile
 _PRIOR_RANGE = (1e-6, 1e6)
 _MAX_LONGEST = 10**9
+GOSSIP_OPTIONS = ("degree", "failure", "graph")  # of every policy that has `aggregation`
+AGES = 4  # up to which joint plans tell ages apart, unless told otherwise
+_MAX_CODES, _MAX_SETS = 100_000, 100  # of joint plans, each made anew in every episode
 _MAX_SUPPORT = 49  # points a side: what a server of 64 trials and 256 arms weighs takes 200 MB
 
 
@@ -67,11 +74,18 @@ def _is_prior(value: Any) -> bool:
 
 
 OPTIONS: Mapping[str, Option] = {
+    "ages": Option(
+        str(AGES),
+        lambda v: is_whole(v) and 2 <= v <= 64,
+        "a whole number from 2 to 64",
+        "ages are told apart up to this many slots in joint plans",
+    ),
     "aggregation": Option(
         "the study's",
         lambda v: isinstance(v, str) and v in AGGREGATIONS,
         "the name of an aggregation",
-        'what agents share: "sum", "none", or "pairs", by how alike they are',
+        'what agents share: "sum", "none", "pairs", by how alike they are, or "gossip", with '
+        "neighbours and without a server",
     ),
     "c": Option(
         "2",
@@ -81,6 +95,12 @@ OPTIONS: Mapping[str, Option] = {
     ),
     "clip": Option(
         "true", lambda v: isinstance(v, bool), "true or false", "whether bounds are cut at 1"
+    ),
+    "degree": Option(
+        "the study's, 2",
+        lambda v: is_whole(v) and 1 <= v < MAX_AGENTS,
+        f"a whole number from 1 to {MAX_AGENTS - 1}",
+        'links of an agent that gossips, of graph = "regular"',
     ),
     "delta": Option(
         "0.001",
@@ -93,6 +113,12 @@ OPTIONS: Mapping[str, Option] = {
         lambda v: is_whole(v) and v in DEPTHS,
         f"one of {', '.join(map(str, DEPTHS))}",
         "lookahead depth in slots",
+    ),
+    "failure": Option(
+        "the study's, 0",
+        lambda v: is_number(v) and 0 <= v < 1,
+        "a number from 0 to below 1",
+        "chance that a link of agents that gossip fails in an episode",
     ),
     "exploration": Option(
         "10",
@@ -130,6 +156,12 @@ OPTIONS: Mapping[str, Option] = {
         lambda v: is_whole(v) and _GAPS_RANGE[0] <= v <= _GAPS_RANGE[1],
         f"a whole number from {_GAPS_RANGE[0]} to {_GAPS_RANGE[1]}",
         "gaps are counted separately up to this many slots",
+    ),
+    "graph": Option(
+        "the study's, ring",
+        lambda v: isinstance(v, str) and v in GRAPHS,
+        f"one of {', '.join(GRAPHS)}",
+        "who talks to whom where agents gossip",
     ),
     "index_rate": Option(
         "0.2",
@@ -169,6 +201,12 @@ OPTIONS: Mapping[str, Option] = {
         "one number for every state, or [a, b], Beta(a, b), for arms of two states; of policies "
         'that learn from any gap also "population", learnt from all arms',
     ),
+    "pulls": Option(
+        "100",
+        lambda v: is_whole(v) and 1 <= v <= 10**6,
+        "a whole number from 1 to 1000000",
+        "pulls of every arm in play by every agent in a phase",
+    ),
     "radius": Option(
         "1",
         lambda v: is_number(v) and 0 <= v <= 1e6,
@@ -179,7 +217,8 @@ OPTIONS: Mapping[str, Option] = {
         "1",
         lambda v: is_number(v) and 0 <= v <= 1e6,
         "a number from 0 to 1e6",
-        "a factor of the steps that Restless-UCB explores, of UCWhittle's confidence radii",
+        "a factor of the steps that Restless-UCB explores, of UCWhittle's confidence radii, "
+        "of those of coloured UCRL2",
     ),
     "rate": Option(
         "0.1",
@@ -193,11 +232,23 @@ OPTIONS: Mapping[str, Option] = {
         "a positive number of at most 1e6",
         "the deviation of rewards that bounds allow for",
     ),
+    "sigma_c": Option(
+        "0.02",
+        lambda v: is_number(v) and 0 <= v <= 1e6,
+        "a number from 0 to 1e6",
+        "the deviation of agents' mean rewards that bounds allow for",
+    ),
     "support": Option(
         "9",
         lambda v: is_whole(v) and 2 <= v <= _MAX_SUPPORT,
         f"a whole number from 2 to {_MAX_SUPPORT}",
         "n, the grid has p01 and p11 at 1/(n + 1), ..., n/(n + 1)",
+    ),
+    "tied": Option(
+        "false",
+        lambda v: isinstance(v, bool),
+        "true or false",
+        "of arms with tied rows one chance is learnt from all of them, in place of every row alone",
     ),
 }
 
@@ -225,6 +276,11 @@ class Entry:
     refuses: Refusal | None = None
     served: bool = True
 
+    def __post_init__(self) -> None:
+        if "aggregation" in self.options:  # what may be set of one of them
+            whole = sorted({*self.options, *GOSSIP_OPTIONS})
+            object.__setattr__(self, "options", tuple(whole))
+
 
 def _other_than_channels(
     kinds: Sequence[ArmKind],
@@ -251,6 +307,31 @@ def _observed_when_played(
     if not other:
         return None
     return f"is for arms that are always observed, and arm {other[0]} is observed when played"
+
+
+def _too_large_together(
+    kinds: Sequence[ArmKind], plays: int, settings: Mapping[str, Any]
+) -> str | None:
+    """Of a policy that plans for all arms together."""
+    ages = settings.get("ages", AGES)
+    codes = math.prod(k.states if k.fully_observed else 1 + k.states * ages for k in kinds)
+    sets = math.comb(len(kinds), plays)
+    if codes <= _MAX_CODES and sets <= _MAX_SETS:
+        return None
+    number = f"{codes:,}" if codes < 10**12 else f"about 10^{math.log10(codes):.0f}"
+    return (
+        f"is for few arms: ages up to {ages} give {number} joint information states and {sets:,} "
+        f"sets of {plays} arms, and at most {_MAX_CODES:,} and {_MAX_SETS:,} are planned for"
+    )
+
+
+def _no_few_channels(
+    kinds: Sequence[ArmKind], plays: int, settings: Mapping[str, Any]
+) -> str | None:
+    """Of a policy that plans for all channels together."""
+    return _other_than_channels(kinds, plays, settings) or _too_large_together(
+        kinds, plays, settings
+    )
 
 
 def _other_than_two_observed_states(
@@ -290,7 +371,7 @@ GROUPS: Mapping[str, str] = {
 
 _MAKERS = "rmab.policies.builtin:"
 _PUBLISHED = "rmab.policies.published:"
-_THOMPSON = ("aggregation", "prior")
+_THOMPSON = ("aggregation", "prior", "tied")
 _UCB = ("aggregation", "clip", "prior")
 _GAP = ("aggregation", "forget", "gaps", "longest", "plan_by", "prior")
 _ROBUST: Mapping[str, Any] = MappingProxyType(
@@ -373,7 +454,7 @@ POLICIES: Mapping[str, Entry] = {
         refuses=_other_than_channels, served=False,
     ),
     "rb-tsde": Entry(
-        "published", _PUBLISHED + "rb_tsde", _THOMPSON,
+        "published", _PUBLISHED + "rb_tsde", _THOMPSON[:2],
         "RB-TSDE: Thompson sampling and Whittle indices, each agent alone",
         "RB-TSDE", "#994455", "-", "H",
         {"aggregation": "none"}, served=False,
@@ -408,10 +489,26 @@ POLICIES: Mapping[str, Entry] = {
         "DSEE", "#aaaa00", "-", "P",
         served=False,
     ),
+    "fed2-ucb": Entry(
+        "published", _PUBLISHED + "fed2_ucb", ("pulls", "sigma", "sigma_c"),
+        "Fed2-UCB: more agents join in every phase, until K arms remain",
+        "Fed2-UCB", "#6f4c9b", "-", "v",
+        served=False,
+    ),
     "ucb": Entry(
         "published", _PUBLISHED + "ucb", ("c",),
         "mean reward plus sqrt(c ln t / plays), each agent alone, every slot",
         "UCB", "#999999", "-", ">",
+    ),
+    "tsde": Entry(
+        "published", _PUBLISHED + "tsde", ("ages", "aggregation", "prior"),
+        "Thompson sampling and the joint optimum of the draw, for few arms",
+        "TSDE", "#bb5566", "-", "8", refuses=_too_large_together, served=False,
+    ),
+    "colored-ucrl2": Entry(
+        "published", _PUBLISHED + "colored_ucrl2", ("ages", "aggregation", "delta", "scale"),
+        "the joint optimum of the best channels within confidence intervals, for few",
+        "Coloured UCRL2", "#8855cc", "-", "3", refuses=_no_few_channels, served=False,
     ),
     "rca": Entry(
         "published", _PUBLISHED + "rca", ("L",),
@@ -521,6 +618,11 @@ def check_kinds(
     found = [key for key, value in wanted.items() if settings.get(key) == value]
     if "aggregation" in POLICIES[name].options and compares_agents(AGGREGATIONS[shares]):
         found.append("aggregation")
+    if settings.get("tied") and not any(kind.tie for kind in kinds):
+        raise StudyError(
+            f"{place}.tied of {name} must be false, as no arm says by tied_passive or tied_active "
+            "what its rows have in common; got true"
+        )
     other = [number for number, kind in enumerate(kinds, 1) if kind != CHANNEL]
     if found and other:
         value = wanted.get(found[0], shares)
@@ -548,6 +650,9 @@ def settings_of(name: str, options: Mapping[str, Any] | None = None) -> dict[str
 def named(name: str, horizon: int, options: Mapping[str, Any] | None = None) -> Policy:
     """The policy of that name with its options, already checked."""
     chosen = settings_of(name, options)
+    gossip = {key: chosen.pop(key) for key in GOSSIP_OPTIONS if key in chosen}
+    if gossip and "aggregation" in chosen:
+        chosen["aggregation"] = aggregation_of(chosen["aggregation"], **gossip)
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in chosen.items()}
     return _named(name, horizon, tuple(sorted(settings.items())))
 

@@ -34,7 +34,6 @@ __all__ = ["write_arena"]
 _LOW, _HIGH = (243, 244, 246), (11, 87, 164)  # colours of a share of 0 and of 1,
 _BELOW = (250, 214, 190)  # and of less than 0
 _DARK = 0.55  # from this share on the number is white
-_TIED_SHOWN = 4  # names in a cell
 
 
 def write_arena(folder: Path, outcome: ArenaOutcome, beside: Comparison | None = None) -> Path:
@@ -198,7 +197,7 @@ def _problem(found: ProblemOutcome) -> Markup:
     if leaders:
         tied = f" ({len(leaders)} tied)" if len(leaders) > 1 else ""
         text += f" Best of those that learn: {', '.join(leaders)}{tied}."
-    rows = [_row(name, each, found) for name, each in found.standings.items()]
+    rows = [_row(name, each) for name, each in found.standings.items()]
     parts = [
         tag("h2", found.name),
         tag("p", about),
@@ -250,7 +249,7 @@ _HEAD = [
 ]
 
 
-def _row(name: str, s: Standing, found: ProblemOutcome) -> list[str]:
+def _row(name: str, s: Standing) -> list[str]:
     band = "" if s.regret_low is None else f" ({s.regret_low:.1f} to {s.regret_high:.1f})"
     return [
         _policy(name, s.label),
@@ -259,20 +258,17 @@ def _row(name: str, s: Standing, found: ProblemOutcome) -> list[str]:
         f"{s.regret:.1f}{band}",
         "" if s.share is None else f"{100 * s.share:.1f} %",
         "known" if s.knows and name != "random" else "" if s.rank is None else str(s.rank),
-        _tied(s, found),
+        _tied(s),
         "" if s.stuck is None else f"{100 * s.stuck:.1f} %",
         "" if s.seconds is None else f"{1000 * s.seconds:.3g}",
     ]
 
 
-def _tied(s: Standing, found: ProblemOutcome) -> Markup:
-    if not s.tied:
-        return Markup("")
-    if len(s.tied) <= _TIED_SHOWN:
-        return escaped(", ".join(s.tied))
-    return Markup(
-        f'<span title="{escaped(", ".join(s.tied))}">{len(s.tied)} of {len(found.standings)}</span>'
-    )
+def _tied(s: Standing) -> Markup:
+    """One by name; of several how many, and their names when pointed at."""
+    if len(s.tied) < 2:
+        return escaped("".join(s.tied))
+    return Markup(f'<span title="{escaped(", ".join(s.tied))}">{len(s.tied)} others</span>')
 
 
 def _plus_minus(value: float, se: float | None) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from rmab.model.arms import Arms
 from rmab.model.beliefs import stationary_belief
+from rmab.policies.registry import GOSSIP_OPTIONS
 from rmab.report.html import Markup, escaped, join, table, tag
 from rmab.report.style import label
 from rmab.studies.provenance import Provenance
@@ -126,6 +127,8 @@ def points_table(sweep: Sweep) -> Markup:
 def settings_table(studies: Sequence[tuple[str, Study, Results | None]]) -> Markup:
     """What all variants share, a row each; then a row for each variant with what it has alone."""
     columns = [_setting_column(study, results) for _, study, results in studies]
+    keys = list(dict.fromkeys(key for column in columns for key in column))
+    columns = [{key: column.get(key, "–") for key in keys} for column in columns]
     first = columns[0]
     shared = [key for key in first if all(column[key] == first[key] for column in columns)]
     own = [key for key in first if key not in shared]
@@ -143,6 +146,11 @@ def _setting_column(study: Study, results: Results | None) -> dict[str, str]:
     """What the study says for each key, by its label."""
     column = {"Arms N": str(len(study.arms))}
     for name, key in KEYS.items():
+        unread = (
+            not study.gossips if name in GOSSIP_OPTIONS else name == "agent" and not study.agent
+        )
+        if unread:
+            continue
         column[key.label] = _SETTINGS.get(name, str)(getattr(study, name))
     if results is not None and results.interrupted:
         column[KEYS["trials"].label] = f"{results.trials} of {study.trials}"
@@ -166,11 +174,22 @@ def _weights(weights: Sequence[float] | None) -> str:
     return "1 each" if weights is None else ", ".join(f"{w:g}" for w in weights)
 
 
+def _agents(tables: Sequence[Mapping[str, Any]]) -> str:
+    listed = [
+        f"agents {', '.join(map(str, table['agents']))}, arm {arm['number']}: "
+        + ", ".join(f"{key} = {json.dumps(arm[key])}" for key in arm if key != "number")
+        for table in tables
+        for arm in table["arm"]
+    ]
+    return "; ".join(listed)
+
+
 # How keys are shown that are more than one number or word.
 _SETTINGS: Mapping[str, Callable[[Any], str]] = {
     "policies": _policies,
     "options": _options,
     "weights": _weights,
+    "agent": _agents,
 }
 
 

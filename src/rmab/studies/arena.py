@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
@@ -33,7 +33,7 @@ from rmab.engine.montecarlo import program_for
 from rmab.errors import ModelError, RmabError, StudyError, TooLargeError
 from rmab.model.arms import Arms
 from rmab.policies.lookahead import check_depth
-from rmab.policies.policy import LookaheadRule, OptimumRule, Policy
+from rmab.policies.policy import LookaheadRule, OptimumRule, OutsideRule, Policy
 from rmab.policies.registry import POLICIES, STUDIED, check_options, named
 from rmab.reading import one_of, shown
 from rmab.studies.provenance import Provenance
@@ -111,14 +111,6 @@ class Problem:
     study: Study
     left_out: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def size(self) -> str:
-        """N, K, M, T and the trials in short."""
-        s = self.study
-        return (
-            f"N = {len(s.arms)}, K = {s.plays}, M = {s.agents}, T = {s.horizon}, {s.trials} trials"
-        )
-
     def to_table(self) -> dict[str, Any]:
         """The study's, without policies."""
         table = replace(self.study, policies=("whittle",), options={}).to_table()
@@ -193,7 +185,8 @@ class Entrant:
     def knows(self) -> bool:
         """Whether it knows the dynamics, or chance: a yardstick, which is not ranked."""
         if self.own is not None:
-            return self.own.learner is None and self.own.own is None
+            outside = isinstance(self.own.rule, OutsideRule)  # which is told no dynamics
+            return self.own.learner is None and self.own.own is None and not outside
         return POLICIES[self.base].group == "known"
 
     @property
@@ -209,8 +202,9 @@ class Entrant:
         if self.own is not None:
             replace(study, policies=[self.own])
             return self.own
-        replace(study, policies=[self.base], options={self.base: dict(self.options)})
-        given = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in self.options.items())
+        alone = replace(study, policies=[self.base], options={self.base: dict(self.options)})
+        options = alone.options_of(self.base)
+        given = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in options.items())
         return _entered(self.name, self.base, study.horizon, given)
 
 
@@ -289,19 +283,20 @@ def own_entrant(source: str, found: object) -> Entrant:
 class Arena:
     """Entrants, and the problems that they are run on one by one.
 
-    chosen: whether somebody named them, so that none is left out for the time that it takes.
+    asked: those that somebody named, which are not left out for the time that they take.
     """
 
-    def __init__(self, everyone: Sequence[Entrant], *, chosen: bool = False) -> None:
+    def __init__(self, everyone: Sequence[Entrant], asked: Collection[str] = ()) -> None:
         self.everyone = list(everyone)
-        self._chosen = chosen
+        self._asked = asked
         self._values: list[tuple[Study, Values]] = []  # of arms that several problems may share
         self._admitted: dict[str, tuple[dict[str, Policy], dict[str, str]]] = {}
 
     def values(self, study: Study) -> Values:
         """The exact values of a study's arms."""
         for other, values in self._values:
-            if other.plays == study.plays and _same_arms(other.arms, study.arms):
+            alike = not other.agent and not study.agent and _same_arms(other.arms, study.arms)
+            if other.plays == study.plays and alike:
                 return values
         self._values.append((study, value(study)))
         return self._values[-1][1]
@@ -324,9 +319,10 @@ class Arena:
 
     def _policy(self, entrant: Entrant, problem: Problem) -> Policy:
         study = problem.study
-        if not self._chosen and entrant.name in problem.left_out:
+        asked = entrant.name in self._asked
+        if not asked and entrant.name in problem.left_out:
             raise StudyError(f"left out: {problem.left_out[entrant.name]}")
-        if not self._chosen and entrant.name in _SHARING and study.agents == 1:
+        if not asked and entrant.name in _SHARING and study.agents == 1:
             raise StudyError(f"{entrant.name!r} is {entrant.base} where there is one agent")
         policy = entrant.enter(study)
         if isinstance(policy.rule, OptimumRule) and self.values(study)["optimum"] is None:
@@ -420,11 +416,15 @@ def _random(values: Values) -> float:
 
 
 def _try(entrant: Entrant, problem: Problem) -> None:
-    """Compile a policy of one's own, which may do anything."""
+    """Compile a policy of one's own, which may do anything; let one that plays outside the engine
+    play a trial."""
     assert entrant.own is not None
-    study = replace(problem.study, policies=[entrant.own])
+    trials = trials_of(replace(problem.study, policies=[entrant.own]))
     try:
-        program_for(trials_of(study), entrant.own)
+        if isinstance(entrant.own.rule, OutsideRule):
+            entrant.own.rule.play(trials, range(1))
+        else:
+            program_for(trials, entrant.own)
     except (StudyError, ModelError, TooLargeError):
         raise
     except Exception as error:

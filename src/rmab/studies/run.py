@@ -10,7 +10,7 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from rmab.engine.montecarlo import Trials, Watch, simulate
 from rmab.engine.setting import Setting
 from rmab.engine.tally import Moments, Simulated, Tally
 from rmab.errors import ConvergenceError, ModelError, StudyError, TooLargeError
-from rmab.federation.aggregation import AGGREGATIONS
 from rmab.model.arms import Arms
 from rmab.planning.exact.bound import upper_bound
 from rmab.planning.exact.optimum import Optimum, optimal
@@ -218,7 +217,7 @@ def _run(
     policies = {
         name: policy
         if isinstance(policy, Policy)
-        else named(policy, study.horizon, study.options.get(policy))
+        else named(policy, study.horizon, study.options_of(policy))
         for name, policy in zip(study.policy_names, study.policies, strict=True)
     }
     optimum = None
@@ -243,9 +242,16 @@ def trials_of(
     margin: float | None = None,
 ) -> Trials:
     """What the engine is to run for a study."""
-    setting = setting_of_study(study)
     return Trials(
-        study.arms, study.plays, setting, study.trials, study.seed, batch, threads, margin
+        study.arms,
+        study.plays,
+        setting_of_study(study),
+        study.trials,
+        study.seed,
+        batch,
+        threads,
+        margin,
+        study.agent_arms,
     )
 
 
@@ -258,20 +264,26 @@ def setting_of_study(study: Study) -> Setting:
         shared=study.realisations == "shared",
         schedule=study.schedule,
         draws=study.draws,
-        aggregation=AGGREGATIONS[study.aggregation],
+        aggregation=study.shares(),
         weights=None if study.weights is None else tuple(study.weights),
-        max_age=table_ages(study.arms),
+        max_age=max(map(table_ages, study.differing_arms)),
+        each=study.agent_arms,
     )
 
 
-def _optimum(study: Study) -> Optimum:
-    """The joint optimum with its table of actions, or what stands in the way."""
-    try:
-        optimum = optimal(study.arms, study.plays)
-        assert optimum.actions.size
-    except TooLargeError as error:
-        raise TooLargeError(f"policies: 'optimal' is too large: {error}", error.states) from None
-    return optimum
+def _optimum(study: Study) -> Optimum | tuple[Optimum, ...]:
+    """The joint optimum with its table of actions, or what stands in the way; of each agent where
+    they differ."""
+    optima = {}
+    for arms in study.differing_arms:
+        try:
+            optima[arms] = optimal(arms, study.plays)
+            assert optima[arms].actions.size
+        except TooLargeError as error:
+            raise TooLargeError(
+                f"policies: 'optimal' is too large: {error}", error.states
+            ) from None
+    return tuple(optima[arms] for arms in study.agent_arms) or optima[study.arms]
 
 
 def _curve(moments: Moments, rows: int | None = None) -> Curve:
@@ -334,13 +346,32 @@ def value(study: Study) -> Values:
     """Exact long-run average rewards per agent and slot with known dynamics.
 
     "optimum", "upper_bound" (Lagrangian), then each policy; None where the problem is too large.
+    Where agents differ they are means over agents.
     """
-    known = known_values(study.arms, study.plays, _lookahead_depth(study))
+    depth = _lookahead_depth(study)
+    by_arms = {arms: _value(arms, study.plays, depth) for arms in study.differing_arms}
+    if len(by_arms) == 1:
+        return next(iter(by_arms.values()))
+    values: dict[str, float | None] = {}
+    reasons: dict[str, str] = {}
+    for found in by_arms.values():
+        reasons = {**found.reasons, **reasons}
+    for name in by_arms[study.agent_arms[0]]:
+        each = [found[name] for found in by_arms.values()]
+        known = [
+            x * n for x, n in zip(each, study.differing_arms.values(), strict=True) if x is not None
+        ]
+        values[name] = sum(known) / study.agents if len(known) == len(each) else None
+    return Values(values, {name: why for name, why in reasons.items() if values.get(name) is None})
+
+
+def _value(arms: Arms, plays: int, depth: int) -> Values:
+    known = known_values(arms, plays, depth)
     values, reasons = dict(known.values), dict(known.reasons)
     optimum = values.pop("optimum")
     bound = None
     try:
-        bound = upper_bound(study.arms, study.plays)
+        bound = upper_bound(arms, plays)
     except (TooLargeError, ConvergenceError) as error:
         reasons["upper_bound"] = str(error)
     return Values({"optimum": optimum, "upper_bound": bound, **values}, reasons)
@@ -348,11 +379,11 @@ def value(study: Study) -> Values:
 
 def value_sweep(sweep: Sweep) -> dict[str, Values]:
     """The exact values of each point, by label; points that have the same are computed once."""
-    found: dict[tuple[Arms, int, int], Values] = {}
+    found: dict[tuple[Any, ...], Values] = {}
     by_label = {}
     for point in sweep.points:
         study = point.study
-        same = (study.arms, study.plays, _lookahead_depth(study))
+        same = (study.arms, study.agent_arms, study.plays, _lookahead_depth(study))
         if same not in found:
             found[same] = value(study)
         by_label[point.label] = found[same]

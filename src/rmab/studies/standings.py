@@ -292,7 +292,10 @@ class ArenaOutcome:
         if most is not None and stuck[most] >= _STUCK:
             text += f"; up to {_percent(stuck[most])} of trials stuck ({most})"
         slower = self._slower(policy)
-        return text + (f"; {slower:.2g} times fedtswi's time." if slower is not None else ".")
+        if slower is not None:
+            text += f"; {slower:.0f}" if slower >= 10 else f"; {slower:.2g}"
+            text += " times fedtswi's time"
+        return f"{text}."
 
     def word(self, policy: str) -> str:
         """The first word of a verdict."""

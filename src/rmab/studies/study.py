@@ -9,22 +9,15 @@ The fields of `Study` are the keys of the file. Each stands there once, with its
 in reports, a line of help and the words it may take; the reader of files, the report's table of
 settings and the command line's help list `KEYS`. A new key is one more field here, and its use.
 
-An `[[arm]]` table is of one of two kinds, which may be mixed in a study:
-
-    channel     p01, p11, reward             numbers; see rmab.channels
-    general     passive                      S rows of S numbers
-                active                       likewise; default: as passive
-                reward or reward_active      S numbers, the reward of a play
-                reward_passive               S numbers, the reward of a slot without a play
-                observed                     "when_played" (the default) or "always"
-
-Arms count from 1, rows, columns and states from 0.
+`rmab.studies.arm_tables` has the `[[arm]]` and `[[agent]]` tables.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 from numbers import Integral
@@ -35,22 +28,31 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rmab.errors import ModelError, StudyError
-from rmab.federation.aggregation import AGGREGATIONS
+from rmab.federation.aggregation import AGGREGATIONS, Aggregation, Gossip, aggregation_of
+from rmab.federation.gossip import DEGREE, GRAPHS
 from rmab.federation.schedule import DRAWS, SCHEDULES
-from rmab.model.arms import OBSERVED, Arm, Arms, channels
+from rmab.model.arms import Arm, Arms
 from rmab.policies.lookahead import DEPTH, check_depth
 from rmab.policies.policy import Policy
-from rmab.policies.registry import STUDIED, check_arms, check_kinds, check_options
+from rmab.policies.registry import (
+    GOSSIP_OPTIONS,
+    OPTIONS,
+    POLICIES,
+    STUDIED,
+    check_arms,
+    check_kinds,
+    check_options,
+    settings_of,
+)
 from rmab.reading import is_number, one_of, read_toml, shown
+from rmab.studies.arm_tables import arm_table, changed_arms, check_rewards, read_agents, read_arm
 
 __all__ = [
-    "CHANNEL_KEYS",
     "KEYS",
     "Key",
     "Study",
     "from_table",
     "load",
-    "read_arm",
     "read_table",
 ]
 
@@ -60,8 +62,6 @@ _CATALOGUE = "catalogue:"  # the names of bundled studies begin so
 _MAX_STATES = 64
 _MAX_ENTRIES = 2**22  # of N transition matrices, each as large as the largest
 _MAX_WEIGHT = 1e6
-# The engine counts in single precision: a reward far smaller or larger would be lost.
-_REWARD_SIZES = (1e-30, 1e30)
 
 
 class Key(NamedTuple):
@@ -81,12 +81,14 @@ def _key(
     *,
     symbol: str = "",
     last: bool = False,
+    optional: bool = False,
 ) -> Any:
-    """A field of `Study`. last: a list or table, which stands after the plain values in a file.
+    """A field of `Study`. last: a list or table, which stands after the plain values in a file;
+    optional: one that is left out of a file where it has its default.
 
     A callable default is called for each study.
     """
-    about_it = {"key": Key(label, about, choices, symbol), "last": last}
+    about_it = {"key": Key(label, about, choices, symbol), "last": last, "optional": optional}
     if callable(default):
         return field(default_factory=default, metadata=about_it)
     return field(default=default, metadata=about_it)
@@ -98,7 +100,9 @@ class Study:
 
     arms: an `Arms`, or a list of `Arm`, which becomes one; policies: names, or `rmab.Policy`
     objects of one's own; options: settings by policy name; weights: the weight of each agent's
-    counts in the sum (default 1 each); aggregation: see rmab.federation.aggregation.
+    counts in the sum (default 1 each); aggregation: see rmab.federation.aggregation; graph, degree,
+    failure: of gossip, see rmab.federation.gossip; agent: what is different of some agents' arms,
+    as [[agent]] tables say it, see rmab.studies.arm_tables.
     """
 
     arms: Arms
@@ -121,7 +125,11 @@ class Study:
         dict, "Options", "tables by policy, as [options.feducb-wi]", last=True
     )
     weights: Sequence[float] | None = _key(
-        None, "Weights", "of the agents' counts in the sum, a number for each agent", last=True
+        None,
+        "Weights",
+        "of the agents' counts in the sum, a number for each agent",
+        last=True,
+        optional=True,
     )
     draws: str = _key(
         "shared",
@@ -131,6 +139,16 @@ class Study:
     )
     aggregation: str = _key(
         "sum", "Aggregation", "what agents learn from one another", AGGREGATIONS
+    )
+    graph: str = _key(
+        GRAPHS[0], "Graph", 'who talks to whom, of aggregation = "gossip"', GRAPHS, optional=True
+    )
+    degree: int = _key(DEGREE, "Degree", 'links of an agent, of graph = "regular"', optional=True)
+    failure: float = _key(
+        0.0, "Failure", "chance that a link fails in an episode, of gossip", optional=True
+    )
+    agent: Sequence[Mapping[str, Any]] = _key(
+        (), "Agents that differ", "tables of agents whose arms differ", last=True, optional=True
     )
 
     def __post_init__(self) -> None:
@@ -156,9 +174,11 @@ class Study:
                 f"realisations must be 'independent', as arm {alike.index(False) + 1} moves "
                 "otherwise when played: agents cannot each move what they share; got 'shared'"
             )
+        self._check_agents()
         self._check_policies()
         self._check_options()
         self._check_weights()
+        self._check_gossip()
 
     def _check_arms(self) -> None:
         given: Any = self.arms
@@ -180,15 +200,49 @@ class Study:
                 f"there must be at most {_MAX_ENTRIES // (S * S)} arms where one has {S} states, "
                 f"got {len(arms)}"
             )
-        for name in ("reward_active", "reward_passive"):
-            rewards = getattr(arms, name)
-            size = np.abs(rewards)
-            lost = (size > 0) & ~((size >= _REWARD_SIZES[0]) & (size <= _REWARD_SIZES[1]))
-            for n, state in np.argwhere(lost)[:1]:
-                raise StudyError(
-                    f"arm {n + 1}: {name} of state {state} must be 0 or from 1e-30 to 1e30 in "
-                    f"size in a study, got {rewards[n, state]}"
-                )
+        check_rewards(arms)
+
+    def _check_agents(self) -> None:
+        tables = read_agents(self.agent, self.arms, self.agents)
+        object.__setattr__(self, "agent", tables)
+        for arms in self.differing_arms if tables else ():
+            agent = f"agent {self.agent_arms.index(arms) + 1}, "
+            check_rewards(arms, agent)
+            for n, (own, arm) in enumerate(zip(arms, self.arms, strict=True), start=1):
+                if own is arm:
+                    continue
+                place = f"{agent}arm {n}"
+                if own.kind != arm.kind or arm.is_channel > own.is_channel:
+                    raise StudyError(
+                        f"{place} must be of the kind of arm {n}: as many states, observed as it "
+                        "is, moving alike played or not as it does, and a channel if it is one"
+                    )
+                moved = not np.array_equal(own.passive, arm.passive)
+                if self.realisations == "shared" and moved:
+                    raise StudyError(
+                        f"realisations must be 'independent', as {place} moves otherwise: what "
+                        "agents share moves in one way; got 'shared'"
+                    )
+
+    @cached_property
+    def agent_arms(self) -> tuple[Arms, ...]:
+        """The arms of each agent, (M,); nothing where all have `arms`. Agents of one group have the
+        same object."""
+        if not self.agent:
+            return ()
+        groups: dict[tuple[int, ...], Arms] = {}
+        found = []
+        for number in range(1, self.agents + 1):
+            mine = tuple(n for n, each in enumerate(self.agent) if number in each["agents"])
+            if mine not in groups:
+                groups[mine] = changed_arms(self.arms, [self.agent[n] for n in mine])
+            found.append(groups[mine])
+        return tuple(found)
+
+    @property
+    def differing_arms(self) -> dict[Arms, int]:
+        """The arms of agents, each once, and how many agents have them."""
+        return dict(Counter(self.agent_arms)) if self.agent else {self.arms: self.agents}
 
     def _check_policies(self) -> None:
         if isinstance(self.policies, str) or not isinstance(self.policies, Sequence):
@@ -259,6 +313,45 @@ class Study:
                 )
         object.__setattr__(self, "weights", tuple(float(w) for w in self.weights))
 
+    def _check_gossip(self) -> None:
+        for key in GOSSIP_OPTIONS:
+            if not OPTIONS[key].allowed(getattr(self, key)):
+                raise StudyError(
+                    f"{key} must be {OPTIONS[key].rule}, got {shown(getattr(self, key))}"
+                )
+        object.__setattr__(self, "failure", float(self.failure))
+        for name in ("", *self.policy_names):
+            shares = self.shares(name)
+            if not isinstance(shares, Gossip):
+                continue
+            try:
+                shares.links(self.agents)
+            except ModelError as error:
+                raise StudyError(f"options.{name}: {error}" if name else str(error)) from None
+
+    def shares(self, name: str = "") -> Aggregation:
+        """What agents share, under the policy of that name if it has options of its own."""
+        settings = {key: getattr(self, key) for key in ("aggregation", *GOSSIP_OPTIONS)}
+        if name in POLICIES and "aggregation" in POLICIES[name].options:
+            own = settings_of(name, self.options.get(name))
+            settings |= {key: value for key, value in own.items() if key in settings}
+        return aggregation_of(settings.pop("aggregation"), **settings)
+
+    def options_of(self, name: str) -> dict[str, Any]:
+        """The options of a policy by name. Where its agents gossip, what the study says of that is
+        among them."""
+        own = dict(self.options.get(name, {}))
+        shares = settings_of(name, own).get("aggregation", self.aggregation)
+        if "aggregation" not in POLICIES[name].options or shares != "gossip":
+            return own
+        said = {key: getattr(self, key) for key in GOSSIP_OPTIONS}
+        return {**said, **own, "aggregation": shares}
+
+    @property
+    def gossips(self) -> bool:
+        """Whether agents gossip under some policy."""
+        return any(isinstance(self.shares(name), Gossip) for name in ("", *self.policy_names))
+
     @property
     def policy_names(self) -> list[str]:
         """The policies' names in order."""
@@ -275,23 +368,19 @@ class Study:
             raise StudyError(
                 f"policies: {own[0]!r} is an object of one's own; a file can only have names"
             )
-        table = {key: _plain(getattr(self, key)) for key in KEYS}
-        if self.weights is None:
-            del table["weights"]
-        return {**table, "arm": [_arm_table(arm) for arm in self.arms]}
+        table = {
+            field.name: _plain(getattr(self, field.name))
+            for field in _FIELDS
+            if not field.metadata["optional"] or getattr(self, field.name) != field.default
+        }
+        return {**table, "arm": [arm_table(arm) for arm in self.arms]}
 
 
 # In the order of a file: plain values, then lists and tables.
-KEYS: Mapping[str, Key] = {
-    key.name: key.metadata["key"]
-    for key in sorted(
-        (key for key in fields(Study) if key.metadata), key=lambda key: key.metadata["last"]
-    )
-}
-CHANNEL_KEYS = ("p01", "p11", "reward")
-_REWARD_KEYS = ("reward", "reward_active", "reward_passive")
-_GENERAL_KEYS = ("passive", "active", *_REWARD_KEYS, "observed")
-_KINDS = f"a channel has {', '.join(CHANNEL_KEYS)}; any other arm {', '.join(_GENERAL_KEYS)}"
+_FIELDS = sorted(
+    (field for field in fields(Study) if field.metadata), key=lambda field: field.metadata["last"]
+)
+KEYS: Mapping[str, Key] = {field.name: field.metadata["key"] for field in _FIELDS}
 
 
 def from_table(table: Mapping[str, Any]) -> Study:
@@ -313,54 +402,6 @@ def from_table(table: Mapping[str, Any]) -> Study:
     return Study(arms=Arms(arms), **{k: v for k, v in table.items() if k != "arm"})
 
 
-def read_arm(table: Mapping[str, Any]) -> Arm:
-    """The arm of an [[arm]] table.
-
-    Here its numbers are checked to be numbers, as NumPy would take "0.5" and true for some; `Arm`
-    and `channels` check that they make an arm.
-    """
-    for key in table:
-        if key not in (*CHANNEL_KEYS, *_GENERAL_KEYS):
-            raise StudyError(f"unknown key {shown(key)}; {_KINDS}")
-    channel = [key for key in ("p01", "p11") if key in table]
-    general = [key for key in _GENERAL_KEYS if key in table and key != "reward"]
-    if channel and general:
-        raise StudyError(f"{channel[0]} and {general[0]} must not be in one table; {_KINDS}")
-    for key in CHANNEL_KEYS if channel else ("passive",):
-        if key not in table:
-            raise StudyError(f"{key if channel else 'p01 or passive'} is missing; {_KINDS}")
-    if channel:
-        for key in CHANNEL_KEYS:
-            if not is_number(table[key]):
-                raise StudyError(f"{key} must be a finite number, got {shown(table[key])}")
-        return channels(**table)[0]
-    for key in ("passive", "active"):
-        rows = table.get(key, [])
-        if not isinstance(rows, list | tuple):
-            raise StudyError(f"{key} must be a list of rows of numbers, got {shown(rows)}")
-        for state, row in enumerate(rows):
-            _check_numbers(f"{key} row {state}", "column", row)
-    for key in _REWARD_KEYS:
-        _check_numbers(key, "state", table.get(key, []))
-    one_of("observed", table.get("observed", OBSERVED[0]), OBSERVED)
-    return Arm(**table)
-
-
-def _arm_table(arm: Arm) -> dict[str, Any]:
-    """The [[arm]] table of an arm: a channel's where that says all, to the last bit."""
-    if arm.is_channel:
-        p01, p11 = arm.passive[:, 1].tolist()
-        if np.array_equal(arm.passive[:, 0], [1 - p01, 1 - p11]):
-            return {"p01": p01, "p11": p11, "reward": float(arm.reward_active[1])}
-    table = {"passive": arm.passive.tolist()}
-    if arm.action_dependent:
-        table["active"] = arm.active.tolist()
-    table["reward_active"] = arm.reward_active.tolist()
-    if arm.reward_passive.any():
-        table["reward_passive"] = arm.reward_passive.tolist()
-    return {**table, "observed": arm.observed}
-
-
 def _plain(value: Any) -> Any:
     """A value of a study as files have it."""
     if isinstance(value, Mapping):
@@ -368,14 +409,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return float(value) if isinstance(value, float) else value  # NumPy's numbers among them
-
-
-def _check_numbers(key: str, place: str, values: Any) -> None:
-    if not isinstance(values, list | tuple):
-        raise StudyError(f"{key} must be a list of numbers, got {shown(values)}")
-    for number, value in enumerate(values):
-        if not is_number(value):
-            raise StudyError(f"{key}: {place} {number} must be a finite number, got {shown(value)}")
 
 
 def read_table(path: str | PathLike[str]) -> dict[str, Any]:

@@ -29,14 +29,8 @@ from rmab.errors import ModelError, StudyError
 from rmab.model.arms import Arm, Arms
 from rmab.policies.registry import POLICIES
 from rmab.reading import is_whole, shown
-from rmab.studies.study import (
-    CHANNEL_KEYS,
-    KEYS,
-    Study,
-    from_table,
-    read_arm,
-    read_table,
-)
+from rmab.studies.arm_tables import CHANNEL_KEYS, read_arm
+from rmab.studies.study import KEYS, Study, from_table, read_table
 
 __all__ = [
     "Point",
@@ -52,7 +46,7 @@ __all__ = [
 _MAX_POINTS = 1000
 _MAX_COPIES = 4096
 _TABLES = ("policies", "options")
-_PLAIN = tuple(key for key in KEYS if key not in _TABLES)
+_PLAIN = tuple(key for key in KEYS if key not in (*_TABLES, "agent"))
 _KNOWN = (*_PLAIN, "copies", "policies.NAME.OPTION", "arm.NUMBER.p11", "together", "labels")
 
 
@@ -300,7 +294,16 @@ def _changed(study: Study, settings: Mapping[_Target, Any]) -> Study:
         )
     if copies > 1 or any(new is not old for new, old in zip(arms, study.arms, strict=True)):
         changes["arms"] = Arms(arms * copies)
+    if copies > 1:
+        changes["agent"] = [_copied(table, len(arms), copies) for table in study.agent]
     return replace(study, **changes, options=options)
+
+
+def _copied(table: Mapping[str, Any], n_arms: int, copies: int) -> dict[str, Any]:
+    """An [[agent]] table for arms that are repeated."""
+    numbers = range(0, n_arms * copies, n_arms)
+    arms = [{**arm, "number": arm["number"] + more} for more in numbers for arm in table["arm"]]
+    return {**table, "arm": arms}
 
 
 def _changed_channel(arm: Arm, key: str, value: Any, number: str) -> Arm:

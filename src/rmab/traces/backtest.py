@@ -399,7 +399,7 @@ def _played(
     replay = Replay(field.arms, study.plays, setting, field.recording, study.seed)
     width = max(1, _RUN_ELEMENTS // (n_arms * n_agents))
     chosen = [
-        _Chosen(each, each.own or named(each.base, slots, study.options.get(each.base)))
+        _Chosen(each, each.own or named(each.base, slots, study.options_of(each.base)))
         for each in names
     ]
 
