@@ -106,4 +106,5 @@ class Agent:
 
 def total(*words: Words) -> Words:
     """Their sum modulo 2^64."""
-    return np.sum(np.stack(words), axis=0, dtype=np.uint64)
+    found: Words = np.sum(np.stack(words), axis=0, dtype=np.uint64)
+    return found

@@ -257,8 +257,9 @@ def test_a_possible_sum_is_taken_and_an_impossible_one_is_not():
     countings = [Counting(SHAPE, name) for name in "abc"]
     before = [counting.upload(1) for counting in countings]
     after = [counting.upload(2, slots=50) for counting in countings]
-    counts = sum(b.counts - a.counts for a, b in zip(before, after, strict=True))
-    visits = sum(b.visits - a.visits for a, b in zip(before, after, strict=True))
+    pairs = list(zip(before, after, strict=True))
+    counts = np.sum([b.counts - a.counts for a, b in pairs], axis=0)
+    visits = np.sum([b.visits - a.visits for a, b in pairs], axis=0)
     assert check_sum(counts, visits, 150, 3, SHAPE) is None
     assert "no count" in str(check_sum(counts, visits, 10, 3, SHAPE))
     assert "no count" in str(check_sum(counts - 40, visits, 150, 3, SHAPE))

@@ -50,7 +50,8 @@ def counted(laws: Floats, places: npt.NDArray[np.int64], slots: int, seed: int) 
 def likelihoods(counts: Floats, up: Floats) -> Floats:
     """Of counts (trial, arm, from, to) under laws (law, arm, from), in logarithms (trial, law)."""
     log = np.log(np.stack((1 - up, up), -1))
-    return np.einsum("tafb,lafb->tl", counts, log)
+    found: Floats = np.einsum("tafb,lafb->tl", counts, log)
+    return found
 
 
 def guesses(counts: Floats, laws: Floats) -> npt.NDArray[np.int64]:

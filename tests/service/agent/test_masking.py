@@ -143,7 +143,7 @@ def test_a_file_restored_from_a_backup_uses_no_mask_twice(server, start, path):
     agent = start(mask_key=KEY)
     Playing(agent, seed=2).slots(5)
     assert agent.flush(20)
-    by_nonce = {}
+    by_nonce: dict[str, object] = {}
     for _, body in server.sent:
         table = json.loads(body)
         assert by_nonce.setdefault(table["nonce"], table) == table

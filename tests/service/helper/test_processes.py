@@ -165,6 +165,7 @@ def test_sums_are_the_agents_ledgers_whoever_is_killed(tmp_path, tmp_path_factor
         store = open_store(str(tmp_path / "spectrum.db"), federation)
         try:
             visits = store.merged().visits
+            assert store.openings is not None
             waiting = sum(row.slots for row in store.openings.waiting_rows())
         finally:
             store.close()

@@ -332,7 +332,7 @@ def test_a_server_that_dies_at_a_step_adds_each_slot_once(tmp_path, monkeypatch,
         agents = [both.agent(name) for name in "abc"]
         play_round(both, *agents)
         real = getattr(Openings, step)
-        died = []
+        died: list[str] = []
 
         def dying(self, *words):
             if not died and not after:

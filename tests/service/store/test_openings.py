@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rmab.federation.masks import MaskKey, vector_of, vector_size
+from rmab.federation.masks import Header, MaskKey, vector_of, vector_size
 from rmab.federation.openings import BEGINNING, chosen
 from rmab.federation.privacy import Privacy
 from rmab.service.store import schema
@@ -94,7 +94,7 @@ def agents(store, secure):
 
 
 def test_each_slot_is_added_once(store, agents):
-    points = {}
+    points: dict[str, Header] = {}
     for name in "abcd":
         agents.upload(name)
     first = agents.write()
@@ -159,7 +159,7 @@ def test_an_impossible_sum_moves_members_on_and_adds_nothing(store, agents):
 
 
 def test_another_chain_begins_at_1_and_leaves_what_was_opened_before(store, agents):
-    points = {}
+    points: dict[str, Header] = {}
     for name in "abc":
         agents.upload(name)
     agents.answer(agents.write(), points)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 
 from rmab.federation.config import Federation
 from rmab.federation.masks import MaskKey, parse_key
@@ -74,7 +73,7 @@ class Securing:
         self._helper.close()
 
     def start_server(self, **settings: Any) -> Served:
-        settings = {"limits": QUICK, "helper": HelperAccess(self.token)} | settings
+        settings = {"limits": QUICK, "helper": HelperAccess(self.token), **settings}
         self.served = Served(
             self.folder,
             self.federation,
@@ -108,9 +107,10 @@ class Securing:
 
     def status(self) -> dict[str, Any]:
         with httpx.Client(base_url=self.served.url) as client:
-            return client.get("/v1/status").raise_for_status().json()
+            found: dict[str, Any] = client.get("/v1/status").raise_for_status().json()
+            return found
 
-    def ledger(self) -> np.ndarray:
+    def ledger(self) -> Any:
         """Visits that all agents have counted and told the server of."""
         return sum(agent.told_visits for agent in self.agents.values())
 
