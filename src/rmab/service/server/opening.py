@@ -94,7 +94,9 @@ class SumOpening:
         self._metrics = metrics
         self._clock = clock
         self.state = HelperState(None, clock())
-        self._http = _client(self._privacy.helper, access, limits.helper_seconds)
+        self._seconds = limits.helper_seconds
+        self._first_seconds = min(limits.helper_seconds, limits.first_helper_seconds)
+        self._http = _client(self._privacy.helper, access)
 
     async def check(self) -> None:
         """At the start: FederationError where the helper has other rules, or refuses the server.
@@ -102,7 +104,7 @@ class SumOpening:
         One that is away may come.
         """
         try:
-            await self._ask_who()
+            await self._ask_who(self._first_seconds)
         except UnreachableError as error:
             self._log("warning", "helper not reached", error=str(error))
 
@@ -194,9 +196,12 @@ class SumOpening:
         )
         return bool(word == "member")
 
-    async def _ask_who(self) -> _Known:
-        """Who the helper is, and who its agents are; FederationError where its rules differ."""
-        answer = await self._request("GET", "/v1/agents")
+    async def _ask_who(self, seconds: float | None = None) -> _Known:
+        """Who the helper is, and who its agents are; FederationError where its rules differ.
+
+        seconds: for each step of the request.
+        """
+        answer = await self._request("GET", "/v1/agents", seconds=seconds)
         if answer.status_code == 401:
             self._is(up=False, trouble="it refuses the server's credential")
             raise FederationError(
@@ -233,10 +238,15 @@ class SumOpening:
             self._log("warning", "another helper's database answers from now on")
         return _Known(chain, groups)
 
-    async def _request(self, method: str, path: str, body: bytes | None = None) -> httpx.Response:
+    async def _request(
+        self, method: str, path: str, body: bytes | None = None, *, seconds: float | None = None
+    ) -> httpx.Response:
         headers = {} if body is None else {"content-type": "application/json"}
+        timeout = self._seconds if seconds is None else seconds
         try:
-            async with self._http.stream(method, path, content=body, headers=headers) as answer:
+            async with self._http.stream(
+                method, path, content=body, headers=headers, timeout=timeout
+            ) as answer:
                 size = 0
                 parts = []
                 async for part in answer.aiter_bytes():
@@ -314,7 +324,7 @@ def _table(answer: httpx.Response) -> Mapping[str, Any]:
         return {}
 
 
-def _client(url: str, access: HelperAccess, seconds: float) -> httpx.AsyncClient:
+def _client(url: str, access: HelperAccess) -> httpx.AsyncClient:
     verify: ssl.SSLContext | bool = True
     if access.ca is not None:
         try:
@@ -327,7 +337,6 @@ def _client(url: str, access: HelperAccess, seconds: float) -> httpx.AsyncClient
         base_url=url.rstrip("/"),
         headers={"authorization": f"Bearer {access.token}", "accept": "application/json"},
         verify=verify,
-        timeout=seconds,
         trust_env=not is_loopback(httpx.URL(url).host),
         transport=access.transport,
     )

@@ -321,14 +321,14 @@ class Openings:
     # --------------------------------------------------------------------------------- people
 
     def groups(self) -> list[GroupRow]:
-        """The last opening of each group that had one."""
+        """The last opening of each group that had one, in this chain."""
         slots = {group: each.slots for group, each in self.sums().items()}
+        chain = self.chain()
         rows = self._database.rows(
-            "SELECT of_group, number, at, agents, slots, result FROM openings AS one "
-            "WHERE result <> 'asked' AND NOT EXISTS (SELECT 1 FROM openings AS other "
-            "WHERE other.of_group = one.of_group AND other.result <> 'asked' "
-            "AND (other.at > one.at OR (other.at = one.at AND other.number > one.number))) "
-            "ORDER BY of_group"
+            "SELECT of_group, number, at, agents, slots, result FROM openings "
+            "WHERE chain = ? AND number IN (SELECT MAX(number) FROM openings "
+            "WHERE chain = ? AND result <> 'asked' GROUP BY of_group) ORDER BY of_group",
+            (chain, chain),
         )
         return [
             GroupRow(group, number, at, agents, new, result, slots.get(group, 0))
