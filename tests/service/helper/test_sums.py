@@ -254,10 +254,25 @@ def test_a_helper_that_was_set_back_is_not_asked_on(both):
     assert merged(both).visits.sum() == 2 * 3 * (2 + 3)
 
 
-def test_a_helper_that_is_begun_anew_goes_on_with_new_keys(both):
+def test_a_helper_that_is_begun_anew_goes_on_with_new_keys(both, monkeypatch):
+    """Also where an opening was written down that the lost one was to be asked for."""
     agents = [both.agent(name) for name in "abc"]
     play_round(both, *agents)
-    both.stop_helper()
+    written = []
+    real = Openings.write
+
+    def last_words(self, *words):
+        both.stop_helper()
+        found = real(self, *words)
+        written.append(found)
+        return found
+
+    monkeypatch.setattr(Openings, "write", last_words)
+    for agent in agents:
+        agent.fetch(1)
+        agent.send(agent.play())
+    until(lambda: bool(written))
+    monkeypatch.undo()
     for end in ("", "-wal", "-shm"):
         (both.folder / f"helper.db{end}").unlink(missing_ok=True)
     both.stop_server()
@@ -268,9 +283,13 @@ def test_a_helper_that_is_begun_anew_goes_on_with_new_keys(both):
     both.start_helper()
     both.start_server()
     renewed = [Masking(both.served, agent.name, agent.token, keys[agent.name]) for agent in agents]
+    until(lambda: both.served.server.rounds.number == 3)  # with nothing new
     play_round(both, *renewed)
     told = sum(agent.told_visits for agent in renewed)
     assert np.array_equal(merged(both).visits, before + told)
+    waits = {row["agent"]: row["refused"] for row in both.status()["privacy"]["waiting"]}
+    assert waits.keys() == {"a", "b", "c"}
+    assert all("database is lost" in reason for reason in waits.values())
 
 
 # -------------------------------------------------------------------------------- at the start

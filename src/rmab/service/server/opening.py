@@ -5,7 +5,7 @@
     ask          the helper for the masks of it, again and again while it is away
     keep         the sum; it is added in the transaction that closes the round
 
-An opening that has no answer is asked for again before anything else, by a restarted server too.
+An opening that has no answer is asked for again before any other, by a restarted server too.
 What the helper refuses is taken back: the members that it names wait until they upload anew.
 A helper that does not answer, or that is no longer where it was, holds up the round and nothing
 else: agents play on and their uploads are kept.
@@ -59,13 +59,6 @@ class HelperState(NamedTuple):
     trouble: str | None = None
 
 
-class _Known(NamedTuple):
-    """What a helper says of itself: its database, and the groups of its agents by name."""
-
-    chain: str
-    groups: Mapping[str, int]
-
-
 class SumOpening:
     """Opens sums for one federation; used in one event loop. state: of the helper."""
 
@@ -117,12 +110,12 @@ class SumOpening:
 
         What was opened is durable when this returns, and added by `Openings.add`.
         """
+        groups = await self._ask_who()
         held: set[int] = set()  # groups that the helper will not open now
         while True:
             pending = await self._jobs.run(lambda store: _of(store).pending())
             if pending is None:
-                known = await self._ask_who()
-                left = known.groups, self._privacy.least, frozenset(held)
+                left = groups, self._privacy.least, frozenset(held)
                 pending = await self._jobs.run(partial(_written, *left, round, self._clock()))
             if pending is None:
                 return
@@ -196,8 +189,9 @@ class SumOpening:
         )
         return bool(word == "member")
 
-    async def _ask_who(self, seconds: float | None = None) -> _Known:
-        """Who the helper is, and who its agents are; FederationError where its rules differ.
+    async def _ask_who(self, seconds: float | None = None) -> dict[str, int]:
+        """The groups of the helper's agents by name; FederationError where its rules differ. Where
+        it has another database than before, its openings begin anew.
 
         seconds: for each step of the request.
         """
@@ -236,7 +230,7 @@ class SumOpening:
         began = await self._jobs.run(lambda store: _enter(_of(store), chain))
         if began:
             self._log("warning", "another helper's database answers from now on")
-        return _Known(chain, groups)
+        return groups
 
     async def _request(
         self, method: str, path: str, body: bytes | None = None, *, seconds: float | None = None
