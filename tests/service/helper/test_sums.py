@@ -292,6 +292,37 @@ def test_a_helper_that_is_begun_anew_goes_on_with_new_keys(both, monkeypatch):
     assert all("database is lost" in reason for reason in waits.values())
 
 
+class Losing(httpx.AsyncHTTPTransport):
+    """Loses the helper's first answers to openings, after it has kept them."""
+
+    def __init__(self, lost: int) -> None:
+        super().__init__()
+        self.lost = lost
+
+    async def handle_async_request(self, request):
+        answer = await super().handle_async_request(request)
+        if request.url.path == "/v1/openings" and self.lost:
+            self.lost -= 1
+            await answer.aclose()
+            raise httpx.ReadError("reset")
+        return answer
+
+
+def test_an_answer_that_is_lost_is_asked_for_again(tmp_path):
+    both = Securing(tmp_path)
+    try:
+        both.start_helper()
+        losing = Losing(2)
+        both.start_server(helper=HelperAccess(both.token, transport=losing))
+        agents = [both.agent(name) for name in "abc"]
+        play_round(both, *agents)
+        assert losing.lost == 0
+        assert np.array_equal(merged(both).visits, both.ledger())
+        assert both.status()["privacy"]["groups"][0]["opening"] == 1
+    finally:
+        both.close()
+
+
 # -------------------------------------------------------------------------------- at the start
 
 
