@@ -350,39 +350,20 @@ class _Simulator:
         For channels this is the mean of the squared errors of p01 and p11. Agents with draws or
         laws of their own are averaged.
         """
-        if self.setting.laws_differ:
-            return self.errors_by_agent(found, truth).mean(1)
-        each = self.errors(found, truth)
-        return each.reshape(each.shape[0], self.drawers, -1).mean(1)
-
-    def errors(self, found: Found, truth: Truth) -> Array:
-        """The same for every agent's draw, (N, A R)."""
-        if isinstance(found, Uncertain):
-            found = found.moves
-        if not isinstance(found, Moves):
-            pairs = zip(found, channel_pair(truth.moves), strict=True)
-            off01, off11 = (x - t[:, None] for x, t in pairs)
-            return jnp.asarray((off01**2 + off11**2) / 2)
-        sizes = jnp.array([kind.states for kind in self.setting.kinds])
-        has = (jnp.arange(self.setting.n_states)[:, None] < sizes)[:, None, :, None]
-        matrices = zip(found, truth.moves, strict=True)
-        errors = [jnp.where(has, (x - t[..., None]) ** 2, 0).sum((0, 1)) for x, t in matrices]
-        return (errors[0] + errors[1]) / (4 * sizes[:, None])
-
-    def errors_by_agent(self, found: Found, truth: Truth) -> Array:
-        """The same against each agent's own law, (N, M, R)."""
-        if isinstance(found, Uncertain):
-            found = found.moves
-        drawn = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], self.drawers, -1), found)
-        if not isinstance(found, Moves):
-            pairs = zip(drawn, channel_pair(truth.moves), strict=True)
+        moves = found.moves if isinstance(found, Uncertain) else found
+        drawn = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], self.drawers, -1), moves)
+        laws = truth.moves
+        if not self.setting.laws_differ:  # (S, S, N) for all agents, else (S, S, N, M)
+            laws = Moves(*(law[..., None] for law in laws))
+        if not isinstance(drawn, Moves):
+            pairs = zip(drawn, channel_pair(laws), strict=True)
             off01, off11 = (x - t[..., None] for x, t in pairs)
-            return jnp.asarray((off01**2 + off11**2) / 2)
+            return jnp.asarray((off01**2 + off11**2) / 2).mean(1)
         sizes = jnp.array([kind.states for kind in self.setting.kinds])
         has = (jnp.arange(self.setting.n_states)[:, None] < sizes)[:, None, :, None, None]
-        matrices = zip(drawn, truth.moves, strict=True)
+        matrices = zip(drawn, laws, strict=True)
         errors = [jnp.where(has, (x - t[..., None]) ** 2, 0).sum((0, 1)) for x, t in matrices]
-        return (errors[0] + errors[1]) / (4 * sizes[:, None, None])
+        return ((errors[0] + errors[1]) / (4 * sizes[:, None, None])).mean(1)
 
     # ------------------------------------------------------------------- the run
 
