@@ -7,7 +7,7 @@ import pytest
 
 from rmab.errors import FederationError
 from rmab.federation.config import Federation, KnownArm, load_federation
-from rmab.policies.registry import LEARNERS
+from rmab.policies.registry import LEARNERS, SERVED
 
 FILE = """\
 name = "spectrum"
@@ -139,7 +139,16 @@ def test_rows_are_not_tied_where_nobody_knows_them():
 ROBUST = [name for name in LEARNERS if name.endswith("-robust")]
 
 
-@pytest.mark.parametrize("policy", [name for name in LEARNERS if name not in ROBUST])
+@pytest.mark.parametrize("policy", [name for name in LEARNERS if name not in SERVED])
+def test_a_learner_that_is_for_studies_alone_is_refused(tmp_path, policy):
+    with pytest.raises(FederationError, match=f"unknown '{policy}'; known are fedtswi, "):
+        load_federation(written(tmp_path, FILE.replace("fedtswi", policy)))
+
+
+WATCHES = "wiql"  # which is not for channels
+
+
+@pytest.mark.parametrize("policy", [name for name in SERVED if name not in (*ROBUST, WATCHES)])
 def test_any_learner_may_be_named(tmp_path, policy):
     federation = load_federation(written(tmp_path, FILE.replace("fedtswi", policy)))
     assert federation.shape.gaps == (32 if policy.endswith("-gap") else 1)
