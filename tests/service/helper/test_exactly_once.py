@@ -28,11 +28,12 @@ NAMES = "abcd"
 class Dying(RuleBasedStateMachine):
     """Both are opened again at any moment; answers get lost, agents begin anew or are revoked."""
 
+    server: Any = None
+    helper: Any = None
+
     @initialize()
     def begin(self):
         self.folder = tempfile.TemporaryDirectory()
-        self.server: Any = None
-        self.helper: Any = None
         self.open_both()
         self.server.open_round(some_round(1, FEDERATION))
         self.tokens = {name: enrolled(self.server, name) for name in NAMES}
