@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmab.errors import FederationError, ModelError, ProtocolError
+from rmab.errors import FederationError, ModelError
 from rmab.federation.messages import Shape
 from rmab.federation.player import Player
 from rmab.federation.release import (
@@ -188,10 +188,10 @@ def test_a_sum_is_released_when_its_slots_have_doubled():
 
 def test_a_release_that_is_not_due_is_refused():
     ledger = Ledger(Budget(1.0), 2, 4)
-    with pytest.raises(ProtocolError, match=r"at least 24 slots, got 23"):
+    with pytest.raises(FederationError, match=r"at least 24 slots, got 23"):
         ledger.released("a", 23, 3, rounded_normal(0))
     ledger = ledger.released("a", 30, 3, rounded_normal(0))
-    with pytest.raises(ProtocolError, match=r"at least 60 slots, got 59"):
+    with pytest.raises(FederationError, match=r"at least 60 slots, got 59"):
         ledger.released("b", 59, 3, rounded_normal(0))
     assert not ledger.is_due(59, 3)
     assert ledger.is_due(60, 3)
@@ -203,9 +203,8 @@ def test_the_41st_release_is_refused_after_a_restart_too():
     for one in (ledger, again):
         assert one.left == 0
         assert not one.is_due(2**60, 3)
-        with pytest.raises(ProtocolError, match=r"all 40 releases") as caught:
+        with pytest.raises(FederationError, match=r"all 40 releases"):
             one.released("one more", 2**60, 3, rounded_normal(1))
-        assert caught.value.status == 409
     assert again.released("39", 24 * 2**39, 3) == ledger  # a repeat is none
 
 
@@ -220,9 +219,9 @@ def test_a_repeat_has_the_same_noise():
     later = doubling(Ledger.of_table(ledger.to_table()), 2, rounded_normal(4))
     for n in range(3):
         np.testing.assert_array_equal(later.noise(str(n)), before[n])
-    with pytest.raises(ProtocolError, match=r"release 1 had 48 slots, got 49"):
+    with pytest.raises(FederationError, match=r"release 1 had 48 slots, got 49"):
         ledger.released("1", 49, 3)
-    with pytest.raises(ProtocolError, match=r"no release 7"):
+    with pytest.raises(FederationError, match=r"no release 7"):
         ledger.noise("7")
 
 

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmab.errors import FederationError, ModelError, ProtocolError
+from rmab.errors import FederationError, ModelError
 from rmab.linalg import Array, array_namespace
 from rmab.reading import is_number, is_whole, shown
 
@@ -222,25 +222,19 @@ class Ledger:
     def released(self, name: str, slots: int, members: int, draw: Draw | None = None) -> Ledger:
         """With one more release; the same ledger if it has a release of that name and slots.
 
-        ProtocolError 409 if all are spent, if it is not due, or if the name was another's. draw:
+        FederationError if all are spent, if it is not due, or if the name was another's. draw:
         what z is drawn with, `discrete_gaussian` unless another is given.
         """
         for before in self.releases:
             if before.name == name:
                 if before.slots == slots:
                     return self
-                raise ProtocolError(
-                    409, "release", f"release {name} had {before.slots} slots, got {slots}"
-                )
+                raise FederationError(f"release {name} had {before.slots} slots, got {slots}")
         if not self.left:
-            raise ProtocolError(
-                409, "releases", f"all {MOST_RELEASES} releases of this group are spent"
-            )
+            raise FederationError(f"all {MOST_RELEASES} releases of this group are spent")
         if not is_due(slots, members, self.slots):
             least = FIRST_SLOTS * members if self.slots is None else 2 * self.slots
-            raise ProtocolError(
-                409, "slots", f"the next release must have at least {least} slots, got {slots}"
-            )
+            raise FederationError(f"the next release must have at least {least} slots, got {slots}")
         z = tuple(int(n) for n in (draw or discrete_gaussian)(self.budget, self.plays, self.size))
         if len(z) != self.size:
             raise ModelError(f"a draw must have {self.size} numbers, got {len(z)}")
@@ -264,7 +258,7 @@ class Ledger:
     def _number(self, name: str) -> int:
         names = [release.name for release in self.releases]
         if name not in names:
-            raise ProtocolError(409, "release", f"there was no release {name}")
+            raise FederationError(f"there was no release {name}")
         return names.index(name) + 1
 
     def _noise(self, number: int) -> Ints:
