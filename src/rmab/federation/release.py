@@ -329,19 +329,20 @@ def discrete_gaussian(budget: Budget, plays: int, size: int) -> Sequence[int]:
 def mended(counts: Array, s: Array | float) -> Array:
     """Sums with noise as counts that a learner may read, (C, S, S, ...).
 
-    s: standard deviation of the noise of a count. Rows counts[c, s, :] with a total n below
-    sqrt(2) s say nothing and are left out. Others are cut at 0, and weighed by
+    s: standard deviation of the noise of a count, above 0. Rows counts[c, a, :] with a total n
+    below sqrt(2) s say nothing and are left out. Others are cut at 0, and weighed by
 
         n p q / (n p q + s^2 (p^2 + q^2))
 
     for two states, p and q the shares of a row: so many observations without noise would tell p as
-    well. Shares are those of a row with one more observation of each state.
+    well. Shares are taken with s more counts in each cell, as a cell that was cut at 0 is not known
+    to be 0.
     """
     xp = array_namespace(counts)
     total = counts.sum(2, keepdims=True)
     cut = xp.maximum(counts, 0)
     n = cut.sum(2, keepdims=True)
-    shares = (cut + 1) / (n + counts.shape[2])
+    shares = (cut + s) / (n + counts.shape[2] * s)
     known = n * shares.prod(2, keepdims=True)
-    weight = known / (known + s * s * (shares**2).sum(2, keepdims=True) + 1e-9)
+    weight = known / (known + s * s * (shares**2).sum(2, keepdims=True))
     return xp.where(total >= math.sqrt(2) * s, cut * weight, 0)
