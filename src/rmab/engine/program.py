@@ -40,7 +40,7 @@ from rmab.federation.schedule import (
     visits_can_end,
 )
 from rmab.learning.learners import Evidence
-from rmab.model.arms import Intervals, Moves, Uncertain
+from rmab.model.arms import Moves, Uncertain
 from rmab.model.beliefs import InformationStates
 from rmab.policies.filling import Found, channel_pair
 from rmab.policies.own_index import Observations
@@ -220,7 +220,7 @@ class _Simulator:
         memory: tuple[Counts, Any, Kept | Noisy | None],
         episode: _Episode,
         slot: Array,
-    ) -> tuple[_Episode, Array, Kept | Noisy | None]:
+    ) -> tuple[_Episode, Array | None, Kept | Noisy | None]:
         """A new episode for the trials whose episode is over: Algorithm 1, lines 4 to 9.
 
         memory: counts, the learner's own state, if any, and what is kept of counts that are
@@ -247,7 +247,8 @@ class _Simulator:
             over=jnp.zeros_like(due),
         )
         fresh = jax.tree.map(lambda new, old: jnp.where(due, new, old), fresh, episode)
-        return fresh, self.error(found, truth), kept
+        error = self.error(found, truth) if self.policy.estimates else None
+        return fresh, error, kept
 
     def learn(
         self,
@@ -338,7 +339,8 @@ class _Simulator:
         if asked.pairs is not None:
             # Counts that are kept elsewhere begin anew with the episode.
             before = visits if memory[2] is None else jnp.zeros_like(visits)
-            return before + jnp.maximum(asked.pairs, 1) - 1
+            seen = asked.pairs[:, :, : visits.shape[2]]  # one where all agents see the same
+            return before + jnp.maximum(seen, 1) - 1
         factor = 2**self.doublings
         most = visit_limit(visits.astype(jnp.int32), factor, self.setting.horizon)
         return jnp.asarray(most, self.counting.whole)
@@ -349,41 +351,20 @@ class _Simulator:
         For channels this is the mean of the squared errors of p01 and p11. Agents with draws or
         laws of their own are averaged.
         """
-        if self.setting.laws_differ:
-            return self.errors_by_agent(found, truth).mean(1)
-        each = self.errors(found, truth)
-        return each.reshape(each.shape[0], self.drawers, -1).mean(1)
-
-    def errors(self, found: Found, truth: Truth) -> Array:
-        """The same for every agent's draw, (N, A R)."""
-        if isinstance(found, Intervals):  # nobody reads it
-            return jnp.zeros(found.lower.shape[1:])
-        if isinstance(found, Uncertain):
-            found = found.moves
-        if not isinstance(found, Moves):
-            pairs = zip(found, channel_pair(truth.moves), strict=True)
-            off01, off11 = (x - t[:, None] for x, t in pairs)
-            return jnp.asarray((off01**2 + off11**2) / 2)
-        sizes = jnp.array([kind.states for kind in self.setting.kinds])
-        has = (jnp.arange(self.setting.n_states)[:, None] < sizes)[:, None, :, None]
-        matrices = zip(found, truth.moves, strict=True)
-        errors = [jnp.where(has, (x - t[..., None]) ** 2, 0).sum((0, 1)) for x, t in matrices]
-        return (errors[0] + errors[1]) / (4 * sizes[:, None])
-
-    def errors_by_agent(self, found: Found, truth: Truth) -> Array:
-        """The same against each agent's own law, (N, M, R)."""
-        if isinstance(found, Uncertain):
-            found = found.moves
-        drawn = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], self.drawers, -1), found)
-        if not isinstance(found, Moves):
-            pairs = zip(drawn, channel_pair(truth.moves), strict=True)
+        moves = found.moves if isinstance(found, Uncertain) else found
+        drawn = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], self.drawers, -1), moves)
+        laws = truth.moves
+        if not self.setting.laws_differ:  # (S, S, N) for all agents, else (S, S, N, M)
+            laws = Moves(*(law[..., None] for law in laws))
+        if not isinstance(drawn, Moves):
+            pairs = zip(drawn, channel_pair(laws), strict=True)
             off01, off11 = (x - t[..., None] for x, t in pairs)
-            return jnp.asarray((off01**2 + off11**2) / 2)
+            return jnp.asarray((off01**2 + off11**2) / 2).mean(1)
         sizes = jnp.array([kind.states for kind in self.setting.kinds])
         has = (jnp.arange(self.setting.n_states)[:, None] < sizes)[:, None, :, None, None]
-        matrices = zip(drawn, truth.moves, strict=True)
+        matrices = zip(drawn, laws, strict=True)
         errors = [jnp.where(has, (x - t[..., None]) ** 2, 0).sum((0, 1)) for x, t in matrices]
-        return (errors[0] + errors[1]) / (4 * sizes[:, None, None])
+        return ((errors[0] + errors[1]) / (4 * sizes[:, None, None])).mean(1)
 
     # ------------------------------------------------------------------- the run
 
@@ -522,7 +503,7 @@ class _Simulator:
                 (episode, kept),
                 (part, recalled),
             )
-            if self.policy.estimates:
+            if error is not None:
                 record = record.at[part.number - 1, :, which].set(error.T, mode="drop")
             return whole, record, kept
 
@@ -531,7 +512,7 @@ class _Simulator:
             memory = run.counts, run.own, kept
             whole, error, fresh = self.serve(seed, trials, truth, plays, memory, episode, run.slot)
             kept = jax.tree.map(lambda new, old: jnp.where(due, new, old), fresh, kept)
-            if self.policy.estimates:
+            if error is not None:
                 where = jnp.where(due, jnp.arange(n_trials), n_trials)
                 record = record.at[whole.number - 1, :, where].set(error.T, mode="drop")
             return whole, record, kept
