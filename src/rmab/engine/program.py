@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from rmab.engine.agents import Sight, agents_of
-from rmab.engine.memory import Counting, Counts, Kept, by_colour, first_states, next_states
+from rmab.engine.memory import Counting, Counts, Kept, Noisy, by_colour, first_states, next_states
 from rmab.engine.setting import Fitted, Guide, Outcome, Setting, Simulate
 from rmab.engine.world import RecordedWorld, Recording, Truth, World
 from rmab.federation.schedule import (
@@ -79,12 +79,12 @@ class _Run(NamedTuple):
     observed: InformationStates  # (N, M, R) each
     counts: Counts
     own: Any  # the state of a learner that keeps its own, or None
-    kept: Kept | None  # what is kept of counts that are forgotten or mixed
+    kept: Kept | Noisy | None  # of counts that are forgotten, mixed or released with noise
     episode: _Episode
     out: Outcome
 
 
-_Served = tuple[_Episode, Array, Kept | None]  # the error of all episodes is the second
+_Served = tuple[_Episode, Array, Kept | Noisy | None]  # the error of all episodes is the second
 
 
 def simulator(
@@ -217,15 +217,15 @@ class _Simulator:
         trials: Array,
         truth: Truth,
         plays: Array,
-        memory: tuple[Counts, Any, Kept | None],
+        memory: tuple[Counts, Any, Kept | Noisy | None],
         episode: _Episode,
         slot: Array,
-    ) -> tuple[_Episode, Array | None, Kept | None]:
+    ) -> tuple[_Episode, Array | None, Kept | Noisy | None]:
         """A new episode for the trials whose episode is over: Algorithm 1, lines 4 to 9.
 
         memory: counts, the learner's own state, if any, and what is kept of counts that are
-        forgotten or mixed. Returns also the squared error of the new dynamics, (N, R), and what is
-        kept now.
+        forgotten, mixed or released with noise. Returns also the squared error of the new dynamics,
+        (N, R), and what is kept now.
         """
         due = episode.over
         number = episode.number + 1
@@ -256,11 +256,11 @@ class _Simulator:
         trials: Array,
         truth: Truth,
         plays: Array,
-        memory: tuple[Counts, Any, Kept | None],
+        memory: tuple[Counts, Any, Kept | Noisy | None],
         number: Array,
         episode: _Episode,
         slot: Array,
-    ) -> tuple[Found, _Asked, Kept | None]:
+    ) -> tuple[Found, _Asked, Kept | Noisy | None]:
         """Dynamics for A agents, each from its evidence: they end in A R, agent after agent; and
         what the policy asks for besides.
 
@@ -286,10 +286,11 @@ class _Simulator:
             drawn = self.policy.own.dynamics(state, draws)
         else:
 
-            def chances(lane: int) -> Draws:
-                return Draws(stream(seed, trials, jnp.uint32(lane), EXPERTS), number)
+            def chances(lane: int, of: Array | None = None) -> Draws:
+                key = stream(seed, trials, jnp.uint32(lane), EXPERTS)
+                return Draws(key, number if of is None else jnp.full_like(number, of))
 
-            shared, kept = self.counting.recalled(counts, kept, episode.length, chances)
+            shared, kept = self.counting.recalled(counts, kept, episode.length, chances, plays)
             evidence = self.counting.evidence(shared, truth, plays, number)._replace(slot=slot)
             agents: Any = evidence.agents
             if not self.counting.running:
@@ -331,7 +332,7 @@ class _Simulator:
             pairs = seen.reshape(*seen.shape[:2], self.drawers, -1)
         return _Asked(limit, None if first is None else first(evidence), explores, pairs)
 
-    def cap(self, memory: tuple[Counts, Any, Kept | None], asked: _Asked) -> Array:
+    def cap(self, memory: tuple[Counts, Any, Kept | Noisy | None], asked: _Asked) -> Array:
         """What ends an episode when it is exceeded, from what there was at its start."""
         visits = self.counting.watched(memory[0])
         assert visits is not None

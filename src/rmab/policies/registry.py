@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rmab.errors import StudyError
-from rmab.federation.aggregation import AGGREGATIONS, aggregation_of, compares_agents
+from rmab.federation.aggregation import AGGREGATIONS, Alone, aggregation_of, compares_agents
 from rmab.federation.gossip import GRAPHS, MAX_AGENTS
 from rmab.model.arms import CHANNEL, ArmKind
 from rmab.policies.lookahead import DEPTHS
@@ -38,6 +38,7 @@ __all__ = [
     "Option",
     "check_arms",
     "check_kinds",
+    "check_noise",
     "check_options",
     "named",
     "settings_of",
@@ -369,6 +370,7 @@ GROUPS: Mapping[str, str] = {
     "hindsight": "see the states, in a back-test alone",
 }
 
+_LEARN_FROM_NOISE = ("fedtswi", "fedts-myopic", "fedtswi-gap", "fedts-myopic-gap")
 _MAKERS = "rmab.policies.builtin:"
 _PUBLISHED = "rmab.policies.published:"
 _THOMPSON = ("aggregation", "prior", "tied")
@@ -632,6 +634,39 @@ def check_kinds(
             f"{place}.{found[0]} of {name} must not be {shown(value)}, as arm {other[0]} is not of "
             "two states, observed when played, moving alike played or not"
         )
+
+
+def check_noise(
+    name: str,
+    options: Mapping[str, Any] | None,
+    kinds: Sequence[ArmKind],
+    aggregation: str,
+) -> None:
+    """Refuse a policy that cannot learn from sums with noise (`rmab.federation.release`).
+
+    aggregation: where the policy has none of its own. Who learns nothing from other agents needs no
+    sums.
+    """
+    settings = settings_of(name, options)
+    shares = AGGREGATIONS[settings.get("aggregation", aggregation)]
+    entry = POLICIES[name]
+    if entry.group not in ("paper", "gap", "published") or isinstance(shares, Alone):
+        return
+    other = [number for number, kind in enumerate(kinds, 1) if kind != CHANNEL]
+    why = None
+    if name not in _LEARN_FROM_NOISE:
+        names = ", ".join(_LEARN_FROM_NOISE)
+        why = f"reads more than counts of pairs, or is no Thompson index policy; {names} may be"
+    elif other:
+        why = f"learns from noise where all arms are channels, and arm {other[0]} is none"
+    elif not shares.running:
+        why = "needs a sum over agents, and its aggregation needs what each has counted"
+    elif settings.get("forget", "never") != "never":
+        why = "forgets, and what is released has all that was ever counted"
+    elif settings.get("prior") == POPULATION:
+        why = "learns its prior, and would take noise for arms that differ"
+    if why:
+        raise StudyError(f"privacy.epsilon: {name!r} {why}")
 
 
 def check_arms(
