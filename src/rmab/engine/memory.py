@@ -117,7 +117,8 @@ class Counting:
         self.whole = jnp.int16 if setting.horizon < 2**15 else jnp.int32
         self.weights = jnp.asarray(setting.weights or (1.0,) * setting.n_agents, jnp.float32)
         self.recall = recall_of(policy, setting.kinds, setting.aggregation)
-        self.merges = bool(self.gaps) and self.running  # whether agents are merged as they count
+        # Whether agents are merged as they count; not where each needs its own counts, too.
+        self.merges = bool(self.gaps) and self.running and setting.draws != "own"
 
     def start(self, n_trials: int) -> Counts:
         """Before the first slot."""
@@ -152,18 +153,18 @@ class Counting:
     def _no_gaps(self, n_trials: int) -> Array:
         """Counts by gap before the first observation."""
         setting = self.setting
-        lanes = 1 if self.running else setting.n_agents
+        lanes = 1 if self.merges else setting.n_agents
         shape = (self.count_kinds + 1, setting.n_arms, lanes, n_trials, setting.n_states**2)
         if math.prod(shape) > _LARGEST:
-            apart = "" if self.running else "agents, "
-            sizes = [n for place, n in enumerate(shape) if place != 2 or not self.running]
+            apart = "" if self.merges else "agents, "
+            sizes = [n for place, n in enumerate(shape) if place != 2 or not self.merges]
             raise ModelError(
                 f"policy {self.policy.name}: counts by gap must have at most 2^31 - 1 entries, got "
                 f"{' x '.join(str(n) for n in sizes)} for gaps, arms, {apart}trials at once and "
                 "pairs of states"
             )
         most = setting.horizon * setting.n_agents
-        whole = most <= _LARGEST if setting.weights is None else not self.running
+        whole = most <= _LARGEST if setting.weights is None else not self.merges
         return jnp.zeros(shape, jnp.int32 if whole else jnp.float32)
 
     def update(
@@ -216,7 +217,7 @@ class Counting:
         what = observed.last_seen.astype(jnp.int32) * S + slot.state.astype(jnp.int32)
         place = kind * (n_arms * lanes * n_trials * pairs) + row + jnp.where(counted, what, 0)
         weight: Array | int = 1
-        if self.running and self.setting.weights is not None:
+        if self.merges and self.setting.weights is not None:
             weight = jnp.broadcast_to(self.weights[:, None], place.shape)
         flat = counts.reshape(-1).at[place].add(weight, mode="promise_in_bounds")
         return flat.reshape(counts.shape)

@@ -187,7 +187,7 @@ class Federation:
         try:
             one_of("policy", self.policy, SERVED)
             one_of("schedule", self.schedule, SCHEDULES)
-            one_of("draws", self.draws, DRAWS)
+            one_of("draws", self.draws, DRAWS[:2])
             one_of("aggregation", self.aggregation, tuple(AGGREGATIONS))
             check_options(self.policy, self.options, "options")
             self._check_sharing()

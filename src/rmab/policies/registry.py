@@ -16,7 +16,12 @@ from types import MappingProxyType
 from typing import Any
 
 from rmab.errors import StudyError
-from rmab.federation.aggregation import AGGREGATIONS, aggregation_of, compares_agents
+from rmab.federation.aggregation import (
+    AGGREGATIONS,
+    Aggregation,
+    aggregation_of,
+    compares_agents,
+)
 from rmab.federation.gossip import GRAPHS, MAX_AGENTS
 from rmab.model.arms import CHANNEL, ArmKind
 from rmab.policies.lookahead import DEPTHS
@@ -39,6 +44,7 @@ __all__ = [
     "check_arms",
     "check_kinds",
     "check_options",
+    "check_own_draws",
     "named",
     "settings_of",
 ]
@@ -578,6 +584,8 @@ def _of_groups(*groups: str) -> tuple[str, ...]:
 
 LEARNERS = _of_groups("paper", "gap", "published")
 SERVED = tuple(name for name in LEARNERS if POLICIES[name].served)  # what a federation may have
+# Thompson sampling of channels and an index: what agents may draw by themselves.
+OWN_DRAWN = ("fedtswi", "fedts-myopic", "fedtswi-gap", "fedts-myopic-gap")
 KNOWN = _of_groups("known")
 STUDIED = (*LEARNERS, *KNOWN, *_of_groups("rules"))  # what a study may have
 
@@ -640,6 +648,33 @@ def check_arms(
     why = refuses and refuses(kinds, plays, settings_of(name, options))
     if why:
         raise StudyError(f"policies: {name!r} {why}")
+
+
+def check_own_draws(
+    name: str,
+    options: Mapping[str, Any] | None,
+    channels: Sequence[bool],
+    aggregation: Aggregation,
+) -> None:
+    """Refuse draws = "own" where the agents of the learner of that name cannot draw so.
+
+    channels: whether each arm is one; aggregation: what agents share under it.
+    """
+    settings = settings_of(name, options)
+    other = [number for number, channel in enumerate(channels, 1) if not channel]
+    why = None
+    if name not in OWN_DRAWN:
+        why = f"as {name} does not draw, or not for an index; these do: {', '.join(OWN_DRAWN)}"
+    elif other:
+        why = f"as arm {other[0]} is no channel"
+    elif settings.get("plan_by") == "mode":
+        why = f"as {name} with plan_by = 'mode' does not draw"
+    elif settings.get("forget", "never") != "never" or settings.get("prior") == POPULATION:
+        why = f"as {name} forgets counts or learns its prior"
+    elif not aggregation.shared:
+        why = f"as agents share no sum under {name}; aggregation must be 'sum'"
+    if why:
+        raise StudyError(f"draws must not be 'own', {why}")
 
 
 def settings_of(name: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
