@@ -14,7 +14,7 @@ places that do not depend on the chain: near the mode of the agent's own posteri
 near the product of both, to the cells of a grid by the own posterior's height there, or anywhere by
 the prior; all together are the density that a place is weighed by.
 
-Written for NumPy and JAX arrays alike: an agent has no JAX, and the engine's agents are many. Counts
+Written for NumPy and JAX arrays alike: agents have no JAX, and the engine has many agents. Counts
 are in the order of `rmab.learning.learners`, arrays end in (n, trials).
 
 Reference: L. Tierney, "Markov chains for exploring posterior distributions", Ann. Stat. 22, 1994.

@@ -15,6 +15,7 @@ This module loads JAX; the rest of what a server needs to receive uploads does n
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,16 +24,20 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.federation.config import Federation
+from rmab.federation.laws import INDICES, LawsMessage
 from rmab.federation.memory import RoundMemory
+from rmab.federation.own_draw import Laws
 from rmab.federation.uploads import LaneCounts, Merged
 from rmab.learning.forgetting import Memory, pick_expert
 from rmab.learning.learners import Evidence, count_kinds, thompson
+from rmab.learning.own_draws import laws_of
 from rmab.learning.population import common_law
 from rmab.learning.recall import recall_of
 from rmab.model.arms import Moves
+from rmab.planning.channel.index import myopic
 from rmab.policies.filling import Learnt, fill
 from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPlan
-from rmab.policies.policy import POPULATION, LookaheadRule, OwnIndexRule, TurnsRule
+from rmab.policies.policy import POPULATION, IndexRule, LookaheadRule, OwnIndexRule, TurnsRule
 from rmab.policies.registry import named
 from rmab.random import DRAWS, EXPERTS, Draws, seed_words, stream
 
@@ -81,6 +86,7 @@ class Planner:
         # What learners of a round see, and what it was made from: a round has many lanes.
         self._last: tuple[tuple[Any, ...], _Seen] | None = None
         self._fill = jax.jit(self._filled)
+        self._tell = jax.jit(partial(laws_of, self.policy))
         self._share = jax.jit(self._shared, static_argnames="merged")
         self._advance = jax.jit(self._advanced)
         self._draw = jax.jit(self._drawn, static_argnames="width")
@@ -116,6 +122,24 @@ class Planner:
         if isinstance(rule, TurnsRule):
             return Planned(TurnsPlan(np.asarray(found[1][:, 0]) > 0), limit)
         return Planned(self._plan_of(jax.tree.map(np.asarray, filled)), limit)
+
+    def laws(self, merged: Merged, number: int) -> LawsMessage:
+        """What agents that draw for themselves are told in a round; merged: as of its plan."""
+        counts = np.asarray(self._steps(merged.counts)[: self._kinds], np.float32)[..., None]
+        found = self._tell(counts)
+        prior = self.policy.prior
+        assert not isinstance(prior, str)
+        assert isinstance(self.policy.rule, IndexRule)
+        return LawsMessage(
+            federation=self.federation.name,
+            round=number,
+            index=INDICES[self.policy.rule.planner is myopic],
+            gaps=self.policy.gaps,
+            prior=prior if isinstance(prior, tuple) else (float(prior), float(prior)),
+            doubt=float(self.federation.doubt),
+            names=("all",),
+            laws=Laws(*(np.asarray(x, np.float64) for x in found)),
+        )
 
     def _given(self, merged: Merged) -> tuple[Any, ...]:
         counts = np.asarray(self._steps(merged.counts)[: self._kinds], np.float32)[..., None]

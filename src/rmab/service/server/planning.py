@@ -32,6 +32,7 @@ import numpy.typing as npt
 from rmab.errors import StorageError
 from rmab.federation.aggregation import Aggregation, evidence_of
 from rmab.federation.config import Federation
+from rmab.federation.laws import LawsMessage
 from rmab.federation.memory import RoundMemory
 from rmab.federation.messages import RoundMessage, parse_plan, plan_table
 from rmab.federation.uploads import LaneCounts, Merged
@@ -74,6 +75,12 @@ class Planning(Protocol):
     def plan(self, merged: Merged, number: int, lane: int = 0) -> Planned: ...
 
     def estimates(self, merged: Merged) -> Arms: ...
+
+
+class Telling(Protocol):
+    """A planner of federations whose agents draw for themselves."""
+
+    def laws(self, merged: Merged, number: int) -> LawsMessage: ...
 
 
 class Recalling(Protocol):
@@ -200,6 +207,7 @@ class RoundPlanning:
         self._opened: OpenRound | None = None
         self._plan: Plan | None = None  # of lane 0
         self._messages: dict[int, asyncio.Future[Parts]] = {}  # by lane
+        self._told = (0, b"")  # the last round of which agents are told laws, and those
         self._kept_estimates: Arms | None = None  # in the database
 
     @property
@@ -229,6 +237,8 @@ class RoundPlanning:
                         counted.merged, number, lane, counted.by_lane, counted.memory
                     )
                 evidence = counted.evidence(self._federation.shares, lane)
+                if self._federation.draws == "own":
+                    self._told = number, cast(Telling, planner).laws(evidence, number).to_json()
                 return planner.plan(evidence, number, lane)
             finally:
                 self._busy = False
@@ -310,6 +320,15 @@ class RoundPlanning:
             self._messages[lane] = work
             work.add_done_callback(lambda done: self._forget_failed(lane, done))
         return await asyncio.shield(self._messages[lane])
+
+    async def laws(self) -> bytes:
+        """What agents that draw for themselves are told in the open round: as of its plan, or once
+        more, after a restart."""
+        opened = self._opened
+        assert opened is not None
+        if self._told[0] != opened.number:
+            await self.plan(Counted.of(opened), opened.number)
+        return self._told[1]
 
     def _forget_failed(self, lane: int, done: asyncio.Future[Parts]) -> None:
         failed = done.cancelled() or done.exception() is not None
