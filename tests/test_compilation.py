@@ -57,6 +57,7 @@ def told(process: subprocess.Popen[str]) -> list[str]:
     return out.split()
 
 
+@pytest.mark.slow  # the next has the same of a study
 def test_what_one_process_has_compiled_another_finds(tmp_path):
     at_once = [start(RMAB_CACHE=str(tmp_path / "kept")) for _ in range(2)]
     places = {told(process)[0] for process in at_once}

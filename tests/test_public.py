@@ -172,7 +172,14 @@ def blocks(file: str) -> list[str]:
 
 
 PAGES = ["README.md", "docs/own-policy.md", "docs/any-arms.md", "docs/traces.md", "docs/envs.md"]
-EXAMPLES = [(file, place) for file in PAGES for place in range(len(blocks(file)))]
+QUICK = {"docs/own-policy.md": 2}  # of a page with many examples that compile
+EXAMPLES = [
+    pytest.param(
+        file, place, marks=[pytest.mark.slow] if place >= QUICK.get(file, len(blocks(file))) else []
+    )
+    for file in PAGES
+    for place in range(len(blocks(file)))
+]
 
 
 @pytest.mark.parametrize(("file", "place"), EXAMPLES)

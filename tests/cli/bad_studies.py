@@ -151,7 +151,7 @@ def bad_sweeps(bad: Callable[..., Any]) -> Iterator[Any]:
     yield sweep(many, "at most 1000 points, got 1600")
     yield sweep("policies.fedtswi-gap.gaps = [8, 32]", "'fedtswi-gap' must be", "fedtswi, whittle")
     yield sweep("policies.nope.gaps = [8, 32]", "'nope' must be", "fedtswi, whittle")
-    yield sweep("policies.fedtswi.gaps = [8]", "unknown key 'gaps'; fedtswi has aggregation, prior")
+    yield sweep("policies.fedtswi.gaps = [8]", "unknown key 'gaps'; fedtswi has aggregation")
     yield sweep("policies.whittle.prior = [1]", "whittle takes no options")
     yield sweep("options.fedtswi.prior = [1, -1]", "point 2", "options.fedtswi.prior must be")
     both = "options.fedtswi.prior = [1]\npolicies.fedtswi.prior = [2]"

@@ -32,7 +32,7 @@ def test_help_lists_the_commands_and_a_study_file(call):
 
 def test_help_has_every_policy_option_and_key_of_a_study(call):
     text = call("run", "--help").out
-    words = set(re.findall(r"[a-z0-9][a-z0-9_-]*", text))
+    words = set(re.findall(r"[A-Za-z0-9][A-Za-z0-9_-]*", text))
     options = set(OPTIONS)
     keys = [field.name for field in fields(rmab.Study) if field.name != "arms"]
     for known in (LEARNERS, KNOWN, options, keys, KEYS["realisations"].choices, SCHEDULES, DRAWS):

@@ -350,6 +350,7 @@ def test_the_front_door_gives_the_same_exact_values():
     assert values["myopic"] == pytest.approx(policy_value(PAPER, 3, MYOPIC))
 
 
+@pytest.mark.slow  # tests/golden/test_paper_study.py has its numbers
 def test_learning_in_the_papers_scenario():
     """M = 4, K = 2, T = 1000, against values of an independent implementation (error .0005)."""
     wanted = {"fedtswi": 0.974, "fedts-myopic": 0.962, "feducb-wi": 0.976, "feducb-myopic": 0.976}

@@ -134,7 +134,8 @@ def rows(trial, agent, episode, counts):
 
 def draw_indices(evidence: plain.Evidence) -> list[np.ndarray]:
     """Of each arm by state."""
-    names = np.uint32([evidence.trial]), np.uint32(evidence.agent), np.int32([evidence.episode])
+    trial = np.array([evidence.trial], np.uint32)
+    names = trial, np.uint32(evidence.agent), np.array([evidence.episode], np.int32)
     drawn = np.asarray(rows(*names, evidence.arrays(2)[0]), np.float64)
     drawn /= drawn.sum(2, keepdims=True)
     return [indices_of(n, *drawn[..., n]) for n in range(len(TENDED))]
@@ -143,8 +144,9 @@ def draw_indices(evidence: plain.Evidence) -> list[np.ndarray]:
 def indices_of(n: int, passive: np.ndarray, active: np.ndarray) -> np.ndarray:
     """Whittle indices of an arm that pays as the n-th does, by the exact solver."""
     arm = TENDED[n]
-    pays = {"reward_active": arm.reward_active, "reward_passive": arm.reward_passive}
-    return whittle_indices(Arm(passive, active, observed="always", **pays)).index
+    pays, idle = arm.reward_active, arm.reward_passive
+    like = Arm(passive, active, reward_active=pays, reward_passive=idle, observed="always")
+    return whittle_indices(like).index
 
 
 def by_state(found: list[np.ndarray], n: int, seen: int | None, age: int) -> float:
@@ -280,7 +282,7 @@ def optimistic(form: str, scale: float, evidence: plain.Evidence) -> list[np.nda
         played = (min(plays[0][2], plays[1][2]), plays[1][2])
         if form == "extreme":
             alone = (idle[0][0], max(idle[0][0], idle[1][0]))
-            alone = tuple(min(x, y) for x, y in zip(alone, played, strict=True))
+            alone = (min(alone[0], played[0]), min(alone[1], played[1]))
         else:
             after_good = min(idle[1][2], played[1])
             alone = (min(idle[0][2], played[0], after_good), after_good)

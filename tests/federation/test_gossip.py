@@ -260,8 +260,14 @@ def test_all_that_learn_from_counts_may_gossip(policy):
     """All with all, they do as with a server and a draw for each. What is learnt of all arms
     together differs with who is a unit, so of that only that it learns."""
     watched = policy.startswith("ucw") or policy == "rb-tsde"
-    study = replace(STUDY, policies=[policy], trials=128, draws="per-agent")
-    study = replace(study, arms=WATCHED, plays=1) if watched else study
+    study = replace(
+        STUDY,
+        arms=WATCHED if watched else ARMS,
+        plays=1,
+        policies=[policy],
+        trials=128,
+        draws="per-agent",
+    )
     gossip = {policy: {"aggregation": "gossip", "graph": "complete"}}
     found = rmab.run(replace(study, options=gossip))
     served = rmab.run(replace(study, options={policy: {"aggregation": "sum"}}))

@@ -131,3 +131,28 @@ def test_the_bound_is_not_far_off_without_the_second_rule():
         for horizon in (1, 2, 3, 10, 100, 1000, 4321):
             begun, _ = episodes(schedule, 1, 1, horizon, [[(0, 0)]])
             assert begun <= most_episodes(schedule, 1, 1, horizon) <= begun + 3
+
+
+@given(
+    n_agents=st.integers(1, 3),
+    n_arms=st.integers(1, 3),
+    horizon=st.integers(1, 150),
+    seed=st.integers(0, 1000),
+)
+def test_no_run_has_more_episodes_than_the_bound_where_agents_own_visits_end_them(
+    n_agents, n_arms, horizon, seed
+):
+    """All arms are observed in every slot; each is played or not, as chance has it."""
+    random = np.random.default_rng(seed)
+    visits = np.zeros((n_agents, n_arms, 2, 2), int)  # by state and action
+    slot, begun, length = 0, 0, 1
+    agent, arm = np.ogrid[:n_agents, :n_arms]
+    while slot < horizon:
+        begun += 1
+        limit, length = length + 1, 0
+        cap = visit_limit(visits, 2, horizon)
+        while slot < horizon and length < limit and not (visits > cap).any():
+            state, action = random.integers(0, 2, (2, n_agents, n_arms))
+            visits[agent, arm, state, action] += 1
+            slot, length = slot + 1, length + 1
+    assert begun <= most_episodes("paper", n_agents, n_arms, horizon, own_visits=True)

@@ -12,6 +12,7 @@ from rmab.learning.exploration import (
 )
 from rmab.learning.learners import Evidence
 from rmab.model.arms import CHANNEL, ArmKind, Moves
+from rmab.random import DRAWS, Draws, seed_words, stream
 
 LEVELS = ArmKind(4, fully_observed=False, action_dependent=False)
 # Steps of an arm that goes one level up or down, and of a channel beside it.
@@ -27,8 +28,11 @@ def evidence(steps: np.ndarray, kinds: tuple[ArmKind, ...], plays: int = 1, agen
     return Evidence(counts, visits, jnp.ones(1), unread, unread, jnp.int32(plays), agents, kinds)
 
 
-def raised(radius: float) -> Moves:
-    return raised_steps(evidence(STEPS, (LEVELS, CHANNEL)), None, radius=radius)
+UNREAD = Draws(stream(seed_words(5), jnp.arange(1), jnp.uint32(0), DRAWS), jnp.ones(1, jnp.int32))
+
+
+def raised(radius: float, steps: np.ndarray = STEPS) -> Moves:
+    return raised_steps(evidence(steps, (LEVELS, CHANNEL)), UNREAD, radius=radius)
 
 
 def test_the_radius_goes_one_level_up():
@@ -50,7 +54,7 @@ def test_rows_stay_laws_and_rise_with_the_radius(radius):
 
 
 def test_rows_without_a_step_are_uniform_over_the_states_an_arm_has():
-    rows = raised_steps(evidence(0 * STEPS, (LEVELS, CHANNEL)), None, radius=0.0).passive
+    rows = raised(0.0, 0 * STEPS).passive
     np.testing.assert_allclose(rows[:, :, 0, 0], 0.25)
     np.testing.assert_allclose(rows[:2, :, 1, 0], [[0.5, 0.5, 0, 0]] * 2)
 

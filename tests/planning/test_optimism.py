@@ -110,11 +110,11 @@ def test_three_states_have_the_dynamics_of_the_largest_value():
         return _shifted(given, worth, worth)
 
     single = jax.tree.map(jnp.float32, (model.moves, model.width))
-    found = [np.asarray(m, np.float64)[..., 0, 0] for m in shifted(*single)]
-    for rows, centre in zip(found, (passive, active), strict=True):
+    idle, played = (np.asarray(m, np.float64)[..., 0, 0] for m in shifted(*single))
+    for rows, centre in ((idle, passive), (played, active)):
         np.testing.assert_allclose(rows.sum(1), 1, atol=1e-6)
         assert (np.abs(rows - centre).sum(1) <= width + 1e-6).all()
-    best = gain(*found, pays)
+    best = gain(idle, played, pays)
     assert best > gain(passive, active, pays) + 0.05
     for _ in range(60):
         others = []
@@ -128,6 +128,6 @@ def test_three_states_have_the_dynamics_of_the_largest_value():
             (np.abs(x - y).sum(1) <= width).all()
             for x, y in zip(others, (passive, active), strict=True)
         )
-        assert not near or gain(*others, pays) <= best + 1e-6
-    chosen = model_of(*found, 0.0, pays, THREE)
+        assert not near or gain(others[0], others[1], pays) <= best + 1e-6
+    chosen = model_of(idle, played, 0.0, pays, THREE)
     np.testing.assert_allclose(index(fill_value, model), whittle(chosen), atol=1e-4)

@@ -109,6 +109,7 @@ def status(server):
     return httpx.get(f"{server.url}/v1/status", timeout=PATIENCE).json()
 
 
+@pytest.mark.slow  # tests/federation/test_planner.py has it without a network
 def test_agents_decide_as_the_engine_does_slot_by_slot_through_restarts(played, monkeypatch):
     federation = load_federation(played["machine"].folder / "spectrum.toml")
     there = engine_decisions(monkeypatch, PAPER, federation, AGENTS, SLOTS)
@@ -250,7 +251,11 @@ def test_interrupted_the_server_ends_in_order(tmp_path, machine):
     assert [event for event in events if event != "round open"] == ["listening", "stopped"]
 
 
-@pytest.mark.parametrize("interrupted", [False, True], ids=["to its end", "interrupted"])
+@pytest.mark.parametrize(
+    "interrupted",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["to its end", "interrupted"],
+)
 def test_the_demo_leaves_nothing(tmp_path, machine, interrupted):
     folder, temporary = tmp_path / "work", tmp_path / "temporary"
     folder.mkdir()

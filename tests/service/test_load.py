@@ -4,6 +4,7 @@ import asyncio
 import json
 from dataclasses import asdict
 
+import pytest
 import uvloop
 from benchmarks.load import Size, measure, table
 from benchmarks.traffic import server_command
@@ -11,6 +12,7 @@ from benchmarks.traffic import server_command
 SMALL = Size(seconds=0.5, connections=4, crowd=80, offered=4000, pollers=20, policy="feducb-myopic")
 
 
+@pytest.mark.slow  # of a benchmark
 def test_all_phases_run_and_every_waiting_agent_gets_the_next_round(tmp_path):
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         result = runner.run(measure(SMALL, tmp_path, server_command()))

@@ -167,7 +167,13 @@ def check_each_plays_its_own_game(study: rmab.Study, arms: Arms, other: Arms) ->
         assert abs(mixed[0][name] - mixed[1][name]).max() > 1e-3
 
 
-@pytest.mark.parametrize("other", [OTHER, PAID], ids=["laws", "rewards"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(OTHER, id="laws"),
+        pytest.param(PAID, id="rewards", marks=pytest.mark.slow),
+    ],
+)
 def test_agents_that_differ_play_and_know_and_learn_their_own_arms(other):
     policies = ["whittle", "lookahead", "optimal", "stay", "fedtswi"]
     study = replace(STUDY, policies=policies, aggregation="none", horizon=60)
@@ -263,16 +269,21 @@ WATCHED = Arms(
     [GENERAL[0], Arm(GENERAL[0].active, GENERAL[0].passive, reward=[0.3, 0.5], observed="always")]
 )
 WATCHED_OTHER = Arms([GENERAL_OTHER[0], WATCHED[1]])
+WATCHED_PAID = Arms(
+    Arm(arm.passive, arm.active, reward=[0.4, 0.9], observed="always") for arm in WATCHED
+)
 # Agents wait for one another where a policy has lengths of its own, or learn from one another.
 TOGETHER = ("dsee", "fed1-ucb", "fed2-ucb", "restless-ucb", "ucw-", "-robust")
 
 
 @pytest.mark.slow  # every policy there is
+@pytest.mark.parametrize("what", ["laws", "rewards"])
 @pytest.mark.parametrize("name", STUDIED)
-def test_every_policy_plays_where_agents_differ(name):
+def test_every_policy_plays_where_agents_differ(name, what):
     refuses = POLICIES[name].refuses
     watched = refuses is not None and refuses(ARMS.kinds, 1, {})
-    arms, other = (WATCHED, WATCHED_OTHER) if watched else (ARMS, OTHER)
+    arms, others = (WATCHED, (WATCHED_OTHER, WATCHED_PAID)) if watched else (ARMS, (OTHER, PAID))
+    other = others[what == "rewards"]
     options = {name: {"aggregation": "none"}} if "aggregation" in POLICIES[name].options else {}
     study = replace(STUDY, arms=arms, policies=[name], options=options, horizon=40, trials=32)
     if not any(part in name for part in TOGETHER):

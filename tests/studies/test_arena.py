@@ -120,6 +120,9 @@ def test_sharing_is_compared_where_there_are_agents_to_share():
     playing, refused = arena.admitted(load_problem("paper-k1-m4"))
     assert {"fedtswi", alone} <= set(playing)
     assert playing[alone].aggregation == "none"
+    mixed = playing["fedtswi@aggregation=gossip"].aggregation
+    study = replace(load_problem("paper-k1-m4").study, aggregation="gossip", policies=["fedtswi"])
+    assert mixed == study.shares("fedtswi")
     playing, refused = arena.admitted(load_problem("paper-k1-m1"))
     assert alone in refused
     assert "one agent" in refused[alone]

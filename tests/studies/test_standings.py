@@ -197,7 +197,7 @@ def test_a_verdict_names_the_worst_the_stuck_and_the_time():
     for words in (
         "80 %",
         "60 % at worst (hard)",
-        "1 of 3",
+        "1 of 3 problems",
         "4 % of trials stuck (hard)",
         "2 times",
     ):

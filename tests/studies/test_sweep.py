@@ -215,7 +215,7 @@ def test_what_tells_apart_does_and_nothing_of_it_could_go(values):
         ({"agents": {}}, "sweep.agents must be a list of values, got {}"),
         ({"policies.nope.gaps": [8]}, "'nope' must be a built-in policy of the study: fedtswi, wh"),
         ({"policies.fedtswi-gap.gaps": [8]}, "'fedtswi-gap' must be a built-in policy of"),
-        ({"policies.fedtswi.gaps": [8]}, "unknown key 'gaps'; fedtswi has aggregation, prior"),
+        ({"policies.fedtswi.gaps": [8]}, "unknown key 'gaps'; fedtswi has aggregation, degree"),
         ({"options.whittle.prior": [8]}, "unknown key 'prior'; whittle takes no options"),
         ({"arm.3.p11": [0.5]}, "'arm.3.p11' must be arm.NUMBER and one of p01, p11, reward, of an"),
         ({"arm.0.p11": [0.5]}, "from 1 to 2 that is a channel"),

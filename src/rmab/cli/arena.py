@@ -256,7 +256,7 @@ def _problem_table(found: ProblemOutcome) -> str:
                 "-" if s.se is None else f"{s.se:.5f}",
                 f"{s.final:.5f}",
                 f"{s.regret:.1f}",
-                "-" if s.share is None else f"{100 * s.share:.1f} %",
+                "-" if s.share is None else f"{100 * s.share:z.1f} %",
                 "-" if s.rank is None else str(s.rank),
                 str(len(s.tied)) if s.tied else "",
                 "-" if s.stuck is None else f"{100 * s.stuck:.0f} %",

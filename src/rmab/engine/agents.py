@@ -274,7 +274,7 @@ class _ByJointPlan(Agents):
         return min(n_trials, max(1, _PLANNED_ELEMENTS // self.space.size))
 
     def _filled(self, learnt: Learnt) -> Any:
-        idle, pays = learnt.reward_passive[..., None], learnt.reward_active[..., None]
+        idle, pays = learnt.idle_pays, learnt.pays
         if isinstance(learnt.found, Intervals):
             arms, accuracy = bounded_arms(learnt.found, idle, pays), learnt.found.accuracy
         else:

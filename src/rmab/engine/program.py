@@ -42,7 +42,7 @@ from rmab.federation.schedule import (
 )
 from rmab.learning.learners import Evidence
 from rmab.learning.own_draws import check_own_draws, draw_each
-from rmab.model.arms import Intervals, Moves, Uncertain
+from rmab.model.arms import Moves, Uncertain
 from rmab.model.beliefs import InformationStates
 from rmab.policies.filling import Found, channel_pair
 from rmab.policies.own_index import Observations
@@ -228,7 +228,7 @@ class _Simulator:
         memory: tuple[Counts, Any, Kept | None],
         episode: _Episode,
         slot: Array,
-    ) -> tuple[_Episode, Array, Kept | None]:
+    ) -> tuple[_Episode, Array | None, Kept | None]:
         """A new episode for the trials whose episode is over: Algorithm 1, lines 4 to 9.
 
         memory: counts, the learner's own state, if any, and what is kept of counts that are
@@ -255,7 +255,8 @@ class _Simulator:
             over=jnp.zeros_like(due),
         )
         fresh = jax.tree.map(lambda new, old: jnp.where(due, new, old), fresh, episode)
-        return fresh, self.error(found, truth), kept
+        error = self.error(found, truth) if self.policy.estimates else None
+        return fresh, error, kept
 
     def learn(
         self,
@@ -351,7 +352,8 @@ class _Simulator:
         if asked.pairs is not None:
             # Counts that are kept elsewhere begin anew with the episode.
             before = visits if memory[2] is None else jnp.zeros_like(visits)
-            return before + jnp.maximum(asked.pairs, 1) - 1
+            seen = asked.pairs[:, :, : visits.shape[2]]  # one where all agents see the same
+            return before + jnp.maximum(seen, 1) - 1
         factor = 2**self.doublings
         most = visit_limit(visits.astype(jnp.int32), factor, self.setting.horizon)
         return jnp.asarray(most, self.counting.whole)
@@ -369,8 +371,6 @@ class _Simulator:
 
     def errors(self, found: Found, truth: Truth) -> Array:
         """The same for every agent's draw, (N, A R)."""
-        if isinstance(found, Intervals):  # nobody reads it
-            return jnp.zeros(found.lower.shape[1:])
         if isinstance(found, Uncertain):
             found = found.moves
         if not isinstance(found, Moves):
@@ -535,7 +535,7 @@ class _Simulator:
                 (episode, kept),
                 (part, recalled),
             )
-            if self.policy.estimates:
+            if error is not None:
                 record = record.at[part.number - 1, :, which].set(error.T, mode="drop")
             return whole, record, kept
 
@@ -544,7 +544,7 @@ class _Simulator:
             memory = run.counts, run.own, kept
             whole, error, fresh = self.serve(seed, trials, truth, plays, memory, episode, run.slot)
             kept = jax.tree.map(lambda new, old: jnp.where(due, new, old), fresh, kept)
-            if self.policy.estimates:
+            if error is not None:
                 where = jnp.where(due, jnp.arange(n_trials), n_trials)
                 record = record.at[whole.number - 1, :, where].set(error.T, mode="drop")
             return whole, record, kept

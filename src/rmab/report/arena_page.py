@@ -132,13 +132,13 @@ def _heat_cell(problem: ProblemOutcome, name: str) -> str:
     red, green, blue = _BELOW if share < 0 else mixed
     ink = "#fff" if share >= _DARK else "#1c1c1e"
     error = "" if standing.share_se is None else f" ± {100 * standing.share_se:.1f}"
-    about = f"{name} on {problem.name}: {100 * share:.1f}{error} %"
+    about = f"{name} on {problem.name}: {100 * share:z.1f}{error} %"
     if standing.rank is not None:
         about += f", rank {standing.rank}"
     leads = ' class="leads"' if standing.rank == 1 else ""
     return (
         f'<td{leads} style="background: rgb({red}, {green}, {blue}); color: {ink}" '
-        f'title="{escaped(about)}">{100 * share:.0f}</td>'
+        f'title="{escaped(about)}">{100 * share:z.0f}</td>'
     )
 
 
@@ -256,7 +256,7 @@ def _row(name: str, s: Standing) -> list[str]:
         _plus_minus(s.mean, s.se),
         _plus_minus(s.final, s.final_se),
         f"{s.regret:.1f}{band}",
-        "" if s.share is None else f"{100 * s.share:.1f} %",
+        "" if s.share is None else f"{100 * s.share:z.1f} %",
         "known" if s.knows and name != "random" else "" if s.rank is None else str(s.rank),
         _tied(s),
         "" if s.stuck is None else f"{100 * s.stuck:.1f} %",

@@ -202,8 +202,9 @@ class Entrant:
         if self.own is not None:
             replace(study, policies=[self.own])
             return self.own
-        replace(study, policies=[self.base], options={self.base: dict(self.options)})
-        given = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in self.options.items())
+        alone = replace(study, policies=[self.base], options={self.base: dict(self.options)})
+        options = alone.options_of(self.base)
+        given = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in options.items())
         return _entered(self.name, self.base, study.horizon, given)
 
 

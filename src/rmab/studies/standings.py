@@ -286,13 +286,17 @@ class ArenaOutcome:
             return "Chance: where shares begin." if policy == _CHANCE else f"Yardstick: {way}."
         leads = [name for name, each in places.items() if each.rank == 1]
         word = self.word(policy)
-        text = f"{word[0].upper()}{word[1:]}: {way}; best or tied on {len(leads)} of {len(places)}"
+        text = f"{word[0].upper()}{word[1:]}: {way}; best or tied on {len(leads)} of "
+        text += f"{len(places)} problem{'' if len(places) == 1 else 's'}"
         stuck = {name: each.stuck for name, each in places.items() if each.stuck is not None}
         most = max(stuck, key=lambda name: stuck[name], default=None)
         if most is not None and stuck[most] >= _STUCK:
             text += f"; up to {_percent(stuck[most])} of trials stuck ({most})"
         slower = self._slower(policy)
-        return text + (f"; {slower:.2g} times fedtswi's time." if slower is not None else ".")
+        if slower is not None:
+            text += f"; {slower:.0f}" if slower >= 10 else f"; {slower:.2g}"
+            text += " times fedtswi's time"
+        return f"{text}."
 
     def word(self, policy: str) -> str:
         """The first word of a verdict."""
@@ -357,7 +361,7 @@ class ArenaOutcome:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return f"{100 * share:z.0f} %"
 
 
 def load_outcome(path: Path) -> ArenaOutcome:

@@ -52,6 +52,20 @@ def test_the_gain_is_that_of_the_exact_optimum(arms, plays, ages):
     assert plan.low[0] - 1e-4 <= optimal(arms, plays).value <= plan.high[0] + 1e-4
 
 
+def test_a_plan_does_not_depend_on_those_made_with_it():
+    """Dynamics that take long to settle, beside some that do not: the ends are each its own."""
+    quick, slow = rmab.channels([0.4, 0.5], [0.5, 0.4], 1.0), rmab.channels([0.02, 0.5], 0.97, 1.0)
+    space = JointSpace(C1.kinds, 1, 4)
+    each = [np.asarray(Model.of(arms).moves.passive, np.float32) for arms in (quick, slow)]
+    both = np.concatenate(each, -1)
+    together = plan_of(rmab.Moves(both, both), C1, space, 1e-3)
+    for place, rows in enumerate(each):
+        alone = plan_of(rmab.Moves(rows, rows), C1, space, 1e-3)
+        np.testing.assert_array_equal(together.actions[:, place], alone.actions[:, 0])
+        assert together.low[place] == alone.low[0]
+        assert together.high[place] == alone.high[0]
+
+
 RNG = np.random.default_rng(8)
 DRAWS = RNG.beta(1, 1, (2, 2, 3))  # p01 and p11, arms, trials
 AGES = 2
@@ -143,7 +157,10 @@ def test_a_draw_at_the_truth_plays_as_the_optimum():
     np.testing.assert_array_equal(found["told"].slots.mean, found["optimal"].slots.mean)
 
 
-@pytest.mark.parametrize("aggregation", ["none", pytest.param("sum", marks=pytest.mark.slow)])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("sum", "gossip", "pairs")]
+
+
+@pytest.mark.parametrize("aggregation", ["none", *SLOW])
 def test_agents_plan_from_what_they_share(aggregation):
     study = rmab.Study(
         C1,

@@ -143,15 +143,22 @@ def joint_plan(arms: list[JointArm], space: JointSpace, accuracy: Array | float)
         return [_worth(arms, space, subset, flat) for subset in space.subsets]
 
     def sweep(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-        number, value, _, _ = state
-        best = ahead(value)
+        number, before, *ends = state
+        best = ahead(before)
         most = best[0]
         for other in best[1:]:
             most = jnp.maximum(most, other)
-        gain = most - value
+        gain = most - before
         axes = tuple(range(len(space.rows)))
-        value = value + _DAMPING * gain
-        return number + 1, value - value.reshape(-1, width)[0], gain.min(axes), gain.max(axes)
+        value = before + _DAMPING * gain
+        value = value - value.reshape(-1, width)[0]
+        # A trial that is done waits for the others as it is: it does not depend on them.
+        done = ends[1] - ends[0] <= accuracy
+        low, high = (
+            jnp.where(done, old, new)
+            for old, new in zip(ends, (gain.min(axes), gain.max(axes)), strict=True)
+        )
+        return number + 1, jnp.where(done, before, value), low, high
 
     def goes_on(state: tuple[Array, Array, Array, Array]) -> Array:
         number, _, low, high = state
