@@ -1,6 +1,7 @@
 """Agents that draw for themselves by what the server tells them."""
 
 import logging
+from functools import partial
 
 import numpy as np
 import pytest
@@ -66,6 +67,21 @@ def test_an_agent_that_is_told_lies_finds_out(tmp_path, start, caplog):
         assert min(agent.alike) < 0.01
         assert "unlike what the other agents observe" in caplog.text
         assert sum(each == [0, 1] for each in arms[75:]) > 40
+
+
+def test_what_it_found_out_stays_through_a_restart(tmp_path, start):
+    with served(tmp_path, OWN, Certain(OWN)) as made:
+        token = made.enroll("one")
+        begin = partial(rmab.Agent, made.url, token=token, file=tmp_path / "one", limits=QUICK)
+        with begin() as agent:
+            played(agent, 60, lambda arm: int(arm < 2))
+            assert agent.alike[2] < 0.01
+        with begin() as agent:
+            assert agent.wait(PATIENCE) or agent.alike is not None
+            agent.choose()
+            assert agent.alike[2] < 0.01
+        with rmab.Agent(made.url, token=token, file=tmp_path / "new", limits=QUICK) as agent:
+            assert agent.alike[2] > 0.5
 
 
 def test_where_there_are_no_laws_the_plan_is_played(tmp_path, start, caplog):

@@ -154,7 +154,8 @@ class Agent:
         self._before = (0, 0.0)  # slots and reward of earlier incarnations of this process
         self._kept = 0  # the last slot in the file
         self._seldom = Seldom(self._limits.quiet_seconds)
-        self._counted: npt.NDArray[np.int64] | None = None  # by incarnations of this process before
+        # What earlier incarnations counted, once the agent draws for itself.
+        self._counted: npt.NDArray[np.int64] | None = None
         self._alike: tuple[float, ...] | None = None
         self._draw()
 
@@ -286,7 +287,15 @@ class Agent:
         from rmab.federation.own_draw import LEAST_ALIKE
         from rmab.service.agent.own_plan import own_plan
 
-        counts = player.counts if self._counted is None else player.counts + self._counted
+        if self._counted is None:
+            before = self._file.own_counts(player.counts.size)
+            none = np.zeros_like(player.counts)
+            self._counted = none if before is None else before.reshape(player.counts.shape)
+        counts = player.counts + self._counted
+        try:
+            self._file.keep_own_counts(counts)
+        except StorageError as error:
+            self._lament(error)
         # Of the incarnation and the round: a round that is begun again is played as before.
         generator = np.random.default_rng([*player.incarnation.encode(), player.round])
         plan, self._alike = own_plan(told, player.message, counts, generator)
@@ -301,7 +310,8 @@ class Agent:
 
     def _renew(self) -> None:
         old = self._player
-        self._counted = old.counts if self._counted is None else self._counted + old.counts
+        if self._counted is not None:
+            self._counted = self._counted + old.counts
         message = self._exchange.message
         assert message is not None
         incarnation = secrets.token_hex(16)
