@@ -1,18 +1,25 @@
 """Agents that draw for themselves by what the server tells them."""
 
+import json
 import logging
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import rmab
+from rmab.cli import main
 from rmab.federation.laws import LawsMessage
 from rmab.federation.own_draw import Laws
 from rmab.service.agent.limits import AgentLimits
 from tests.service.support.serving import PATIENCE, Flat, served, spectrum
 
 OWN = spectrum(draws="own", schedule="linear")
+STUDY = 'plays = 2\npolicies = ["whittle"]\n' + "".join(
+    f"[[arm]]\np01 = {p01}\np11 = 0.9\nreward = {reward}\n"
+    for p01, reward in ((0.1, 0.4), (0.1, 0.9), (0.9, 0.7), (0.9, 0.6))
+)
 QUICK = AgentLimits(first_pause=0.01, longest_pause=0.05)
 
 
@@ -99,3 +106,17 @@ def test_a_federation_that_says_nothing_of_it_is_asked_nothing(tmp_path, start):
         played(agent, 5, lambda _: 1)
         assert agent.alike is None
         assert not [event for event in made.events() if event.get("path") == "/v1/laws"]
+
+
+def test_the_command_says_how_alike_arms_are(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with served(tmp_path, OWN, Certain(OWN)) as made:
+        token = Path("my.token")
+        token.write_text(made.enroll("one"), encoding="utf-8")
+        token.chmod(0o600)
+        Path("study.toml").write_text(STUDY, encoding="utf-8")
+        words = ["--token-file", "my.token", "--simulate", "study.toml", "--state", "one.db"]
+        assert main(["agent", made.url, *words, "--slots", "12", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert len(table["alike"]) == 4
+    assert all(0 <= weight <= 1 for weight in table["alike"])
