@@ -87,6 +87,11 @@ class Draws:
         found: Array = unit(threefry(self._key, self._episode, counters)[0])
         return found
 
+    def normal(self, *lead: int) -> Array:
+        """Standard normals of shape (*lead, trials)."""
+        found: Array = jnp.float32(math.sqrt(2)) * lax.erf_inv(2 * self.uniform(*lead) - 1)
+        return found
+
     def gamma(self, shape: Array, least: float = 0.0) -> Array:
         """Gamma(shape, 1) for each entry of `shape` (..., trials).
 

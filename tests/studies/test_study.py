@@ -200,7 +200,8 @@ def test_what_is_for_channels_alone_is_refused_where_other_arms_are(options, mor
 
 def test_every_field_but_the_arms_is_a_key_of_a_file():
     assert sorted(["arms", *KEYS]) == sorted(field.name for field in fields(Study))
-    assert list(KEYS)[-4:] == ["policies", "options", "weights", "agent"]  # after plain values
+    after = ["policies", "options", "weights", "agent", "privacy"]
+    assert list(KEYS)[-5:] == after  # plain values
     assert all(key.label and key.about for key in KEYS.values())
     assert len({key.label for key in KEYS.values()}) == len(KEYS)
 

@@ -78,7 +78,7 @@ a study at several points, all values with all others:
   plays = [1, 2]
   policies.fedtswi-gap.gaps = [8, 32]
   (any key above but policies and options; options of the study's policies;
-  arm.1.p11 and the like of channels; copies = [1, 2, 4] repeats the arms; with
+  arm.1.p11 and the like of channels; privacy.epsilon; copies = [1, 2, 4] repeats the arms; with
   together = true the lists go side by side; labels = ["few", "many"] names the points)
 """
 

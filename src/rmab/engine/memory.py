@@ -17,6 +17,9 @@ many:
            `Evidence.counts`. L = M, or L = 1 where the aggregation is a running sum: agents are
            then merged as they count, each pair with its agent's weight.
 
+Where sums are released with noise (`Setting.budget`), learners see the last release alone
+(`Noisy`): no sum that has none leaves this module.
+
 Counts are whole, and exact up to 2^31, unless they are merged with weights. Those are single
 precision: a sum of n equal weights is off by at most a share n 2^-24 of itself, in the worst case,
 and by about sqrt(n) 2^-24 as a rule.
@@ -29,12 +32,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
+from jax import Array, lax
 
 from rmab.engine.setting import Setting
 from rmab.engine.world import Truth, World
 from rmab.errors import ModelError
 from rmab.federation.aggregation import Gossip, mixes_evidence
+from rmab.federation.release import FIRST_SLOTS, MOST_RELEASES, Budget, mended, mixing
 from rmab.learning.forgetting import Memory
 from rmab.learning.learners import Evidence, count_kinds
 from rmab.learning.recall import Shared, recall_of
@@ -43,9 +48,9 @@ from rmab.policies.own_index import Observations
 from rmab.policies.policy import Policy
 from rmab.random import Draws
 
-__all__ = ["Counting", "Counts", "Kept", "by_colour", "first_states", "next_states"]
+__all__ = ["Counting", "Counts", "Kept", "Noisy", "by_colour", "first_states", "next_states"]
 
-_EXPERTS_LANE, _LINKS_LANE = 0, 1  # of the random numbers that are no agent's
+_EXPERTS_LANE, _LINKS_LANE, _NOISE_LANE = 0, 1, 2  # of the random numbers that are no agent's
 _LARGEST = 2**31 - 1  # of a 32-bit number: a place in an array, or a count
 
 
@@ -87,6 +92,21 @@ class Kept(NamedTuple):
     visits: Array | None
 
 
+class Noisy(NamedTuple):
+    """Of sums that are released with noise, as `rmab.federation.release` has it.
+
+    pairs: (C, S, S, N, 1, R), of all agents in all episodes before; told: what learners make of the
+    last release, of the same shape; slots: (R,) of each agent, and last: those of the last release;
+    releases: (R,), how many there were.
+    """
+
+    pairs: Array
+    told: Array
+    slots: Array
+    last: Array
+    releases: Array
+
+
 class Counting:
     """How the agents of a policy count in a setting.
 
@@ -119,6 +139,10 @@ class Counting:
         self.recall = recall_of(policy, setting.kinds, setting.aggregation)
         # Whether agents are merged as they count; not where each needs its own counts, too.
         self.merges = bool(self.gaps) and self.running and setting.draws != "own"
+        # Whether what is kept elsewhere is counted anew in every episode.
+        self.clears = setting.draws != "own"
+        # Who shares nothing releases nothing.
+        self.budget = setting.budget if learns and self.running else None
 
     def start(self, n_trials: int) -> Counts:
         """Before the first slot."""
@@ -256,11 +280,15 @@ class Counting:
             pairs = pairs.reshape(self.count_kinds, S, S, *pairs.shape[2:])
         return pairs
 
-    def kept(self, n_trials: int) -> Kept | None:
-        """Before the first slot; None where nothing is forgotten or mixed."""
+    def kept(self, n_trials: int) -> Kept | Noisy | None:
+        """Before the first slot; None where nothing is forgotten, mixed or released with noise."""
+        setting, S = self.setting, self.setting.n_states
+        if self.budget is not None:
+            zeros = jnp.zeros((self.count_kinds, S, S, setting.n_arms, 1, n_trials), jnp.float32)
+            none = jnp.zeros(n_trials, jnp.int32)
+            return Noisy(zeros, zeros, none, none, none)
         if self.recall is None:
             return None
-        setting, S = self.setting, self.setting.n_states
         lanes = 1 if self.merges else setting.n_agents
         shape = (self.count_kinds, S, S, setting.n_arms, lanes)
         visits = (S, setting.n_arms, setting.n_agents) if self.policy.reads_visits else None
@@ -270,14 +298,27 @@ class Counting:
         return Kept(memory, None if visits is None else jnp.zeros((*visits, n_trials), self.whole))
 
     def recalled(
-        self, counts: Counts, kept: Kept | None, length: Array, chances: Callable[[int], Draws]
-    ) -> tuple[Shared, Kept | None]:
+        self,
+        counts: Counts,
+        kept: Kept | Noisy | None,
+        length: Array,
+        chances: Callable[..., Draws],
+        plays: Array | int = 1,
+    ) -> tuple[Shared, Kept | Noisy | None]:
         """What learners see after an episode, and what is kept from now on.
 
         length: (R,) slots of the episode; chances: give the random numbers of a lane, those that
-        pick an expert and those by which links fail.
+        pick an expert, those by which links fail and those that are noise, of this episode or of
+        another number; plays: K, which the noise grows with.
         """
         pairs, visits = self.pairs(counts), counts.visits
+        if isinstance(kept, Noisy):
+            assert self.budget is not None
+            counted = pairs if self.merges else self.combined(pairs)
+            if not self.clears:
+                counted = counted - kept.pairs
+            noisy = _released(kept, counted, length, self.budget, jnp.asarray(plays), chances)
+            return Shared(noisy.told, None), noisy
         if self.recall is None:
             return Shared(pairs if self.merges else self.combined(pairs), visits), None
         if kept is None:
@@ -332,6 +373,47 @@ class Counting:
         """
         weights = self.weights if weights is None else weights
         return jnp.asarray(self.setting.aggregation.combine(numbers, weights))
+
+
+def _released(
+    kept: Noisy,
+    new: Array,
+    length: Array,
+    budget: Budget,
+    plays: Array,
+    chances: Callable[..., Draws],
+) -> Noisy:
+    """After an episode, whose pairs are `new`: the sum is released again if it is due.
+
+    z of a release is a function of its number, so that it is not kept. It is a continuous Gaussian
+    here, where nobody is to be protected.
+    """
+    pairs, slots = kept.pairs + new, kept.slots + length
+    least = jnp.where(kept.releases == 0, FIRST_SLOTS, 2 * kept.last)
+    due = (slots >= least) & (kept.releases < MOST_RELEASES)
+    mix = np.array([float(b) for b in mixing()], np.float32)
+    spread = np.sqrt(np.cumsum(mix**2))
+
+    def told() -> Array:
+        def mixed(number: Array, noise: Array) -> Array:
+            z = chances(_NOISE_LANE, number).normal(*pairs.shape[:-1])
+            back = kept.releases - number
+            return noise + jnp.where(back >= 0, jnp.asarray(mix)[back], 0) * z
+
+        sigma = budget.scale(1) * jnp.sqrt(plays.astype(jnp.float32))
+        many = jnp.minimum(kept.releases.max() + 1, MOST_RELEASES)
+        noise = lax.fori_loop(0, many, mixed, jnp.zeros_like(pairs))
+        s = sigma * jnp.asarray(spread)[jnp.minimum(kept.releases, MOST_RELEASES - 1)]
+        seen = mended(jnp.floor(pairs + sigma * noise + 0.5), s)
+        return jnp.where(due, seen, kept.told)
+
+    return Noisy(
+        pairs,
+        lax.cond(due.any(), told, lambda: kept.told),
+        slots,
+        jnp.where(due, slots, kept.last),
+        kept.releases + due,
+    )
 
 
 def by_colour(pairs: Array) -> Array:

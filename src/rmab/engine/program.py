@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from rmab.engine.agents import Sight, agents_of
-from rmab.engine.memory import Counting, Counts, Kept, by_colour, first_states, next_states
+from rmab.engine.memory import Counting, Counts, Kept, Noisy, by_colour, first_states, next_states
 from rmab.engine.setting import Fitted, Guide, Outcome, Setting, Simulate
 from rmab.engine.world import RecordedWorld, Recording, Truth, World
 from rmab.errors import ModelError
@@ -81,12 +81,12 @@ class _Run(NamedTuple):
     observed: InformationStates  # (N, M, R) each
     counts: Counts
     own: Any  # the state of a learner that keeps its own, or None
-    kept: Kept | None  # what is kept of counts that are forgotten or mixed
+    kept: Kept | Noisy | None  # of counts that are forgotten, mixed or released with noise
     episode: _Episode
     out: Outcome
 
 
-_Served = tuple[_Episode, Array, Kept | None]  # the error of all episodes is the second
+_Served = tuple[_Episode, Array, Kept | Noisy | None]  # the error of all episodes is the second
 
 
 def simulator(
@@ -225,15 +225,15 @@ class _Simulator:
         trials: Array,
         truth: Truth,
         plays: Array,
-        memory: tuple[Counts, Any, Kept | None],
+        memory: tuple[Counts, Any, Kept | Noisy | None],
         episode: _Episode,
         slot: Array,
-    ) -> tuple[_Episode, Array | None, Kept | None]:
+    ) -> tuple[_Episode, Array | None, Kept | Noisy | None]:
         """A new episode for the trials whose episode is over: Algorithm 1, lines 4 to 9.
 
         memory: counts, the learner's own state, if any, and what is kept of counts that are
-        forgotten or mixed. Returns also the squared error of the new dynamics, (N, R), and what is
-        kept now.
+        forgotten, mixed or released with noise. Returns also the squared error of the new dynamics,
+        (N, R), and what is kept now.
         """
         due = episode.over
         number = episode.number + 1
@@ -264,11 +264,11 @@ class _Simulator:
         trials: Array,
         truth: Truth,
         plays: Array,
-        memory: tuple[Counts, Any, Kept | None],
+        memory: tuple[Counts, Any, Kept | Noisy | None],
         number: Array,
         episode: _Episode,
         slot: Array,
-    ) -> tuple[Found, _Asked, Kept | None]:
+    ) -> tuple[Found, _Asked, Kept | Noisy | None]:
         """Dynamics for A agents, each from its evidence: they end in A R, agent after agent; and
         what the policy asks for besides.
 
@@ -294,10 +294,11 @@ class _Simulator:
             drawn = self.policy.own.dynamics(state, draws)
         else:
 
-            def chances(lane: int) -> Draws:
-                return Draws(stream(seed, trials, jnp.uint32(lane), EXPERTS), number)
+            def chances(lane: int, of: Array | None = None) -> Draws:
+                key = stream(seed, trials, jnp.uint32(lane), EXPERTS)
+                return Draws(key, number if of is None else jnp.full_like(number, of))
 
-            shared, kept = self.counting.recalled(counts, kept, episode.length, chances)
+            shared, kept = self.counting.recalled(counts, kept, episode.length, chances, plays)
             evidence = self.counting.evidence(shared, truth, plays, number)._replace(slot=slot)
             agents: Any = evidence.agents
             if not self.counting.running:
@@ -345,7 +346,7 @@ class _Simulator:
             pairs = seen.reshape(*seen.shape[:2], self.drawers, -1)
         return _Asked(limit, None if first is None else first(evidence), explores, pairs)
 
-    def cap(self, memory: tuple[Counts, Any, Kept | None], asked: _Asked) -> Array:
+    def cap(self, memory: tuple[Counts, Any, Kept | Noisy | None], asked: _Asked) -> Array:
         """What ends an episode when it is exceeded, from what there was at its start."""
         visits = self.counting.watched(memory[0])
         assert visits is not None
@@ -364,39 +365,20 @@ class _Simulator:
         For channels this is the mean of the squared errors of p01 and p11. Agents with draws or
         laws of their own are averaged.
         """
-        if self.setting.laws_differ:
-            return self.errors_by_agent(found, truth).mean(1)
-        each = self.errors(found, truth)
-        return each.reshape(each.shape[0], self.drawers, -1).mean(1)
-
-    def errors(self, found: Found, truth: Truth) -> Array:
-        """The same for every agent's draw, (N, A R)."""
-        if isinstance(found, Uncertain):
-            found = found.moves
-        if not isinstance(found, Moves):
-            pairs = zip(found, channel_pair(truth.moves), strict=True)
-            off01, off11 = (x - t[:, None] for x, t in pairs)
-            return jnp.asarray((off01**2 + off11**2) / 2)
-        sizes = jnp.array([kind.states for kind in self.setting.kinds])
-        has = (jnp.arange(self.setting.n_states)[:, None] < sizes)[:, None, :, None]
-        matrices = zip(found, truth.moves, strict=True)
-        errors = [jnp.where(has, (x - t[..., None]) ** 2, 0).sum((0, 1)) for x, t in matrices]
-        return (errors[0] + errors[1]) / (4 * sizes[:, None])
-
-    def errors_by_agent(self, found: Found, truth: Truth) -> Array:
-        """The same against each agent's own law, (N, M, R)."""
-        if isinstance(found, Uncertain):
-            found = found.moves
-        drawn = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], self.drawers, -1), found)
-        if not isinstance(found, Moves):
-            pairs = zip(drawn, channel_pair(truth.moves), strict=True)
+        moves = found.moves if isinstance(found, Uncertain) else found
+        drawn = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], self.drawers, -1), moves)
+        laws = truth.moves
+        if not self.setting.laws_differ:  # (S, S, N) for all agents, else (S, S, N, M)
+            laws = Moves(*(law[..., None] for law in laws))
+        if not isinstance(drawn, Moves):
+            pairs = zip(drawn, channel_pair(laws), strict=True)
             off01, off11 = (x - t[..., None] for x, t in pairs)
-            return jnp.asarray((off01**2 + off11**2) / 2)
+            return jnp.asarray((off01**2 + off11**2) / 2).mean(1)
         sizes = jnp.array([kind.states for kind in self.setting.kinds])
         has = (jnp.arange(self.setting.n_states)[:, None] < sizes)[:, None, :, None, None]
-        matrices = zip(drawn, truth.moves, strict=True)
+        matrices = zip(drawn, laws, strict=True)
         errors = [jnp.where(has, (x - t[..., None]) ** 2, 0).sum((0, 1)) for x, t in matrices]
-        return (errors[0] + errors[1]) / (4 * sizes[:, None, None])
+        return ((errors[0] + errors[1]) / (4 * sizes[:, None, None])).mean(1)
 
     # ------------------------------------------------------------------- the run
 
@@ -556,7 +538,8 @@ class _Simulator:
             fresh, record, kept = lax.cond(due.sum() <= few, some, every, served)
         else:
             fresh, record, kept = lax.while_loop(lambda s: s[0].over.any(), some, served)
-        counts = run.counts if kept is None else self.counting.cleared(run.counts, due)
+        clears = kept is not None and self.counting.clears
+        counts = self.counting.cleared(run.counts, due) if clears else run.counts
         out = out._replace(lengths=lengths, error=record)
         return run._replace(counts=counts, kept=kept, episode=fresh, out=out)
 

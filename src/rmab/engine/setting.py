@@ -16,6 +16,7 @@ from jax import Array
 from rmab.engine.world import Truth, differing
 from rmab.federation.aggregation import AGGREGATIONS, Aggregation
 from rmab.federation.own_draw import DOUBT
+from rmab.federation.release import Budget
 from rmab.model.arms import ArmKind, Arms
 from rmab.planning.exact.chain import Layout
 
@@ -42,6 +43,7 @@ class Setting:
     windows: int = 0  # W of a recording, by which rewards are added up; 0: states are drawn
     laws_differ: bool = False  # between agents
     rewards_differ: bool = False
+    budget: Budget | None = None  # of sums that are released with noise; None: they have none
 
     @classmethod
     def of(

@@ -19,6 +19,7 @@ from rmab.errors import StudyError
 from rmab.federation.aggregation import (
     AGGREGATIONS,
     Aggregation,
+    Alone,
     aggregation_of,
     compares_agents,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "Option",
     "check_arms",
     "check_kinds",
+    "check_noise",
     "check_options",
     "check_own_draws",
     "named",
@@ -375,6 +377,8 @@ GROUPS: Mapping[str, str] = {
     "hindsight": "see the states, in a back-test alone",
 }
 
+# What learns from sums with noise, and what agents may draw by themselves.
+_THOMPSON_INDEX = ("fedtswi", "fedts-myopic", "fedtswi-gap", "fedts-myopic-gap")
 _MAKERS = "rmab.policies.builtin:"
 _PUBLISHED = "rmab.policies.published:"
 _THOMPSON = ("aggregation", "prior", "tied")
@@ -584,8 +588,6 @@ def _of_groups(*groups: str) -> tuple[str, ...]:
 
 LEARNERS = _of_groups("paper", "gap", "published")
 SERVED = tuple(name for name in LEARNERS if POLICIES[name].served)  # what a federation may have
-# Thompson sampling of channels and an index: what agents may draw by themselves.
-OWN_DRAWN = ("fedtswi", "fedts-myopic", "fedtswi-gap", "fedts-myopic-gap")
 KNOWN = _of_groups("known")
 STUDIED = (*LEARNERS, *KNOWN, *_of_groups("rules"))  # what a study may have
 
@@ -640,6 +642,39 @@ def check_kinds(
         )
 
 
+def check_noise(
+    name: str,
+    options: Mapping[str, Any] | None,
+    kinds: Sequence[ArmKind],
+    aggregation: str,
+) -> None:
+    """Refuse a policy that cannot learn from sums with noise (`rmab.federation.release`).
+
+    aggregation: where the policy has none of its own. Who learns nothing from other agents needs no
+    sums.
+    """
+    settings = settings_of(name, options)
+    shares = AGGREGATIONS[settings.get("aggregation", aggregation)]
+    entry = POLICIES[name]
+    if entry.group not in ("paper", "gap", "published") or isinstance(shares, Alone):
+        return
+    other = [number for number, kind in enumerate(kinds, 1) if kind != CHANNEL]
+    why = None
+    if name not in _THOMPSON_INDEX:
+        names = ", ".join(_THOMPSON_INDEX)
+        why = f"reads more than counts of pairs, or is no Thompson index policy; {names} may be"
+    elif other:
+        why = f"learns from noise where all arms are channels, and arm {other[0]} is none"
+    elif not shares.running:
+        why = "needs a sum over agents, and its aggregation needs what each has counted"
+    elif settings.get("forget", "never") != "never":
+        why = "forgets, and what is released has all that was ever counted"
+    elif settings.get("prior") == POPULATION:
+        why = "learns its prior, and would take noise for arms that differ"
+    if why:
+        raise StudyError(f"privacy.epsilon: {name!r} {why}")
+
+
 def check_arms(
     name: str, options: Mapping[str, Any] | None, kinds: Sequence[ArmKind], plays: int
 ) -> None:
@@ -663,8 +698,10 @@ def check_own_draws(
     settings = settings_of(name, options)
     other = [number for number, channel in enumerate(channels, 1) if not channel]
     why = None
-    if name not in OWN_DRAWN:
-        why = f"as {name} does not draw, or not for an index; these do: {', '.join(OWN_DRAWN)}"
+    if name not in _THOMPSON_INDEX:
+        why = (
+            f"as {name} does not draw, or not for an index; these do: {', '.join(_THOMPSON_INDEX)}"
+        )
     elif other:
         why = f"as arm {other[0]} is no channel"
     elif settings.get("plan_by") == "mode":

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rmab.federation.release import Budget
 from rmab.model.arms import Arms
 from rmab.model.beliefs import stationary_belief
 from rmab.policies.registry import GOSSIP_OPTIONS
@@ -184,12 +185,21 @@ def _agents(tables: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(listed)
 
 
+def _privacy(privacy: Mapping[str, float] | None) -> str:
+    """What sums may tell of a slot, delta with its default."""
+    if privacy is None:
+        return "sums without noise"
+    budget = Budget(**privacy)
+    return f"ε = {budget.epsilon:g}, δ = {budget.delta:g} for each slot"
+
+
 # How keys are shown that are more than one number or word.
 _SETTINGS: Mapping[str, Callable[[Any], str]] = {
     "policies": _policies,
     "options": _options,
     "weights": _weights,
     "agent": _agents,
+    "privacy": _privacy,
 }
 
 

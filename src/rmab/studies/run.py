@@ -268,6 +268,7 @@ def setting_of_study(study: Study) -> Setting:
         aggregation=study.shares(),
         weights=None if study.weights is None else tuple(study.weights),
         max_age=max(map(table_ages, study.differing_arms)),
+        budget=study.budget,
         each=study.agent_arms,
     )
 

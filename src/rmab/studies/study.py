@@ -31,6 +31,7 @@ from rmab.errors import ModelError, StudyError
 from rmab.federation.aggregation import AGGREGATIONS, Aggregation, Gossip, aggregation_of
 from rmab.federation.gossip import DEGREE, GRAPHS
 from rmab.federation.own_draw import DOUBT
+from rmab.federation.release import Budget
 from rmab.federation.schedule import DRAWS, SCHEDULES
 from rmab.model.arms import Arm, Arms
 from rmab.policies.lookahead import DEPTH, check_depth
@@ -43,6 +44,7 @@ from rmab.policies.registry import (
     STUDIED,
     check_arms,
     check_kinds,
+    check_noise,
     check_options,
     check_own_draws,
     settings_of,
@@ -105,7 +107,8 @@ class Study:
     objects of one's own; options: settings by policy name; weights: the weight of each agent's
     counts in the sum (default 1 each); aggregation: see rmab.federation.aggregation; graph, degree,
     failure: of gossip, see rmab.federation.gossip; agent: what is different of some agents' arms,
-    as [[agent]] tables say it, see rmab.studies.arm_tables.
+    as [[agent]] tables say it, see rmab.studies.arm_tables; privacy: epsilon and perhaps delta, see
+    rmab.federation.release.
     """
 
     arms: Arms
@@ -160,6 +163,14 @@ class Study:
         (), "Agents that differ", "tables of agents whose arms differ", last=True, optional=True
     )
 
+    privacy: Mapping[str, float] | None = _key(
+        None,
+        "Privacy",
+        "a table: epsilon and delta (1e-6) of one slot, for sums released with noise",
+        last=True,
+        optional=True,
+    )
+
     def __post_init__(self) -> None:
         self._check_arms()
         for key, low, high, rule in (
@@ -189,6 +200,7 @@ class Study:
         self._check_weights()
         self._check_gossip()
         self._check_doubt()
+        self._check_privacy()
 
     def _check_arms(self) -> None:
         given: Any = self.arms
@@ -352,6 +364,42 @@ class Study:
                 own = self.options.get(policy)
                 channels = [arm.is_channel for arm in self.arms]
                 check_own_draws(policy, own, channels, self.shares(policy))
+
+    def _check_privacy(self) -> None:
+        if self.privacy is None:
+            return
+        given: Any = self.privacy
+        if not isinstance(given, Mapping):
+            raise StudyError(f"privacy must be a table, got {shown(given)}")
+        for key in given:
+            one_of("privacy", key, ("epsilon", "delta"))
+        if "epsilon" not in given:
+            raise StudyError("privacy.epsilon is missing")
+        try:
+            Budget(**given)
+        except ModelError as error:
+            raise StudyError(str(error)) from None
+        if self.schedule == "paper":
+            raise StudyError(
+                "schedule must be 'linear' or 'doubling' with privacy.epsilon, as the ends of "
+                "episodes under 'paper' tell about visits; got 'paper'"
+            )
+        if self.weights is not None:
+            raise StudyError("weights cannot go with privacy.epsilon: noise is for counts of 1")
+        for policy in self.policies:
+            if isinstance(policy, str):
+                own = self.options.get(policy)
+                check_noise(policy, own, self.arms.kinds, self.aggregation)
+            elif policy.learns:
+                raise StudyError(
+                    f"privacy.epsilon: {policy.name!r} is a learner of one's own, of which it is "
+                    "not known what it reads"
+                )
+
+    @property
+    def budget(self) -> Budget | None:
+        """What sums may tell of a slot; None: they are released without noise."""
+        return None if self.privacy is None else Budget(**self.privacy)
 
     def shares(self, name: str = "") -> Aggregation:
         """What agents share, under the policy of that name if it has options of its own."""

@@ -4,6 +4,7 @@ A `[sweep]` table in a study's file has a list of values for each setting that c
 
     agents, plays, horizon, ...           a key of the study, except policies and options
     policies.NAME.OPTION                  an option of a policy of the study; or options.NAME.OPTION
+    privacy.epsilon, .delta               of a study with that table
     arm.NUMBER.p01, .p11, .reward         a number of an arm that is a channel
     copies                                how often all arms are repeated
     together                              true: the lists side by side, not their product
@@ -46,8 +47,16 @@ __all__ = [
 _MAX_POINTS = 1000
 _MAX_COPIES = 4096
 _TABLES = ("policies", "options")
-_PLAIN = tuple(key for key in KEYS if key not in (*_TABLES, "agent"))
-_KNOWN = (*_PLAIN, "copies", "policies.NAME.OPTION", "arm.NUMBER.p11", "together", "labels")
+_PLAIN = tuple(key for key in KEYS if key not in (*_TABLES, "agent", "privacy"))
+_KNOWN = (
+    *_PLAIN,
+    "copies",
+    "policies.NAME.OPTION",
+    "privacy.epsilon",
+    "arm.NUMBER.p11",
+    "together",
+    "labels",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +200,7 @@ def _symbol(key: str) -> str:
     if key in KEYS:
         return KEYS[key].symbol or key
     table, _, rest = key.partition(".")
-    return rest if table in _TABLES else key
+    return rest if table in (*_TABLES, "privacy") else key
 
 
 def value_text(value: Any) -> str:
@@ -203,7 +212,7 @@ def value_text(value: Any) -> str:
 
 # ----------------------------------------------------------------------------- from keys to studies
 
-# A key taken apart: (key,), ("options", policy, option) or ("arm", number, key).
+# A key taken apart: (key,), ("privacy", key), ("options", policy, option) or ("arm", number, key).
 _Target = tuple[str, ...]
 
 
@@ -267,6 +276,8 @@ def _target(study: Study, key: str) -> _Target:
                 f"an arm from 1 to {len(study.arms)} that is a channel"
             )
         return ("arm", number, part)
+    if table == "privacy" and rest in (["epsilon"], ["delta"]):
+        return ("privacy", *rest)
     raise StudyError(f"sweep: unknown key {shown(key)}; known are {', '.join(_KNOWN)}")
 
 
@@ -286,6 +297,8 @@ def _changed(study: Study, settings: Mapping[_Target, Any]) -> Study:
                 options.setdefault(name, {})[option] = value
             case ("arm", number, key):
                 arms[int(number) - 1] = _changed_channel(arms[int(number) - 1], key, value, number)
+            case ("privacy", key):
+                changes.setdefault("privacy", dict(study.privacy or {}))[key] = value
             case (key,):
                 changes[key] = value
     if not (is_whole(copies) and 1 <= copies <= _MAX_COPIES):

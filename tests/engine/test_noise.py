@@ -1,0 +1,94 @@
+"""Sums that are released with noise: what learners of a batch of trials see."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rmab.engine.memory import Counting, Counts, Noisy
+from rmab.engine.program import simulator, world_of
+from rmab.engine.setting import Setting
+from rmab.engine.world import truth
+from rmab.federation.aggregation import AGGREGATIONS
+from rmab.federation.release import Budget, cell_noise, mended, mixing
+from rmab.model.arms import channels
+from rmab.policies.registry import named
+from rmab.random import EXPERTS, Draws, seed_words, stream
+
+ARMS = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
+BUDGET = Budget(2.0)
+AGENTS, PLAYS, TRIALS = 5, 2, 600
+SETTING = Setting.of(ARMS, AGENTS, 400, schedule="linear", budget=BUDGET)
+POLICY = named("fedtswi", 400)
+
+
+def chances(lane, of):
+    key = stream(seed_words(7), jnp.arange(TRIALS, dtype=jnp.uint32), jnp.uint32(lane), EXPERTS)
+    return Draws(key, jnp.full(TRIALS, of, jnp.int32))
+
+
+@pytest.fixture(scope="module")
+def seen():
+    """What is kept after each of the first episodes of linear rounds, each with the same pairs of
+    each agent, large enough to be told from noise."""
+    counting = Counting(SETTING, POLICY, world_of(SETTING), learns=True, visits=False)
+    pairs = np.zeros((1, 2, 2, 4, AGENTS, TRIALS), np.float32)
+    pairs[0] = np.array([[300, 500], [400, 600]])[..., None, None, None]
+    kept, found = counting.kept(TRIALS), []
+    for episode in range(8):
+        length = jnp.full(TRIALS, episode + 1 if episode else 0, jnp.int32)  # 0, 2, 3, ...
+        new = jnp.asarray(pairs) if episode else jnp.zeros_like(pairs)
+        shared, kept = counting.recalled(Counts(new, None), kept, length, chances, jnp.int32(PLAYS))
+        assert isinstance(kept, Noisy)
+        np.testing.assert_array_equal(shared.pairs, kept.told)
+        found.append(kept)
+    return found
+
+
+def test_a_sum_is_released_when_slots_have_doubled(seen):
+    slots = [int(kept.slots[0]) for kept in seen]
+    assert slots == [0, 2, 5, 9, 14, 20, 27, 35]
+    assert [int(kept.releases[0]) for kept in seen] == [0, 0, 0, 1, 1, 2, 2, 2]
+    for kept, before in zip(seen[1:], seen, strict=False):
+        same = np.array_equal(kept.told, before.told)
+        assert same == (int(kept.releases[0]) == int(before.releases[0]))
+    assert not np.any(seen[2].told)
+    assert np.all(np.asarray(seen[7].pairs)[0, 0, 0] == 7 * AGENTS * 300)
+
+
+def test_the_noise_is_that_of_the_releases(seen):
+    """Each is made anew from all z before it, and mended by the deviation it has."""
+    sigma = BUDGET.scale(PLAYS)
+    z = [np.asarray(chances(2, number).normal(1, 2, 2, 4, 1)) for number in (0, 1)]
+    b = [float(x) for x in mixing()]
+    for episode, noise in ((3, b[0] * z[0]), (5, b[0] * z[1] + b[1] * z[0])):
+        releases = int(seen[episode].releases[0])
+        told = np.floor(np.asarray(seen[episode].pairs) + sigma * noise + 0.5)
+        s = cell_noise(BUDGET, PLAYS, releases)
+        assert (sigma * noise).std() == pytest.approx(s, rel=0.03)
+        np.testing.assert_allclose(seen[episode].told, mended(told, s), rtol=2e-3)
+
+
+def test_who_shares_nothing_has_no_noise():
+    alone = replace(SETTING, aggregation=AGGREGATIONS["none"])
+    counting = Counting(alone, POLICY, world_of(alone), learns=True, visits=False)
+    assert counting.kept(3) is None
+
+
+def earned(epsilon):
+    """A slot and agent, by a whole program."""
+    setting = replace(SETTING, budget=Budget(epsilon))
+    trials = jnp.arange(64, dtype=jnp.uint32)
+    program = simulator(setting, POLICY, 64)
+    out = program(seed_words(3), trials, truth(ARMS), jnp.int32(PLAYS), None)
+    return float(np.asarray(out.rewards).mean()) / AGENTS
+
+
+def test_learners_see_noise():
+    assert 0.6 < earned(0.05) < 0.9  # .66 by random plays, .96 without noise
+
+
+@pytest.mark.slow  # a program of its own
+def test_little_noise_costs_little():
+    assert earned(100.0) > 0.93

@@ -1,0 +1,92 @@
+"""Studies whose sums are released with noise: what may be asked for."""
+
+from dataclasses import replace
+
+import pytest
+
+from rmab import Policy, Study, Sweep, channels
+from rmab.errors import StudyError
+from rmab.federation.release import Budget
+from rmab.model.arms import Arm, Arms
+from rmab.studies.run import setting_of_study
+from rmab.studies.study import from_table
+
+STUDY = Study(
+    arms=channels(p01=[0.89, 0.2], p11=[0.17, 0.8], reward=[0.9, 0.4]),
+    agents=3,
+    schedule="linear",
+    policies=["fedtswi", "fedts-myopic", "fedtswi-gap", "fedts-myopic-gap", "whittle", "random"],
+    privacy={"epsilon": 1.0},
+)
+
+
+def test_the_engine_is_told_the_budget():
+    assert setting_of_study(STUDY).budget == Budget(1.0, 1e-6)
+    assert setting_of_study(replace(STUDY, privacy=None)).budget is None
+
+
+def test_a_file_says_it():
+    table = STUDY.to_table()
+    assert table["privacy"] == {"epsilon": 1.0}
+    assert from_table(table).budget == STUDY.budget
+    assert "privacy" not in replace(STUDY, privacy=None).to_table()
+
+
+def test_a_sweep_over_epsilon():
+    sweep = Sweep(STUDY, {"privacy.epsilon": [0.5, 8], "privacy.delta": [1e-5]})
+    assert [point.study.budget for point in sweep.points] == [Budget(0.5, 1e-5), Budget(8, 1e-5)]
+    assert [point.label for point in sweep.points] == ["epsilon = 0.5", "epsilon = 8"]
+
+
+@pytest.mark.parametrize(
+    ("privacy", "said"),
+    [
+        ({"epsilon": 0}, r"^privacy\.epsilon must be a number above 0 and at most 100, got 0$"),
+        ({"epsilon": 101}, r"^privacy\.epsilon must be .* got 101$"),
+        ({"epsilon": 1, "delta": 0.01}, r"^privacy\.delta must be .* at most 0\.001, got 0\.01$"),
+        ({"delta": 1e-6}, r"^privacy\.epsilon is missing$"),
+        ({"epsilon": 1, "sigma": 3}, r"^privacy: unknown 'sigma'; known are epsilon, delta$"),
+        (3, r"^privacy must be a table, got 3$"),
+    ],
+)
+def test_a_bad_budget_is_refused(privacy, said):
+    with pytest.raises(StudyError, match=said):
+        replace(STUDY, privacy=privacy)
+
+
+FULLY = Arms([Arm([[0.5, 0.5], [0.2, 0.8]], reward_active=[0, 1], observed="always")])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"schedule": "paper"}, r"^schedule must be 'linear' or 'doubling' with privacy\.epsilon"),
+        ({"weights": [1, 2, 3]}, r"^weights cannot go with privacy\.epsilon"),
+        ({"policies": ["feducb-wi"]}, r"'feducb-wi' reads more than counts of pairs"),
+        ({"policies": ["fed1-ucb"]}, r"'fed1-ucb' reads more than counts of pairs"),
+        ({"policies": ["fedts-lookahead-gap"]}, r"is no Thompson index policy; fedtswi, "),
+        ({"policies": ["fedtswi-robust"]}, r"'fedtswi-robust' reads more"),
+        ({"aggregation": "gossip"}, r"'fedtswi' needs a sum over agents"),
+        ({"options": {"fedtswi-gap": {"forget": 50}}}, r"'fedtswi-gap' forgets, and what is"),
+        ({"options": {"fedtswi-gap": {"prior": "population"}}}, r"'fedtswi-gap' learns its prior"),
+        (
+            {"arms": FULLY, "policies": ["fedtswi"]},
+            r"'fedtswi' learns from noise where all arms are channels, and arm 1",
+        ),
+    ],
+)
+def test_what_noise_is_not_for_is_refused_with_the_reason(changes, said):
+    with pytest.raises(StudyError, match=said):
+        replace(STUDY, **changes)
+
+
+def test_a_learner_of_ones_own_is_refused():
+    own = Policy("mine", lambda *_: None, lambda *_: None)
+    with pytest.raises(StudyError, match=r"^privacy\.epsilon: 'mine' is a learner of one's own"):
+        replace(STUDY, policies=[own])
+
+
+def test_who_learns_alone_may_learn_by_anything():
+    """Nothing of it is released."""
+    alone = {"feducb-wi": {"aggregation": "none"}}
+    assert replace(STUDY, policies=["feducb-wi", "fedtswi"], options=alone).budget
