@@ -29,7 +29,7 @@ from benchmarks.records import NotHere, Part, read, store
 __all__ = ["main", "write_page"]
 
 DOCS = Path(__file__).parent.parent / "docs"
-USUAL = ("engine", "growth", "simulators", "indices", "draws", "service")
+USUAL = ("engine", "growth", "simulators", "indices", "draws", "service", "sums")
 MODULES = {"cluster": "cluster_records"}  # of parts that are called otherwise
 ASKED_FOR = ("reproduce", "year", "cluster", "gpu")  # too long, or not possible everywhere
 

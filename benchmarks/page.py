@@ -169,6 +169,7 @@ TABLES: Mapping[str, Mapping[str, Look]] = {
         "overload": Look(),
         "polls": Look(),
     },
+    "sums": {"sums": Look("", "processor time")},
     "year": {
         "year": Look(
             "",

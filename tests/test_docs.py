@@ -19,6 +19,7 @@ from rmab.federation.config import Federation, load_federation
 from rmab.federation.messages import Shape
 from rmab.federation.uploads import parse_upload
 from rmab.policies.registry import GROUPS, OPTIONS, POLICIES
+from rmab.service.helper.routes import HelperMetrics
 from rmab.service.server.openapi import document
 from rmab.service.server.process import PORT
 from rmab.service.server.rounds import RELOADED
@@ -28,7 +29,10 @@ from rmab.studies.standings import RULES, Standing
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
-COMMANDS = ("server", "enroll", "revoke", "agents", "backup", "agent", "demo")
+COMMANDS = (
+    *("server", "enroll", "revoke", "agents", "backup", "agent", "demo"),
+    *("helper", "helper-enroll", "helper-revoke", "helper-agents"),
+)
 ANYWHERE = {"403", "421"}  # codes that every route may answer, which the page says once
 
 
@@ -193,8 +197,9 @@ def _table_with(page: str, head: str) -> list[list[str]]:
 
 def test_every_metric_is_in_the_docs_and_no_other():
     exported = set()
-    for metric in Metrics().registry.collect():
-        exported.add(f"{metric.name}_total" if metric.type == "counter" else metric.name)
+    for metrics in (Metrics(), HelperMetrics()):
+        for metric in metrics.registry.collect():
+            exported.add(f"{metric.name}_total" if metric.type == "counter" else metric.name)
     said = set(re.findall(r"`(rmab_[a-z_]+)", text("docs/operations.md")))
     assert said == exported
 

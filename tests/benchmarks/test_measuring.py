@@ -16,7 +16,7 @@ from benchmarks.load import Load
 from benchmarks.service import commits_a_second
 from benchmarks.traffic import ServerProcess, server_command, write_federation
 
-from benchmarks import bare_server, engine, gpu
+from benchmarks import bare_server, engine, gpu, sums
 from rmab.engine.montecarlo import batch_size
 from rmab.engine.setting import Setting
 from rmab.federation.config import load_federation
@@ -139,6 +139,20 @@ def test_a_bare_server_acknowledges_what_the_generator_sends(tmp_path):
 def test_commits_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.service.COMMIT_SECONDS", 0.05)
     assert commits_a_second(tmp_path, b"x" * 400) > 1
+
+
+def test_openings_are_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(sums, "AGENTS", 5)
+    monkeypatch.setattr(sums, "AWAY", 1)
+    openings = sums.Openings(tmp_path, sums.federation(2))
+    for _ in range(2):
+        openings.turn()
+    openings.close()
+    assert min(openings.server_ms) > 0
+    assert min(openings.helper_ms) > 0
+    times, size = sums.agent_ms(sums.federation(2), 1)
+    assert times[0] > 0
+    assert size > 8 * 2 * (33 * 4 + 2)
 
 
 def test_without_a_gpu_that_part_says_so(monkeypatch, capsys):

@@ -267,3 +267,59 @@ def test_own_draws_are_for_channels_and_policies_that_draw(tmp_path):
     path = written(tmp_path, own + "[[arm]]\nstates = 3\nreward = [0.0, 0.5, 1.0]\n")
     with pytest.raises(FederationError, match="arm 2 is no channel"):
         load_federation(path)
+
+
+SECURE = FILE + '[privacy]\nhelper = "https://helper.example:9443"\n'
+
+
+def test_a_federation_may_have_a_helper(tmp_path):
+    privacy = load_federation(written(tmp_path, SECURE)).privacy
+    assert privacy is not None
+    assert (privacy.helper, privacy.least, privacy.groups) == ("https://helper.example:9443", 3, 1)
+    text = SECURE.replace("https://helper.example:9443", "http://127.0.0.1:9080")
+    privacy = load_federation(written(tmp_path, text + "least = 5\ngroups = 2\n")).privacy
+    assert privacy is not None
+    assert (privacy.helper, privacy.least, privacy.groups) == ("http://127.0.0.1:9080", 5, 2)
+    assert load_federation(written(tmp_path, FILE)).privacy is None
+
+
+def test_what_counts_mean_does_not_depend_on_who_opens_them(tmp_path):
+    secure, plain = (load_federation(written(tmp_path, text)) for text in (SECURE, FILE))
+    assert secure.fingerprint() == plain.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (SECURE.replace("https:", "http:"), "privacy.helper must begin with https:// unless"),
+        (SECURE.replace("https://", "ftp://"), "privacy.helper must be an address like"),
+        (SECURE.replace('"https://helper.example:9443"', "7"), "privacy.helper must be an address"),
+        (SECURE + "least = 2\n", "privacy.least must be a whole number from 3 to 10000, got 2"),
+        (SECURE + "least = 3.5\n", "privacy.least must be a whole number"),
+        (SECURE + "groups = 0\n", "privacy.groups must be a whole number from 1"),
+        (SECURE + "salt = 1\n", "privacy: unknown key 'salt'; known are helper, least, groups"),
+        (FILE + "[privacy]\nleast = 3\n", "privacy.helper is missing"),
+        ("privacy = 3\n" + FILE, "privacy must be a table, got 3"),
+        (SECURE.replace('"linear"', '"paper"'), 'schedule must be "linear" or "doubling" with'),
+        (
+            'aggregation = "pairs"\n'
+            + SECURE.replace("states = 3\nreward = [0.0, 0.5, 1.0]", "reward = 1.0"),
+            "aggregation = 'pairs' cannot go with [privacy]",
+        ),
+        ('aggregation = "none"\n' + SECURE, "aggregation = 'none' cannot go with [privacy]"),
+        ("cap = 2\n" + SECURE, "cap cannot go with [privacy]"),
+        (SECURE + "[weights]\none = 2\n", "weights cannot go with [privacy]"),
+        (
+            SECURE.replace('"fedtswi"', '"fedtswi-gap"')
+            .replace("states = 3\n", "")
+            .replace("[0.0, 0.5, 1.0]", "1.0")
+            + '[options]\nforget = "bank"\n',
+            "options.forget = 'bank' cannot go with [privacy]",
+        ),
+    ],
+)
+def test_what_needs_more_than_sums_cannot_have_a_helper(tmp_path, text, reason):
+    with pytest.raises(FederationError) as error:
+        load_federation(written(tmp_path, text))
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value)

@@ -220,7 +220,7 @@ def test_what_options_a_command_has(folder, command):
     options = sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", usage)))
     found: dict[str, Any] = {"usage": usage, "options": options}
     if not command:
-        found["commands"] = re.findall(r"^ {4}([a-z]+)\b", "\n".join(ran["out"]), re.MULTILINE)
+        found["commands"] = re.findall(r"^ {4}([a-z-]+)", "\n".join(ran["out"]), re.MULTILINE)
     compare("commands", f"{command or 'rmab'} --help", found)
 
 

@@ -515,14 +515,14 @@ def revoked_credentials_are_good(monkeypatch):
 def what_is_left_is_sent_as_a_new_incarnations(monkeypatch):
     good = outbox._recovered
 
-    def renamed(kept, message):
-        return good(replace(kept, incarnation=kept.incarnation[::-1]), message)
+    def renamed(kept, *more):
+        return good(replace(kept, incarnation=kept.incarnation[::-1]), *more)
 
     monkeypatch.setattr(outbox, "_recovered", renamed)
 
 
 def what_is_left_is_forgotten(monkeypatch):
-    monkeypatch.setattr(agent_module, "recovered", lambda file, message: [])
+    monkeypatch.setattr(agent_module, "recovered", lambda *_: [])
 
 
 FAULTS = [

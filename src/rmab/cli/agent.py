@@ -89,6 +89,11 @@ def add_agent(command: Commands) -> None:
         required=True,
         help="a file with the credential that rmab enroll printed",
     )
+    agent.add_argument(
+        "--mask-key-file",
+        metavar="F",
+        help="a file with the mask key that rmab helper-enroll printed: counts leave masked alone",
+    )
     what = agent.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "--env",
@@ -132,6 +137,7 @@ def run_agent(options: argparse.Namespace) -> int:
         None if options.slot_seconds is None else _seconds("--slot-seconds", options.slot_seconds)
     )
     token = _token(options.token_file)
+    mask_key = None if options.mask_key_file is None else _mask_key(options.mask_key_file)
     study = None if options.simulate is None else _study(options.simulate)
     device = None if options.env is None else _environment(options.env)
     from rmab.service.agent.agent import MAX_BAD_READINGS, Agent
@@ -145,6 +151,7 @@ def run_agent(options: argparse.Namespace) -> int:
             ca=options.ca,
             patience=patience,
             max_bad_readings=bad_readings or MAX_BAD_READINGS,
+            mask_key=mask_key,
         ) as agent,
     ):
         waits = False
@@ -276,9 +283,32 @@ def _token(name: str) -> str:
     from rmab.service.admin import read_token
 
     token = read_token(name)
+    _warn_if_open(name)
+    return token
+
+
+def _mask_key(name: str) -> str:
+    """The mask key in a file, which is never shown."""
+    from rmab.federation.masks import parse_key
+
+    try:
+        text = Path(name).read_text("ascii").strip()
+    except OSError as error:
+        raise FederationError(f"--mask-key-file {name}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        text = ""
+    if parse_key(text) is None:
+        raise FederationError(
+            f"--mask-key-file {name}: must have one line, the mask key that rmab helper-enroll "
+            "printed, and no other"
+        )
+    _warn_if_open(name)
+    return text
+
+
+def _warn_if_open(name: str) -> None:
     if Path(name).stat().st_mode & 0o077:
         say(line(f"rmab agent: warning: others can read {name}; chmod 600 closes it to them"))
-    return token
 
 
 def _environment(name: str) -> _Device:

@@ -8,16 +8,18 @@ import os
 import signal
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmab.cli.console import DONE, INTERRUPTED, Commands, columns, say, whole
+from rmab.cli.helper import add_listening, when
 from rmab.errors import FederationError
 
 if TYPE_CHECKING:
+    from rmab.federation.config import Federation
     from rmab.service.admin import Admin
     from rmab.service.demo import Progress
+    from rmab.service.server.opening import HelperAccess
 
 __all__ = ["COMMANDS", "EXAMPLE_FEDERATION", "add_commands"]
 
@@ -45,7 +47,8 @@ further keys, above the arms: slot_seconds (the shortest slot; no agent can clai
   ("shared", "per-agent", or "own": by an agent's own observations first), doubt (of "own": the
   chance that an agent's arm is unlike the others'; default 0.1), reference (a reward to compare
   with on the page), live_seconds (since an agent was heard of, up to which it is shown as live;
-  default: two deadlines), horizon (fed1-ucb), [options] of the policy, [weights] of agents by name
+  default: two deadlines), horizon (fed1-ucb), [options] of the policy, [weights] of agents by
+  name, [privacy] (the server learns sums alone, which a helper opens: rmab helper --help)
 """
 
 
@@ -63,17 +66,7 @@ def add_commands(command: Commands) -> None:
         _exits,
     )
     server.add_argument("federation", metavar="FEDERATION.toml", help="the federation's file")
-    server.add_argument(
-        "--host",
-        metavar="H",
-        default="127.0.0.1",
-        help="address to listen on (default 127.0.0.1); others need TLS",
-    )
-    server.add_argument(
-        "--port", metavar="P", help="port (default 8080, with TLS 8443); 0: any that is free"
-    )
-    server.add_argument("--tls-cert", metavar="F", help="certificate chain, PEM")
-    server.add_argument("--tls-key", metavar="F", help="its key, PEM, not encrypted")
+    add_listening(server, "8080, with TLS 8443")
     server.add_argument(
         "--open",
         action="store_true",
@@ -81,13 +74,11 @@ def add_commands(command: Commands) -> None:
         "without it that takes a viewer's credential",
     )
     server.add_argument(
-        "--trusted-proxy",
-        metavar="A",
-        action="append",
-        default=[],
-        help="believe X-Forwarded-For, -Proto and -Host from this address or network; repeatable",
+        "--helper-token-file",
+        metavar="F",
+        help="with [privacy]: a file with what rmab helper-enroll --server printed",
     )
-    server.add_argument("--verbose", action="store_true", help="log every request")
+    server.add_argument("--helper-ca", metavar="F", help="certificates to trust of the helper, PEM")
 
     enroll = command(
         "enroll",
@@ -203,6 +194,7 @@ def _server(options: argparse.Namespace) -> int:
         open=options.open,
         trusted_proxies=options.trusted_proxy,
         verbose=options.verbose,
+        helper=_helper_access(options, federation),
     )
 
     def ready(url: str) -> None:
@@ -217,6 +209,26 @@ def _server(options: argparse.Namespace) -> int:
         sys.stderr.flush()
         os._exit(DONE)
     return DONE
+
+
+def _helper_access(options: argparse.Namespace, federation: Federation) -> HelperAccess | None:
+    """How the helper is reached; None where the federation has none."""
+    from rmab.service.admin import read_token
+    from rmab.service.server.opening import HelperAccess
+
+    file = options.helper_token_file
+    if federation.privacy is None:
+        if file is not None or options.helper_ca is not None:
+            raise FederationError(
+                "--helper-token-file and --helper-ca go with a federation that has [privacy]"
+            )
+        return None
+    if file is None:
+        raise FederationError(
+            "a federation with [privacy] needs --helper-token-file, with what "
+            "`rmab helper-enroll FEDERATION.toml --server` printed"
+        )
+    return HelperAccess(read_token(file, "--helper-token-file"), options.helper_ca)
 
 
 def _database(options: argparse.Namespace) -> str:
@@ -333,7 +345,7 @@ def _agents(options: argparse.Namespace) -> int:
 def _agents_table(found: list[dict[str, Any]]) -> str:
     rows = [["name", "role", "enrolled", "last seen", "live", "uploads", "outlier", "revoked"]]
     for agent in found:
-        times = [_when(agent[key]) for key in ("enrolled", "last_seen", "revoked")]
+        times = [when(agent[key]) for key in ("enrolled", "last_seen", "revoked")]
         of_agent = ["", "", ""]
         if agent["role"] == "agent":
             score = agent.get("outlier")  # an older server has none
@@ -345,12 +357,6 @@ def _agents_table(found: list[dict[str, Any]]) -> str:
         shown = ["weight", *("" if weight is None else f"{weight:g}" for weight in weights)]
         rows = [[*row[:-1], weight, row[-1]] for row, weight in zip(rows, shown, strict=True)]
     return columns(rows)
-
-
-def _when(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from rmab.cli import agent, arena, backtest, federation, studies, traces
+from rmab.cli import agent, arena, backtest, federation, helper, studies, traces
 from rmab.cli.console import (
     BAD_INPUT,
     DONE,
@@ -26,6 +26,8 @@ from rmab.cli.console import (
 from rmab.errors import RmabError, StorageError, UnavailableError, system_reason
 
 __all__ = ["main"]
+
+_SERVED = (*federation.COMMANDS, *helper.COMMANDS)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     traces.add_commands(command)
     backtest.add_commands(command)
     federation.add_commands(command)
+    helper.add_commands(command)
     agent.add_agent(command)
     return parser
 
@@ -108,7 +111,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "rmab":
             raise  # a fault of ours, not of the installation
-        extra = "server" if options.command in federation.COMMANDS else "sim"
+        extra = "server" if options.command in _SERVED else "sim"
         extra = "ray" if error.name == "ray" else extra
         say(
             f"rmab {options.command}: needs {error.name}; install it with pip install "

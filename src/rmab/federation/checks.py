@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from rmab.reading import is_number, shown
 __all__ = [
     "MAX_WHOLE",
     "floats",
+    "hexadecimal",
     "listed",
     "malformed",
     "read_object",
@@ -60,6 +62,13 @@ def whole_number(place: str, value: Any, least: int) -> int:
     if type(value) is not int or not least <= value <= MAX_WHOLE:
         raise malformed(f"{place} must be a whole number from {least} to 2^53, got {shown(value)}")
     return value
+
+
+def hexadecimal(place: str, text: Any, size: int) -> bytes:
+    """So many bytes in small hexadecimal digits."""
+    if not isinstance(text, str) or not re.fullmatch(f"[0-9a-f]{{{2 * size}}}", text):
+        raise malformed(f"{place} must be {2 * size} digits from 0-9 and a-f, got {shown(text)}")
+    return bytes.fromhex(text)
 
 
 def listed(place: str, value: Any, length: int) -> list[Any]:

@@ -27,6 +27,8 @@ A TOML file says it:
     reward_passive = [0.0, 0.2] # of a slot without one
     [weights]                   # of agents' counts in the sum, by name; 1 where none is given
     radio-1 = 2.0
+    [privacy]                   # the server learns sums alone: rmab.federation.privacy
+    helper = "https://helper.example:9443"
 
 Further keys: `horizon`, the slots that fed1-ucb's phases are made for; `reference`, a reward to
 compare with on the page; `live_seconds`, how long after it was last heard of an agent is shown as
@@ -36,8 +38,6 @@ live (two deadlines); and how much one agent may send: `uploads_per_second` and
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -55,8 +55,9 @@ from rmab.federation.aggregation import (
     compares_agents,
     mixes_evidence,
 )
-from rmab.federation.messages import MAX_COUNTS, NAME_RULE, Shape, is_name
+from rmab.federation.messages import MAX_COUNTS, NAME_RULE, Shape, fingerprint_of, is_name
 from rmab.federation.own_draw import DOUBT
+from rmab.federation.privacy import Privacy, privacy_of
 from rmab.federation.schedule import DRAWS, SCHEDULES
 from rmab.model.arms import CHANNEL, OBSERVED, WAITS, ArmKind
 from rmab.policies.lookahead import DEPTH, check_depth
@@ -144,6 +145,7 @@ class Federation:
     uploads_per_second: float = 20.0
     incarnations_per_hour: float = 60.0
     weights: Mapping[str, float] = field(default_factory=dict)
+    privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
         if not is_name(self.name):
@@ -219,6 +221,8 @@ class Federation:
                 "clipped are no probabilities of several states; got false"
             )
         self._check_weights()
+        if self.privacy is not None:
+            self._check_sums()
         if self.shape.size > MAX_COUNTS:
             raise FederationError(
                 f"an upload must have at most {MAX_COUNTS} counts, got {self.shape.size}: fewer "
@@ -241,6 +245,31 @@ class Federation:
                 raise FederationError(
                     f"weights: that of {name} must be a number from 0 to 1e6, got {shown(weight)}"
                 )
+
+    def _check_sums(self) -> None:
+        """Refuse what needs more than sums over agents, where the server learns no more."""
+        if self.schedule == "paper":
+            raise FederationError(
+                'schedule must be "linear" or "doubling" with [privacy]: the ends of episodes '
+                'under "paper" tell about visits'
+            )
+        needs = {
+            f"aggregation = {shown(self._aggregation)}": not self.shares.running,
+            "weights": bool(self.weights),
+            "cap": self.cap is not None,
+            f"options.forget = {shown(self.settings.get('forget'))}": self.forgets,
+            f"options.prior = {shown(POPULATION)}": self.settings.get("prior") == POPULATION,
+        }
+        for key, needed in needs.items():
+            if needed:
+                raise FederationError(
+                    f"{key} cannot go with [privacy]: it needs the counts of each agent, and the "
+                    "server learns sums alone"
+                )
+
+    @property
+    def _aggregation(self) -> str:
+        return str(self.settings.get("aggregation", self.aggregation))
 
     @property
     def heard_seconds(self) -> float:
@@ -278,7 +307,7 @@ class Federation:
     @property
     def shares(self) -> Aggregation:
         """What agents share: by the policy's option, else by the federation's key."""
-        return AGGREGATIONS[self.settings.get("aggregation", self.aggregation)]
+        return AGGREGATIONS[self._aggregation]
 
     @property
     def plan_per_agent(self) -> bool:
@@ -347,15 +376,12 @@ class Federation:
 
     def fingerprint(self) -> str:
         """A digest of what counts mean: other federations' cannot be added to them."""
-        meaning = [self.name, self.plays, [_meaning(arm) for arm in self.arms], self.gaps]
-        return hashlib.sha256(json.dumps(meaning).encode()).hexdigest()
-
-
-def _meaning(arm: KnownArm) -> list[Any]:
-    """Of an arm, for the digest; that of most arms is as it was before there were others."""
-    if not (arm.pays_when_idle or arm.kind.fully_observed or arm.action_dependent):
-        return [arm.states, arm.reward]
-    return [arm.states, arm.reward, arm.reward_passive, arm.observed, arm.action_dependent]
+        return fingerprint_of(
+            self.name,
+            self.shape,
+            [arm.reward for arm in self.arms],
+            [arm.reward_passive for arm in self.arms],
+        )
 
 
 def load_federation(path: str | PathLike[str]) -> Federation:
@@ -385,7 +411,10 @@ def _from_table(table: Mapping[str, Any]) -> Federation:
         got = "none" if tables is None else shown(tables)
         raise FederationError(f"arm must be one or more [[arm]] tables, got {got}")
     arms = tuple(_arm(number, arm) for number, arm in enumerate(tables, start=1))
-    return Federation(arms=arms, **{key: value for key, value in table.items() if key != "arm"})
+    given = {key: value for key, value in table.items() if key not in ("arm", "privacy")}
+    if "privacy" in table:
+        given["privacy"] = privacy_of(table["privacy"])
+    return Federation(arms=arms, **given)
 
 
 def _arm(number: int, table: Mapping[str, Any]) -> KnownArm:

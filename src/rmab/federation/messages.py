@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -41,6 +41,7 @@ __all__ = [
     "Shape",
     "Upload",
     "check_protocol",
+    "fingerprint_of",
     "is_name",
     "parse_plan",
     "parse_round",
@@ -128,6 +129,29 @@ class Shape(NamedTuple):
         return idle
 
 
+def fingerprint_of(
+    name: str,
+    shape: Shape,
+    rewards: Sequence[Sequence[float]],
+    idle_rewards: Sequence[Sequence[float]] | None,
+) -> str:
+    """A digest of what a federation's counts mean: other federations' cannot be added to them.
+
+    rewards, idle_rewards: of a play and of none, by arm and state; None: nothing. That of most
+    arms is as it was before there were others.
+    """
+    always, controlled = set(shape.always), set(shape.controlled)
+    arms: list[list[Any]] = []
+    for n, states in enumerate(shape.states):
+        arm: list[Any] = [states, [float(pay) for pay in rewards[n]]]
+        idle = [0.0] * states if idle_rewards is None else [float(pay) for pay in idle_rewards[n]]
+        if any(idle) or n in always or n in controlled:
+            arm += [idle, OBSERVED[n in always], n in controlled]
+        arms.append(arm)
+    meaning = [name, shape.plays, arms, shape.gaps]
+    return hashlib.sha256(json.dumps(meaning).encode()).hexdigest()
+
+
 @dataclass(frozen=True, eq=False)
 class Upload:
     """Cumulative counts of one incarnation of an agent; arms of fewer states are padded with 0."""
@@ -190,6 +214,11 @@ class RoundMessage:
     rewards: tuple[tuple[float, ...], ...]  # by arm and state, what a play pays
     plan: Plan
     idle_rewards: tuple[tuple[float, ...], ...] | None = None  # likewise no play; None: nothing
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the federation."""
+        return fingerprint_of(self.federation, self.shape, self.rewards, self.idle_rewards)
 
     def to_json(self) -> bytes:
         """The body of an answer."""

@@ -26,7 +26,6 @@ Of an arm that is always observed, with p_0 the pairs with a play at the first,
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,7 +35,23 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ProtocolError
-from rmab.federation.checks import MAX_WHOLE, listed, malformed, read_object, take, whole_number
+from rmab.federation.checks import (
+    MAX_WHOLE,
+    hexadecimal,
+    listed,
+    malformed,
+    read_object,
+    take,
+    whole_number,
+)
+from rmab.federation.masks import (
+    MASKED_KEYS,
+    NONCE_BYTES,
+    TAG_BYTES,
+    MaskedUpload,
+    read_words,
+    vector_size,
+)
 from rmab.federation.messages import UPLOAD_KEYS, Shape, Upload, check_protocol
 from rmab.federation.schedule import LONGEST
 from rmab.reading import shown
@@ -48,6 +63,7 @@ __all__ = [
     "check_growth",
     "check_pace",
     "most_bytes",
+    "parse_masked",
     "parse_upload",
 ]
 
@@ -95,19 +111,45 @@ class Record:
 
 def most_bytes(shape: Shape) -> int:
     """The largest body of an upload: every number with all its digits, and room for the rest."""
-    return 4096 + 24 * (shape.size + sum(shape.states))
+    return 4096 + 24 * vector_size(shape)
 
 
 def parse_upload(body: bytes, shape: Shape, federation: str) -> Upload:
     """The upload in a request's body; ProtocolError if it is none, or not a possible one."""
     table = read_object(body)
-    take(table, "the upload", *UPLOAD_KEYS)
+    incarnation, numbers = _read_head(table, UPLOAD_KEYS, federation)
+    found = _of_like_arms(body, table, shape) or _of_any_arms(table, shape)
+    _check_possible(*found, numbers["slots"], shape)
+    return Upload(incarnation, **numbers, counts=found[0], visits=found[1])
+
+
+def parse_masked(body: bytes, shape: Shape, federation: str) -> MaskedUpload:
+    """The masked upload in a request's body; ProtocolError if it is none."""
+    table = read_object(body)
+    incarnation, numbers = _read_head(table, MASKED_KEYS, federation)
+    if numbers["slots"] > LONGEST:
+        raise malformed(f"slots must be at most {LONGEST}, got {numbers['slots']}")
+    S = max(shape.states)
+    return MaskedUpload(
+        incarnation,
+        **numbers,
+        counts=np.zeros((shape.kinds, S, S, shape.n_arms), np.int64),
+        visits=np.zeros((S, shape.n_arms), np.int64),
+        nonce=hexadecimal("nonce", table["nonce"], NONCE_BYTES),
+        masked=read_words("masked", table["masked"], vector_size(shape)),
+        tag=hexadecimal("tag", table["tag"], TAG_BYTES),
+    )
+
+
+def _read_head(
+    table: Mapping[str, Any], keys: Sequence[str], federation: str
+) -> tuple[str, dict[str, int]]:
+    """The incarnation, and sequence, round, slots and length."""
+    take(table, "the upload", *keys)
     check_protocol(table["protocol"])
     if table["federation"] != federation:
         raise malformed(f"federation must be {federation!r}, got {shown(table['federation'])}")
-    incarnation = table["incarnation"]
-    if not isinstance(incarnation, str) or not re.fullmatch(r"[0-9a-f]{32}", incarnation):
-        raise malformed(f"incarnation must be 32 digits from 0-9 and a-f, got {shown(incarnation)}")
+    incarnation = hexadecimal("incarnation", table["incarnation"], 16).hex()
     numbers = {
         key: whole_number(key, table[key], least)
         for key, least in (("sequence", 1), ("round", 1), ("slots", 0), ("length", 0))
@@ -116,9 +158,7 @@ def parse_upload(body: bytes, shape: Shape, federation: str) -> Upload:
         raise malformed(
             f"length must be at most slots, {numbers['slots']}, got {numbers['length']}"
         )
-    found = _of_like_arms(body, table, shape) or _of_any_arms(table, shape)
-    _check_possible(*found, numbers["slots"], shape)
-    return Upload(incarnation, **numbers, counts=found[0], visits=found[1])
+    return incarnation, numbers
 
 
 def _of_like_arms(body: bytes, table: Mapping[str, Any], shape: Shape) -> tuple[Ints, Ints] | None:

@@ -394,8 +394,10 @@ _ROBUST: Mapping[str, Any] = MappingProxyType(
     }
 )
 
-# The colours (Okabe and Ito, Tol) suit colour-blind readers. Learners have whole lines
-# with markers, policies that know the dynamics have dashes.
+# The colours (Okabe and Ito, Tol) suit colour-blind readers. Learners have whole lines with
+# markers, those to compare with lines that are hardly broken; policies that know the dynamics have
+# dashes.
+_BROKEN = (0, (8, 1))
 POLICIES: Mapping[str, Entry] = {
     "fedtswi": Entry(
         "paper", _MAKERS + "thompson_whittle", _THOMPSON,
@@ -460,80 +462,80 @@ POLICIES: Mapping[str, Entry] = {
     "ts-grid": Entry(
         "published", _PUBLISHED + "ts_grid", ("aggregation", "gaps", "planner", "support"),
         "Thompson sampling on a grid of channels, from observations at any gap",
-        "TS on a grid", "#6699cc", "-", "8",
+        "TS on a grid", "#6699cc", _BROKEN, "8",
         refuses=_other_than_channels, served=False,
     ),
     "rb-tsde": Entry(
         "published", _PUBLISHED + "rb_tsde", _THOMPSON[:2],
         "RB-TSDE: Thompson sampling and Whittle indices, each agent alone",
-        "RB-TSDE", "#994455", "-", "H",
+        "RB-TSDE", "#994455", _BROKEN, "H",
         {"aggregation": "none"}, served=False,
     ),
     "restless-ucb": Entry(
         "published", _PUBLISHED + "restless_ucb", ("aggregation", "exponent", "radius", "scale"),
         "Restless-UCB: arms are explored in turn, then Whittle indices of upper bounds",
-        "Restless-UCB", "#997700", "-", "<",
+        "Restless-UCB", "#997700", _BROKEN, "<",
         refuses=_other_than_alike, served=False,
     ),
     "ucw-value": Entry(
         "published", _PUBLISHED + "ucw_value", ("aggregation", "delta", "scale"),
         "UCWhittle: Whittle indices of the dynamics with the largest value",
-        "UCW-value", "#ee8866", "-", "^",
+        "UCW-value", "#ee8866", _BROKEN, "^",
         refuses=_observed_when_played, served=False,
     ),
     "ucw-penalty": Entry(
         "published", _PUBLISHED + "ucw_penalty", ("aggregation", "delta", "scale"),
         "UCWhittle: the largest Whittle index of each state",
-        "UCW-penalty", "#bbcc33", "-", "s",
+        "UCW-penalty", "#bbcc33", _BROKEN, "s",
         refuses=_other_than_two_observed_states, served=False,
     ),
     "ucw-extreme": Entry(
         "published", _PUBLISHED + "ucw_extreme", ("aggregation", "delta", "scale"),
         "UCWhittle: Whittle indices where plays do as much as they may",
-        "UCW-extreme", "#99ddff", "-", "D",
+        "UCW-extreme", "#99ddff", _BROKEN, "D",
         refuses=_observed_when_played, served=False,
     ),
     "dsee": Entry(
         "published", _PUBLISHED + "dsee", ("aggregation", "exploration"),
         "DSEE: blocks of exploration, and of the arms with the best mean reward",
-        "DSEE", "#aaaa00", "-", "P",
+        "DSEE", "#aaaa00", _BROKEN, "P",
         served=False,
     ),
     "fed2-ucb": Entry(
         "published", _PUBLISHED + "fed2_ucb", ("pulls", "sigma", "sigma_c"),
         "Fed2-UCB: more agents join in every phase, until K arms remain",
-        "Fed2-UCB", "#6f4c9b", "-", "v",
+        "Fed2-UCB", "#6f4c9b", _BROKEN, "v",
         served=False,
     ),
     "ucb": Entry(
         "published", _PUBLISHED + "ucb", ("c",),
         "mean reward plus sqrt(c ln t / plays), each agent alone, every slot",
-        "UCB", "#999999", "-", ">",
+        "UCB", "#999999", _BROKEN, ">",
     ),
     "tsde": Entry(
         "published", _PUBLISHED + "tsde", ("ages", "aggregation", "prior"),
         "Thompson sampling and the joint optimum of the draw, for few arms",
-        "TSDE", "#bb5566", "-", "8", refuses=_too_large_together, served=False,
+        "TSDE", "#bb5566", _BROKEN, "4", refuses=_too_large_together, served=False,
     ),
     "colored-ucrl2": Entry(
         "published", _PUBLISHED + "colored_ucrl2", ("ages", "aggregation", "delta", "scale"),
         "the joint optimum of the best channels within confidence intervals, for few",
-        "Coloured UCRL2", "#8855cc", "-", "3", refuses=_no_few_channels, served=False,
+        "Coloured UCRL2", "#8855cc", _BROKEN, "3", refuses=_no_few_channels, served=False,
     ),
     "rca": Entry(
         "published", _PUBLISHED + "rca", ("L",),
         "the same from whole cycles between visits of a state, block by block",
-        "RCA", "#bbaa44", "-", "H",
+        "RCA", "#bbaa44", _BROKEN, "x",
     ),
     "qwi": Entry(
         "published", _PUBLISHED + "qwi", ("equal", "explore", "index_rate", "rate"),
         "Q-learning of the Whittle index of every state, each agent alone",
-        "QWI", "#6633aa", "-", "1", refuses=_observed_when_played, served=False,
+        "QWI", "#6633aa", _BROKEN, "1", refuses=_observed_when_played, served=False,
     ),
     "wiql": Entry(
         "published", _PUBLISHED + "wiql", (),
         "Q-learning; arms by what a play adds to the value, each agent alone",
-        "WIQL", "#dd9977", "-", "2", refuses=_observed_when_played,
+        "WIQL", "#dd9977", _BROKEN, "2", refuses=_observed_when_played,
     ),
     "whittle": Entry(
         "known", _MAKERS + "whittle", (),

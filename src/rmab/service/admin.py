@@ -15,8 +15,9 @@ from typing import Any, Protocol
 from rmab.errors import FederationError, UnreachableError
 from rmab.federation.config import Federation
 from rmab.federation.messages import NAME_RULE, is_name
+from rmab.federation.privacy import is_loopback
 from rmab.reading import shown
-from rmab.service.tokens import is_loopback, make_token, parse_token
+from rmab.service.tokens import make_token, parse_token
 
 __all__ = ["Admin", "DatabaseAdmin", "HttpAdmin", "check_name", "is_url", "read_token"]
 
@@ -56,16 +57,16 @@ def check_name(name: str) -> str:
     return name
 
 
-def read_token(path: str) -> str:
-    """The token in a file of one line."""
+def read_token(path: str, option: str = "--token-file") -> str:
+    """The token in a file of one line; option: that names it."""
     try:
         text = Path(path).read_text("ascii").strip()
     except OSError as error:
-        raise FederationError(f"--token-file {path}: cannot be read: {error.strerror}") from None
+        raise FederationError(f"{option} {path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         text = ""
     if parse_token(text) is None:
-        raise FederationError(f"--token-file {path}: must have one line, the token, and no other")
+        raise FederationError(f"{option} {path}: must have one line, the token, and no other")
     return text
 
 

@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import re
 import secrets
 
-__all__ = ["is_loopback", "make_token", "matches", "parse_token", "without_secrets"]
+from rmab.federation.masks import KEY_PREFIX
+
+__all__ = ["make_token", "matches", "parse_token", "without_secrets"]
 
 _KEY_ID, _OF_SECRET = "[0-9a-f]{16}", "[A-Za-z0-9_-]"
 _TOKEN = re.compile(f"rmab_({_KEY_ID})_({_OF_SECRET}{{43}})")
 _IN_TEXT = re.compile(f"(rmab_{_KEY_ID}_){_OF_SECRET}+")
+_KEY_IN_TEXT = re.compile(f"{KEY_PREFIX}{_OF_SECRET}+")
 
 
 def make_token() -> tuple[str, str, bytes]:
@@ -47,13 +49,5 @@ def _digest(secret: str) -> bytes:
 
 
 def without_secrets(text: str) -> str:
-    """The text, of every token in it the key id alone."""
-    return _IN_TEXT.sub(r"\1...", text)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, by its address or its usual name."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    """The text, of every token in it the key id alone, and of a mask key nothing."""
+    return _KEY_IN_TEXT.sub(f"{KEY_PREFIX}...", _IN_TEXT.sub(r"\1...", text))

@@ -322,8 +322,10 @@ def test_an_agent_loads_no_planner_no_solver_neither_jax_nor_the_server():
     modules = [
         "errors",
         "federation.checks",
+        "federation.masks",
         "federation.messages",
         "federation.player",
+        "federation.privacy",
         "federation.schedule",
         "files",
         "linalg",

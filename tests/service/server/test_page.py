@@ -14,6 +14,7 @@ from rmab.errors import FederationError
 from rmab.service.server.page import ASSETS, asset
 from tests.service.support.scripted_page import (
     NOTHING_YET,
+    NOW,
     PAPER,
     Answer,
     Served,
@@ -283,6 +284,26 @@ class TestWhatIsShown:
         assert not shown.wrongs
 
     @WIDTHS
+    def test_sums_alone(self, shown):
+        group = {"group": 1, "opening": 7, "at": NOW - 5, "agents": 3, "slots": 12}
+        privacy = {
+            "mode": "sums",
+            "least": 3,
+            "groups": [group | {"result": "added", "opened_slots": 90}],
+            "waiting": [],
+            "waiting_slots": 4,
+            "impossible": 0,
+            "helper": {"url": "https://h", "up": False, "since": NOW, "trouble": HOSTILE},
+        }
+        page = shown.open(overview(5))
+        expect(page.locator("#agents-sums")).to_be_hidden()
+        shown.served.answer = overview(6) | {"privacy": privacy}
+        note = page.locator("#agents-sums")
+        expect(note).to_contain_text("learns sums of at least 3 agents")
+        expect(note).to_contain_text("opening 7, 3 agents, 12 slots")
+        expect(note).to_contain_text("4 slots wait for an opening. The helper is down: <img")
+        expect(note).to_contain_text("outliers and correlation of agents are not known")
+
     def test_many_arms_and_agents(self, shown):
         page = shown.open(many(40, 300))
         assert page.locator(".arm").count() < 40

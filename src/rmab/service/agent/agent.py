@@ -51,15 +51,17 @@ from rmab.errors import (
     UnavailableError,
     UnreachableError,
 )
+from rmab.federation.masks import KEY_PREFIX, MaskKey, parse_key
 from rmab.federation.messages import RoundMessage, parse_round
 from rmab.federation.player import Player
+from rmab.federation.privacy import is_loopback
 from rmab.reading import is_whole, shown
 from rmab.service.agent.client import make_client
 from rmab.service.agent.exchange import Exchange
 from rmab.service.agent.limits import AgentLimits
-from rmab.service.agent.outbox import Offer, Seldom, recovered
+from rmab.service.agent.outbox import Offer, Seldom, Writing, recovered
 from rmab.service.agent.state_file import AgentFile, default_file
-from rmab.service.tokens import is_loopback, parse_token
+from rmab.service.tokens import parse_token
 
 __all__ = ["MAX_BAD_READINGS", "Agent"]
 
@@ -76,7 +78,8 @@ class Agent:
     certificates to trust instead of the usual ones; patience: seconds that the very first start,
     without a file, waits for the server, as does one with a file that was another credential's;
     max_bad_readings: how many in a row `observe` and `skip` pass over before they raise
-    UnavailableError; timeout: seconds for the steps of a request; transport:
+    UnavailableError; mask_key: what `rmab helper-enroll` printed, where the server is to learn sums
+    alone: counts then never leave unmasked; timeout: seconds for the steps of a request; transport:
     httpx's, and limits, for tests.
 
     Its methods are for one thread. It is to be closed, best by `with`.
@@ -91,6 +94,7 @@ class Agent:
         ca: str | PathLike[str] | None = None,
         patience: float = 60.0,
         max_bad_readings: int = MAX_BAD_READINGS,
+        mask_key: str | None = None,
         timeout: float = 10.0,
         transport: httpx.AsyncBaseTransport | None = None,
         limits: AgentLimits | None = None,
@@ -107,6 +111,7 @@ class Agent:
             raise FederationError(
                 "the token must be as `rmab enroll` printed it: rmab_, 16 digits, _, 43 characters"
             )
+        writing = Writing(_mask_key(mask_key))
         client = make_client(
             address,
             token,
@@ -121,11 +126,20 @@ class Agent:
         self._file = AgentFile(path, self._limits, parsed[0])
         try:
             incarnation = secrets.token_hex(16)
+            self._check_masking(writing)
             message = self._kept_message()
-            earlier = recovered(self._file, message)
+            if message is not None and writing.masks:  # ends by visits would tell about them
+                message = replace(message, visit_factor=None)
+            earlier = recovered(self._file, message, writing)
             self._file.begin(incarnation)
             self._exchange = Exchange(
-                client, self._file, incarnation, self._limits, message=message, earlier=earlier
+                client,
+                self._file,
+                incarnation,
+                self._limits,
+                message=message,
+                earlier=earlier,
+                writing=writing,
             )
             self._exchange.start()
             try:
@@ -158,6 +172,16 @@ class Agent:
         self._counted: npt.NDArray[np.int64] | None = None
         self._alike: tuple[float, ...] | None = None
         self._draw()
+
+    def _check_masking(self, writing: Writing) -> None:
+        """Refuse to go on in clear where nothing left this machine unmasked before."""
+        if writing.masks:
+            self._file.keep_masking()
+        elif self._file.masks():
+            raise FederationError(
+                f"{self._file.path} was used with a mask key, and without one its counts would be "
+                "sent in clear: give the key, or another file"
+            )
 
     def _kept_message(self) -> RoundMessage | None:
         """The round in the file; a file with one that is none is set aside."""
@@ -499,6 +523,15 @@ def _address(url: str) -> tuple[str, bool]:
             f"{shown(url)}: the credential would go over the network unprotected"
         )
     return url.rstrip("/"), loopback
+
+
+def _mask_key(text: str | None) -> MaskKey | None:
+    key = None if text is None else parse_key(str(text))
+    if text is not None and key is None:
+        raise FederationError(
+            f"the mask key must be as `rmab helper-enroll` printed it: {KEY_PREFIX}, 43 characters"
+        )
+    return None if key is None else MaskKey(key)
 
 
 def _readings(

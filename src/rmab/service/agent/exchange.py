@@ -9,7 +9,8 @@ The thread does the first of these that is to be done, over and over:
     keep     what was handed over goes into the file, before anything else is tried
     meet     the first contact: the round that is open now, whatever its number, which also tells
              that the server takes this agent for the one whose file this is
-    send     uploads of earlier incarnations, oldest first, then this one's newest
+    send     uploads of earlier incarnations, oldest first, then this one's newest; of an agent with
+             a mask key masked ones alone, whatever the server says
     fetch    where the agent's episode is over: wait at the server for the next round
 
 What comes back for an upload:
@@ -43,7 +44,7 @@ from rmab.errors import ProtocolError
 from rmab.federation.messages import RoundMessage, parse_round
 from rmab.service.agent.client import Answer, Client, NotReachedError
 from rmab.service.agent.limits import AgentLimits
-from rmab.service.agent.outbox import Offer, Outbox, Outgoing, Seldom
+from rmab.service.agent.outbox import Offer, Outbox, Outgoing, Seldom, Writing
 from rmab.service.agent.state_file import AgentFile
 
 if TYPE_CHECKING:  # loaded with the first laws
@@ -83,6 +84,7 @@ class Exchange:
         *,
         message: RoundMessage | None,
         earlier: Iterable[Outgoing],
+        writing: Writing | None = None,
     ) -> None:
         self.message = message
         self.laws: LawsMessage | None = None
@@ -96,7 +98,8 @@ class Exchange:
         self._file = file
         self._limits = limits
         self._seldom = Seldom(limits.quiet_seconds)
-        self._outbox = Outbox(file, incarnation, earlier, self._seldom)
+        self._writing = writing or Writing()
+        self._outbox = Outbox(file, incarnation, earlier, self._seldom, self._writing)
         self._wants_round = message is None
         self._after = 0
         self._hurry = False
@@ -323,6 +326,10 @@ class Exchange:
             raise _AgainError(
                 "nonsense", f"the server gave round {message.round}, which is not new"
             )
+        if self._writing.masks and message.visit_factor is not None:
+            raise _AgainError(
+                "nonsense", "the server's episodes end by visits, which would tell about them"
+            )
         self._check_same(message)
         laws = await self._laws_of(message) if answer.own_draws else None
         self._take(message, answer.body, laws)
@@ -379,7 +386,7 @@ class Exchange:
         """Send an upload, and act on what comes back."""
         answer = await self._client.ask(
             "POST",
-            "/v1/uploads",
+            outgoing.path,
             content=outgoing.body,
             headers={"content-type": "application/json"},
         )

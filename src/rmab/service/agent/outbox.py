@@ -27,11 +27,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError, ProtocolError, StorageError
+from rmab.federation.masks import MaskKey
 from rmab.federation.messages import RoundMessage, Shape, Upload
 from rmab.federation.player import Player
 from rmab.service.agent.state_file import AgentFile, KeptIncarnation
 
-__all__ = ["Offer", "Outbox", "Outgoing", "Seldom", "pack", "recovered", "unpack"]
+__all__ = ["Offer", "Outbox", "Outgoing", "Seldom", "Writing", "pack", "recovered", "unpack"]
+
+_CLEAR, _MASKED = "/v1/uploads", "/v1/masked"
 
 log = logging.getLogger("rmab.agent")
 Ints = npt.NDArray[np.int64]
@@ -77,10 +80,51 @@ class Offer(NamedTuple):
 
 @dataclass(frozen=True)
 class Outgoing:
-    """An upload on its way."""
+    """An upload on its way; its body is all that leaves this machine, and may be masked."""
 
     upload: Upload
     body: bytes
+    path: str
+
+
+class Writing:
+    """How uploads become bodies: in clear, or with a key masked and in no other way."""
+
+    def __init__(self, key: MaskKey | None = None) -> None:
+        self._key = key
+
+    @property
+    def masks(self) -> bool:
+        """Whether nothing leaves this machine unmasked."""
+        return self._key is not None
+
+    def prepared(self, upload: Upload, message: RoundMessage) -> Outgoing:
+        """An upload, ready to be sent; message: any round of the agent's."""
+        if self._key is None:
+            return Outgoing(upload, upload.to_json(message.shape, message.federation), _CLEAR)
+        masked = self._key.masked(upload, message.fingerprint, message.agent, message.shape)
+        return Outgoing(upload, masked.to_json(message.shape, message.federation), _MASKED)
+
+    def again(
+        self, body: bytes, counts: Ints | None, visits: Ints | None, message: RoundMessage
+    ) -> Outgoing:
+        """An upload whose body was kept, which is sent as it is if it may be; counts, visits: that
+        it tells of, where they are known. ProtocolError or StorageError if that cannot be."""
+        from rmab.federation.uploads import parse_masked, parse_upload  # seldom needed
+
+        masked = b'"masked":' in body
+        if not masked:
+            upload = parse_upload(body, message.shape, message.federation)
+            return (
+                Outgoing(upload, body, _CLEAR) if not self.masks else self.prepared(upload, message)
+            )
+        if counts is None or visits is None:
+            raise StorageError("the counts of a masked upload are not kept with it")
+        head = parse_masked(body, message.shape, message.federation)
+        upload = Upload(
+            head.incarnation, head.sequence, head.round, head.slots, head.length, counts, visits
+        )
+        return Outgoing(upload, body, _MASKED)
 
 
 class Outbox:
@@ -97,7 +141,9 @@ class Outbox:
         incarnation: str,
         earlier: Iterable[Outgoing],
         seldom: Seldom,
+        writing: Writing,
     ) -> None:
+        self._writing = writing
         self.acknowledged = 0
         self.uploads = 0
         self.conflict: str | None = None
@@ -147,7 +193,9 @@ class Outbox:
         snapshot = pack(upload.counts, upload.visits, offer.last_seen, offer.age)
         if offer.send:
             self._sequence += 1
-            self._current = _prepared(replace(upload, sequence=self._sequence), message)
+            self._current = self._writing.prepared(
+                replace(upload, sequence=self._sequence), message
+            )
             self._keep_upload(self._current, snapshot)
             return
         with self._seldom.despite_the_disk():
@@ -213,7 +261,7 @@ class Outbox:
         if not earlier and self._current is not outgoing:
             return  # a newer one is there
         again = replace(upload, sequence=upload.sequence + 1, round=number, length=0)
-        new = _prepared(again, message)
+        new = self._writing.prepared(again, message)
         if not earlier:
             self._sequence += 1
         self._keep_upload(new, None)
@@ -248,10 +296,6 @@ class Outbox:
         log.error("the server refuses an upload as impossible: %s", detail)
 
 
-def _prepared(upload: Upload, message: RoundMessage) -> Outgoing:
-    return Outgoing(upload, upload.to_json(message.shape, message.federation))
-
-
 # --------------------------------------------------------------------------------------- recovery
 
 
@@ -277,13 +321,16 @@ def unpack(snapshot: bytes, shape: Shape) -> tuple[Ints, Ints, Ints, Ints]:
     return counts, visits, last_seen, age
 
 
-def recovered(file: AgentFile, message: RoundMessage | None) -> list[Outgoing]:
+def recovered(
+    file: AgentFile, message: RoundMessage | None, writing: Writing | None = None
+) -> list[Outgoing]:
     """Uploads of what earlier incarnations left unsent, oldest first; none is sent under another
     number than before unless there is more to say."""
+    writing = writing or Writing()
     uploads, empty = [], []
     for kept in file.earlier():
         try:
-            outgoing = None if message is None else _recovered(kept, message)
+            outgoing = None if message is None else _recovered(kept, message, writing)
         except (StorageError, ProtocolError, ModelError) as error:
             log.error(
                 "%s: incarnation %s cannot be read, and its unsent counts are lost: %s",
@@ -308,15 +355,18 @@ def recovered(file: AgentFile, message: RoundMessage | None) -> list[Outgoing]:
     return uploads
 
 
-def _recovered(kept: KeptIncarnation, message: RoundMessage) -> tuple[Outgoing, bytes] | None:
+def _recovered(
+    kept: KeptIncarnation, message: RoundMessage, writing: Writing
+) -> tuple[Outgoing, bytes] | None:
     """The upload that an incarnation left, and its snapshot; None where the server has it all."""
-    shape, name = message.shape, message.federation
+    shape = message.shape
     if not kept.has_more:
         if kept.upload is None:
             return None
-        from rmab.federation.uploads import parse_upload  # seldom needed
-
-        return Outgoing(parse_upload(kept.upload, shape, name), kept.upload), b""
+        counts = visits = None
+        if kept.snapshot is not None and kept.slots == kept.told:
+            counts, visits, *_ = unpack(kept.snapshot, shape)
+        return writing.again(kept.upload, counts, visits, message), b""
     player = Player(message, kept.incarnation)
     if kept.snapshot is not None:
         player.counts, player.visits, player.last_seen, player.age = unpack(kept.snapshot, shape)
@@ -327,4 +377,4 @@ def _recovered(kept: KeptIncarnation, message: RoundMessage) -> tuple[Outgoing, 
     # No report of an episode: nobody plays on in it.
     upload: Upload = replace(player.upload(kept.sequence + 1), length=0)
     snapshot = pack(player.counts, player.visits, player.last_seen, player.age)
-    return Outgoing(upload, upload.to_json(shape, name)), snapshot
+    return writing.prepared(upload, message), snapshot

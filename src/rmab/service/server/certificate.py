@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rmab.service.server.limits import ServerLimits
-from rmab.service.server.telemetry import Log, Metrics
+from rmab.service.server.telemetry import ConnectionMetrics, Log
 
 __all__ = ["CertificateWatch", "expiry"]
 
@@ -30,7 +30,7 @@ class CertificateWatch:
     """Tells when a certificate expires: at once, and again from time to time."""
 
     def __init__(
-        self, log: Log, metrics: Metrics, limits: ServerLimits, clock: Callable[[], float]
+        self, log: Log, metrics: ConnectionMetrics, limits: ServerLimits, clock: Callable[[], float]
     ) -> None:
         self._log = log
         self._metrics = metrics

@@ -42,7 +42,7 @@ from uvloop.loop import SSLProtocol  # type: ignore[attr-defined]  # its stubs l
 
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.origins import HSTS, origin
-from rmab.service.server.telemetry import Metrics
+from rmab.service.server.telemetry import ConnectionMetrics
 
 __all__ = ["Connection", "Secured", "Watch"]
 
@@ -256,7 +256,7 @@ class Secured(SSLProtocol):  # type: ignore[misc]  # Any, for want of a stub
 class Watch:
     """Checks all connections of a server, now and then, and drops those that are overdue."""
 
-    def __init__(self, state: ServerState, metrics: Metrics, every: float) -> None:
+    def __init__(self, state: ServerState, metrics: ConnectionMetrics, every: float) -> None:
         self.state = state
         self.metrics = metrics
         self.every = every

@@ -73,6 +73,10 @@ class ServerLimits:
     first_retry_seconds: float = 1.0
     last_retry_seconds: float = 60.0
 
+    # For each step of a request to a helper, and of the first, which the start waits for.
+    helper_seconds: float = 20.0
+    first_helper_seconds: float = 5.0
+
     # Days that a certificate should have left, and seconds between two times that it is checked.
     certificate_days: float = 30.0
     certificate_seconds: float = 86_400.0

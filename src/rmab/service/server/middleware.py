@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rmab.errors import ProtocolError, StorageError
 from rmab.service.server.origins import HSTS, Caller, Proxies, origin
-from rmab.service.server.telemetry import Log, Metrics
+from rmab.service.server.telemetry import ConnectionMetrics, Log
 from rmab.service.store.writer import Overloaded
 from rmab.service.tokens import without_secrets
 
@@ -122,7 +122,7 @@ class Middleware:
         hosts: frozenset[str] | None,
         proxies: Proxies,
         log: Log,
-        metrics: Metrics,
+        metrics: ConnectionMetrics,
     ) -> None:
         self._routes = routes
         self._fast = fast

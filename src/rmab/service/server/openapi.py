@@ -31,12 +31,19 @@ __all__ = ["document"]
 
 Schema = dict[str, Any]
 
+# Operations and schemas of servers that are told counts, and of those that learn sums alone.
+_CLEAR_ONLY = ("POST /v1/uploads", "DELETE /v1/agents/{name}/counts", "Upload")
+_MASKED_ONLY = ("POST /v1/masked", "Masked", "Privacy")
+
 
 def document(federation: Federation, *, open: bool = False) -> Schema:
     """The document, as JSON has it. open: anybody may view."""
     template, writer = _template(), _Writer(federation, open)
     paths: Schema = {}
+    other_mode = _CLEAR_ONLY if federation.privacy is not None else _MASKED_ONLY
     for route, operation in template["operations"].items():
+        if route in other_mode:
+            continue
         method, path = route.split(" ")
         paths.setdefault(path, {})[method.lower()] = writer.operation(method, operation)
     for asset, media_type in ASSETS.items():
@@ -48,7 +55,15 @@ def document(federation: Federation, *, open: bool = False) -> Schema:
             "refusals": [401, 503],
         }
         paths[address(asset)] = {"get": writer.operation("GET", page)}
-    schemas = {name: writer.full(short) for name, short in template["schemas"].items()}
+    schemas = {
+        name: writer.full(short)
+        for name, short in template["schemas"].items()
+        if name not in other_mode
+    }
+    if federation.privacy is not None:
+        for name in ("Status", "Overview"):
+            schemas[name]["properties"]["privacy"] = writer.full("=Privacy")
+            schemas[name]["required"].append("privacy")
     if federation.weights:  # of agents; admins and viewers have none
         schemas["Agent"]["properties"]["weight"] = writer.full("$number")
     return {

@@ -18,14 +18,16 @@ import ssl
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import uvicorn
 import uvloop
+from starlette.types import ASGIApp
 
 from rmab.errors import (
     FederationError,
@@ -37,22 +39,25 @@ from rmab.errors import (
     is_lasting,
 )
 from rmab.federation.config import Federation, load_federation
+from rmab.federation.privacy import is_loopback
 from rmab.service.server.certificate import CertificateWatch
 from rmab.service.server.connections import Connection, Secured, Watch
 from rmab.service.server.limits import ServerLimits
+from rmab.service.server.opening import HelperAccess
 from rmab.service.server.origins import Proxies
 from rmab.service.server.planning import Planning
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.routes import make_app
-from rmab.service.server.telemetry import Log, Metrics, quieten
-from rmab.service.tokens import is_loopback
+from rmab.service.server.telemetry import ConnectionMetrics, Log, Metrics, quieten
 
-__all__ = ["Server", "Settings", "in_thread", "serve"]
+__all__ = ["Http", "Listening", "Server", "Settings", "in_thread", "run_process", "serve"]
 
 PORT, TLS_PORT = 8080, 8443
 # Searches for cycles go through all that JAX has made and take long: they are made seldom.
 GARBAGE_THRESHOLDS = (20_000, 20, 100)
 SWITCH_SECONDS = 0.0005  # a thread's turn: the writer, which often lets go, soon gets its next one
+
+L = TypeVar("L", bound="Listening")
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,8 @@ class Settings:
     """What a server is started with. Port None: 8080, or 8443 with TLS; 0: any free one.
 
     open: anybody may view; trusted_proxies: addresses or networks whose headers are believed;
-    file: where the federation was read, to be read there again.
+    file: where the federation was read, to be read there again; helper: of a federation with
+    [privacy], how to reach it.
     """
 
     federation: Federation
@@ -73,42 +79,73 @@ class Settings:
     open: bool = False
     trusted_proxies: Sequence[str] = ()
     verbose: bool = False
+    helper: HelperAccess | None = None
     limits: ServerLimits = field(default_factory=ServerLimits)
 
 
-class Server:
-    """A server that has its address: everything that can be wrong with that is refused here."""
+class Listening(ABC):
+    """A service that has its address: everything that can be wrong with that is refused here.
+
+    ports: its own without TLS and with it.
+    """
+
+    ports = (PORT, TLS_PORT)
 
     def __init__(
         self,
         settings: Settings,
+        metrics: ConnectionMetrics,
         *,
-        planner: Planning | None = None,
         log: Log | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.settings = settings
         self.log = log or Log(level="debug" if settings.verbose else "info")
-        self.metrics = Metrics()
-        self._planner = planner
+        self._measures = metrics
         self._proxies = Proxies(settings.trusted_proxies)
         self._tls = _tls(settings)
-        self._certificate = CertificateWatch(self.log, self.metrics, settings.limits, clock)
+        self._certificate = CertificateWatch(self.log, metrics, settings.limits, clock)
         family, address = _resolve(settings.host)
         self.loopback = is_loopback(address)
         if not self.loopback and self._tls is None:
             raise FederationError(
                 f"host {settings.host} is not loopback and so needs --tls-cert and --tls-key"
             )
-        self._socket = _bind(settings, family, address)
+        self._socket = _bind(settings, family, address, self.ports)
         port = self._socket.getsockname()[1]
         shown = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"{'http' if self._tls is None else 'https'}://{shown}:{port}"
-        self._http: _Http | None = None
+        self._http: Http | None = None
         self._starting: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = threading.Event()
         self._failure: StorageError | None = None
+
+    @abstractmethod
+    async def _start(self) -> None:
+        """Make ready what answers requests."""
+
+    @abstractmethod
+    def _app(self, hosts: frozenset[str] | None) -> ASGIApp:
+        """What answers requests; hosts: the names of a service on loopback alone."""
+
+    @abstractmethod
+    async def _greet(
+        self, http: Http, ready: Callable[[], None], prepared: Callable[[], None]
+    ) -> None:
+        """Tell that requests are answered, and then that all can be done."""
+
+    @abstractmethod
+    def _let_go(self) -> None:
+        """From now on nobody waits."""
+
+    @abstractmethod
+    async def _finish(self, *, patient: bool) -> None:
+        """Give back all that was taken; patient: wait for threads."""
+
+    def _reloaded(self) -> dict[str, Any]:
+        """Read settings again; what the log is to say of it. RmabError if they cannot be used."""
+        return {}
 
     def close(self) -> None:
         """Give the address back without having run."""
@@ -129,20 +166,11 @@ class Server:
         """
         self._loop = asyncio.get_running_loop()
         limits = self.settings.limits
-        rounds = self.rounds = Rounds(
-            self.settings.federation,
-            self.settings.database,
-            planner=self._planner,
-            log=self.log,
-            metrics=self.metrics,
-            limits=limits,
-            lost=self._give_up,
-        )
         quieten(self.log)
         if self.settings.tls_cert is not None:
             self._certificate.loaded(self.settings.tls_cert)
         try:
-            self._starting = asyncio.ensure_future(rounds.start())
+            self._starting = asyncio.ensure_future(self._start())
             try:
                 await self._starting
             except asyncio.CancelledError:
@@ -151,14 +179,7 @@ class Server:
                 raise
             hosts = _own_names(self.settings.host) if self.loopback else None
             config = uvicorn.Config(
-                make_app(
-                    rounds,
-                    hosts=hosts,
-                    log=self.log,
-                    metrics=self.metrics,
-                    open=self.settings.open,
-                    proxies=self._proxies,
-                ),
+                self._app(hosts),
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -168,14 +189,14 @@ class Server:
                 timeout_keep_alive=limits.keep_alive_seconds,
                 timeout_graceful_shutdown=limits.shutdown_seconds,
             )
-            self._http = _Http(config, lambda: self._tls, limits)
+            self._http = Http(config, lambda: self._tls, limits)
             if self._stop.is_set():
                 return
             greeting = asyncio.create_task(self._greet(self._http, ready, prepared))
             watches = [
                 asyncio.create_task(watch.run())
                 for watch in (
-                    Watch(self._http.server_state, self.metrics, limits.watch_seconds),
+                    Watch(self._http.server_state, self._measures, limits.watch_seconds),
                     self._certificate,
                 )
             ]
@@ -189,9 +210,7 @@ class Server:
                     await greeting
         finally:
             self._socket.close()
-            await rounds.stop(patient=patient)
-            if self._http is not None:
-                self.log("info", "stopped", round=rounds.number)
+            await self._finish(patient=patient)
         if self._failure is not None:
             raise self._failure
 
@@ -200,26 +219,6 @@ class Server:
         if self._failure is None:
             self._failure = error
             self._end()
-
-    async def _greet(
-        self, http: _Http, ready: Callable[[], None], prepared: Callable[[], None]
-    ) -> None:
-        """Tell that the server answers, and then that it can plan; if it never will, end it."""
-        await http.listening.wait()
-        self.log("info", "listening", url=self.url)
-        rounds, preparing = self.rounds, self.rounds.preparing
-        assert preparing is not None
-        try:
-            if not rounds.number:
-                await asyncio.wait({preparing}, timeout=self.settings.limits.greeting_seconds)
-            if not preparing.done() or preparing.exception() is None:
-                ready()
-            await asyncio.shield(preparing)
-        except (FederationError, ModelError, StudyError):
-            http.should_exit = True
-            raise
-        self.log("info", "ready", url=self.url, round=rounds.number)
-        prepared()
 
     def stop(self) -> None:
         """End `run`, from any thread; a second time at once, without waiting for what is open."""
@@ -244,9 +243,7 @@ class Server:
         except (RmabError, OSError) as error:
             self.log("error", "certificate not reloaded", error=str(error))
         try:
-            if settings.file is not None:
-                found = self.rounds.reconfigure(load_federation(settings.file))
-                done["changed"], done["needs_restart"] = found
+            done |= self._reloaded()
         except RmabError as error:
             self.log("error", "settings not reloaded", error=str(error))
         if done:
@@ -255,7 +252,7 @@ class Server:
     def _end(self) -> None:
         again = self._stop.is_set()
         self._stop.set()
-        self.rounds.release()
+        self._let_go()
         if self._http is not None:
             self._http.should_exit = True
             self._http.force_exit = again
@@ -263,7 +260,94 @@ class Server:
             self._starting.cancel()
 
 
-class _Http(uvicorn.Server):
+class Server(Listening):
+    """The server of a federation."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        planner: Planning | None = None,
+        log: Log | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.metrics = Metrics()
+        super().__init__(settings, self.metrics, log=log, clock=clock)
+        self._planner = planner
+
+    async def _start(self) -> None:
+        await self.rounds.start()
+
+    async def run(
+        self,
+        ready: Callable[[], None] = lambda: None,
+        *,
+        prepared: Callable[[], None] = lambda: None,
+        patient: bool = True,
+    ) -> None:
+        """Serve until `stop`."""
+        try:
+            self.rounds = Rounds(
+                self.settings.federation,
+                self.settings.database,
+                planner=self._planner,
+                log=self.log,
+                metrics=self.metrics,
+                limits=self.settings.limits,
+                lost=self._give_up,
+                helper=self.settings.helper,
+            )
+        except FederationError:
+            self.close()
+            raise
+        await super().run(ready, prepared=prepared, patient=patient)
+
+    def _app(self, hosts: frozenset[str] | None) -> ASGIApp:
+        return make_app(
+            self.rounds,
+            hosts=hosts,
+            log=self.log,
+            metrics=self.metrics,
+            open=self.settings.open,
+            proxies=self._proxies,
+        )
+
+    async def _greet(
+        self, http: Http, ready: Callable[[], None], prepared: Callable[[], None]
+    ) -> None:
+        """Tell that the server answers, and then that it can plan; if it never will, end it."""
+        await http.listening.wait()
+        self.log("info", "listening", url=self.url)
+        rounds, preparing = self.rounds, self.rounds.preparing
+        assert preparing is not None
+        try:
+            if not rounds.number:
+                await asyncio.wait({preparing}, timeout=self.settings.limits.greeting_seconds)
+            if not preparing.done() or preparing.exception() is None:
+                ready()
+            await asyncio.shield(preparing)
+        except (FederationError, ModelError, StudyError):
+            http.should_exit = True
+            raise
+        self.log("info", "ready", url=self.url, round=rounds.number)
+        prepared()
+
+    def _let_go(self) -> None:
+        self.rounds.release()
+
+    async def _finish(self, *, patient: bool) -> None:
+        await self.rounds.stop(patient=patient)
+        if self._http is not None:
+            self.log("info", "stopped", round=self.rounds.number)
+
+    def _reloaded(self) -> dict[str, Any]:
+        if self.settings.file is None:
+            return {}
+        changed, others = self.rounds.reconfigure(load_federation(self.settings.file))
+        return {"changed": changed, "needs_restart": others}
+
+
+class Http(uvicorn.Server):
     """uvicorn's server with our connections; signals are not its business."""
 
     def __init__(
@@ -324,6 +408,12 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
     ordinary end of the process would wait for.
     """
     server = Server(settings)
+    run_process(server, ready)
+    return not server.rounds.planning.busy
+
+
+def run_process(server: Listening, ready: Callable[[str], None]) -> None:
+    """Run a service in this process until SIGTERM or SIGINT; `ready` is given its URL."""
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.set_threshold(*GARBAGE_THRESHOLDS)
 
@@ -337,11 +427,10 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
-    return not server.rounds.planning.busy
 
 
 @contextmanager
-def in_thread(server: Server) -> Iterator[Server]:
+def in_thread(server: L) -> Iterator[L]:
     """The server in a thread of its own, ready; stopped at the end of the block."""
     is_up = threading.Event()
     failed: list[BaseException] = []
@@ -413,9 +502,11 @@ def _resolve(host: str) -> tuple[socket.AddressFamily, str]:
     return family, str(address[0])
 
 
-def _bind(settings: Settings, family: socket.AddressFamily, address: str) -> socket.socket:
+def _bind(
+    settings: Settings, family: socket.AddressFamily, address: str, ports: tuple[int, int]
+) -> socket.socket:
     tls = settings.tls_cert is not None
-    port = settings.port if settings.port is not None else TLS_PORT if tls else PORT
+    port = settings.port if settings.port is not None else ports[tls]
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -8,7 +8,8 @@ the writer's thread (`rmab.service.store.writer`); plans, one after another in t
              has the next round planned from them, and closes one and opens the other in one
              transaction. Until that is committed the old round stays open, and a plan or a commit
              that fails is tried again. Where counts of an agent were taken out meanwhile, it is
-             planned once more: no round opens with them.
+             planned once more: no round opens with them. Where the server learns sums alone,
+             they are opened first (`rmab.service.server.opening`), and added in that transaction.
     restart  the open round is in the database with its plan and the counts it was made from. It
              goes on as it was. The planner, which takes long to load and to compile, is made ready
              meanwhile.
@@ -41,6 +42,7 @@ from rmab.federation.schedule import LONGEST, first_limit, round_length, visits_
 from rmab.federation.uploads import Merged
 from rmab.policies.plans import Plan
 from rmab.service.server.limits import ServerLimits
+from rmab.service.server.opening import HelperAccess, SumOpening
 from rmab.service.server.planning import (
     Counted,
     Planning,
@@ -95,6 +97,7 @@ class Rounds:
         clock: Callable[[], float] = time.time,
         limits: ServerLimits | None = None,
         lost: Callable[[StorageError], None] = lambda _: None,
+        helper: HelperAccess | None = None,
     ) -> None:
         self.federation = federation
         self.limits = limits or ServerLimits()
@@ -109,6 +112,20 @@ class Rounds:
         self.jobs = Jobs(lost)
         self.planning = RoundPlanning(
             federation, planner, jobs=self.jobs, tasks=self._tasks, metrics=metrics
+        )
+        # Where the server learns sums alone; None: it is told counts.
+        self.opening = (
+            None
+            if federation.privacy is None
+            else SumOpening(
+                federation,
+                helper,
+                jobs=self.jobs,
+                log=log,
+                metrics=metrics,
+                limits=self.limits,
+                clock=clock,
+            )
         )
         self.polls = LongPolls(self.limits)
         self.presence = Presence(self.jobs, log, clock)
@@ -180,6 +197,8 @@ class Rounds:
         loop = self._loop = asyncio.get_running_loop()
         store = await self.planning.in_thread(self._open_store)
         self.jobs.start(store, self._metrics.commit_jobs.observe)
+        if self.opening is not None:
+            await self.opening.check()
         found, awaited, reports, self._slots_before = await self.jobs.run(_resumed)
         estimates = await self.jobs.run(lambda store: store.estimates())
         if estimates is not None:
@@ -269,6 +288,8 @@ class Rounds:
         if self._alarm is not None:
             self._alarm.cancel()
         await self._tasks.stop()
+        if self.opening is not None:
+            await self.opening.stop()
         if self.jobs.running:
             with contextlib.suppress(StorageError):
                 await self.presence.write()
@@ -424,6 +445,8 @@ class Rounds:
         """Close the open round and open the next, unless counts were taken out meanwhile."""
         closing = self.opened
         number = closing.number + 1
+        if self.opening is not None:
+            await self.opening.open(closing.number)
         counted, totals, erased = await self.jobs.run(self._counted)
         # The limit is of what was reported until now; who reports while the plan is made is
         # awaited in the next round all the same.
@@ -435,12 +458,17 @@ class Rounds:
         # What was taken out has been brought all the same, and some of it in this round.
         brought = totals.slots + erased.slots
         slots = brought - self._slots_before
-        reward = self._mean_reward(counted.merged, closing.merged, slots, erased.paid)
+        paid_slots = slots
+        if self.opening is not None:  # a reward is known of what is opened now
+            paid_slots = await self.jobs.run(_answered_slots)
+        reward = self._mean_reward(counted.merged, closing.merged, paid_slots, erased.paid)
         reports, now = self.reports, self.clock()
 
         def commit(store: Store) -> set[str] | None:
             if store.last_erasure() != erased.last:
                 return None
+            if store.openings is not None:
+                store.openings.add()
             store.close_round(closing.number, now, reason, reports, slots, reward)
             store.open_round(opened)
             return {row.name for row in store.agents() if row.revoked is not None}
@@ -516,6 +544,12 @@ def _resumed(store: Store) -> tuple[OpenRound | None, set[str], Mapping[str, int
     found = store.current_round()
     awaited, reports = store.awaited(found.number) if found else (set(), {})
     return found, awaited, reports, store.closed_slots()
+
+
+def _answered_slots(store: Store) -> int:
+    """A job: slots in sums that the next round is planned from and this one was not."""
+    assert store.openings is not None
+    return store.openings.answered_slots()
 
 
 def _tidied(agents: list[str], now: float, store: Store) -> list[str]:

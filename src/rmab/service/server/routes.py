@@ -3,6 +3,7 @@
     GET /v1/round?after=R&wait=S         agent   the open round if its number is above R, or 204
     GET /v1/laws                         agent   laws of the arms, where draws = "own"; else 404
     POST /v1/uploads                     agent   cumulative counts; `rmab.service.server.uploads`
+    POST /v1/masked                      agent   likewise, masked, where sums alone are learnt
     POST /v1/leave                       agent   not awaited until it fetches again
     GET /v1/status, /v1/overview         viewer  the federation in numbers; all that the page shows
     GET / and the files that it loads    viewer  the page
@@ -80,8 +81,11 @@ class _Routes:
         self._metrics = metrics
         self._limits = rounds.limits
         self._document = document(rounds.federation, open=open)
-        uploads = Route("/v1/uploads", Uploads(rounds, access, metrics), methods=["POST"])
-        self.fast = {("POST", uploads.path): uploads}
+        uploads = [
+            Route(path, Uploads(rounds, access, metrics, masked=masked), methods=["POST"])
+            for path, masked in (("/v1/uploads", False), ("/v1/masked", True))
+        ]
+        self.fast = {("POST", route.path): route for route in uploads}
 
     def all(self) -> list[Route]:
         return [

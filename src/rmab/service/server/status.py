@@ -24,6 +24,7 @@ from rmab.federation.outliers import scores_by_name
 from rmab.policies.plans import Plan
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.telemetry import Metrics
+from rmab.service.store.openings import GroupRow, WaitingRow
 from rmab.service.store.store import AgentRow, RewardRow, RoundRow, Store
 from rmab.service.store.uploads import Totals
 
@@ -78,6 +79,7 @@ class Status:
         rows, totals = await rounds.jobs.run(lambda store: (store.agents(), store.totals()))
         return {
             **self._head(totals),
+            **await self._privacy(),
             "agents": sum(row.role == "agent" and row.revoked is None for row in rows),
             "live": len(self._live(rows)),
             "arms": estimates or [None] * len(self._federation.arms),
@@ -101,6 +103,9 @@ class Status:
             for name, score in scores.items():
                 if score is not None:
                     metrics.outlier.labels(name).set(score)
+            if self._rounds.opening is not None:
+                _, waiting, _ = await self._rounds.jobs.run(_opened)
+                metrics.waiting_slots.set(sum(row.slots for row in waiting))
         metrics.longpolls.set(self._rounds.polls.count)
         if self._rounds.jobs.running:
             metrics.queue_jobs.set(self._rounds.jobs.waiting)
@@ -117,7 +122,7 @@ class Status:
             rounds.current, self._limits.page_estimate_seconds
         )
         scores = await self._outliers.lately(self._limits.page_estimate_seconds)
-        table = self._page(found, now, estimates, scores)
+        table = self._page(found, now, estimates, scores) | await self._privacy()
         page = json.dumps(table, separators=(",", ":"), allow_nan=False).encode()
         self._kept = _Kept(time.monotonic() + self._limits.page_seconds, changes, page)
         return page
@@ -166,6 +171,31 @@ class Status:
             "rewards": [row._asdict() for row in found.rewards],
             "agents": self._agents([row for row in found.agents if row.role == "agent"], scores),
             "rounds": [_round_table(row, self._rounds.reports) for row in found.rounds],
+        }
+
+    async def _privacy(self) -> Table:
+        """Where the server learns sums alone: of whom, which were opened, what waits, and how the
+        helper is."""
+        opening, privacy = self._rounds.opening, self._federation.privacy
+        if opening is None or privacy is None:
+            return {}
+        groups, waiting, impossible = await self._rounds.jobs.run(_opened)
+        state = opening.state
+        return {
+            "privacy": {
+                "mode": "sums",
+                "least": privacy.least,
+                "groups": [
+                    groups[group]._asdict()
+                    if group in groups
+                    else dict.fromkeys(GroupRow._fields) | {"group": group}
+                    for group in range(1, privacy.groups + 1)
+                ],
+                "waiting": [row._asdict() for row in waiting],
+                "waiting_slots": sum(row.slots for row in waiting),
+                "impossible": impossible,
+                "helper": {"url": privacy.helper, **state._asdict()},
+            }
         }
 
     def _correlation(self) -> Table | None:
@@ -271,6 +301,14 @@ class _Outliers:
             self._work = None  # who asks next tries again
         else:
             self._last = done.result()
+
+
+def _opened(store: Store) -> tuple[dict[int, GroupRow], list[WaitingRow], int]:
+    """A job: groups that were opened, slots that wait, and how many sums were impossible."""
+    openings = store.openings
+    assert openings is not None
+    groups = {row.group: row for row in openings.groups()}
+    return groups, openings.waiting_rows(), openings.impossible()
 
 
 def _round_table(row: RoundRow, reports: int) -> Table:

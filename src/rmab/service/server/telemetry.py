@@ -27,7 +27,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from rmab.service.tokens import without_secrets
 
-__all__ = ["REFUSALS_A_SECOND", "Log", "Metrics", "quieten"]
+__all__ = ["REFUSALS_A_SECOND", "ConnectionMetrics", "Log", "Metrics", "quieten"]
 
 REFUSALS_A_SECOND = 20
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
@@ -102,13 +102,42 @@ def quieten(log: Log) -> None:
     logging.getLogger("uvicorn.error").propagate = False
 
 
-class Metrics:
-    """The metrics of one server, in their own registry."""
+class ConnectionMetrics:
+    """What is measured of every service of ours, in its own registry."""
 
     media_type = "text/plain; version=0.0.4; charset=utf-8"
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
+        self.requests = Counter(
+            "rmab_http_requests",
+            "Requests by route and status code",
+            ["route", "code"],
+            registry=self.registry,
+        )
+        self.connections = Gauge("rmab_connections", "Open connections", registry=self.registry)
+        self.dropped = Counter(
+            "rmab_dropped_connections",
+            "Connections closed because their peer was too slow",
+            registry=self.registry,
+        )
+        self.certificate_expiry = Gauge(
+            "rmab_certificate_expiry_timestamp_seconds",
+            "When the certificate expires, in seconds since 1970; NaN without TLS",
+            registry=self.registry,
+        )
+        self.certificate_expiry.set(float("nan"))
+
+    def text(self) -> bytes:
+        """All of them, as Prometheus reads them."""
+        return generate_latest(self.registry)
+
+
+class Metrics(ConnectionMetrics):
+    """The metrics of one server."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.round = Gauge("rmab_round", "Number of the open round", registry=self.registry)
         self.agents = Gauge(
             "rmab_agents",
@@ -149,28 +178,23 @@ class Metrics:
             buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
             registry=self.registry,
         )
-        self.requests = Counter(
-            "rmab_http_requests",
-            "Requests by route and status code",
-            ["route", "code"],
-            registry=self.registry,
-        )
         self.longpolls = Gauge(
             "rmab_longpolls", "Agents that wait for the next round", registry=self.registry
         )
-        self.connections = Gauge("rmab_connections", "Open connections", registry=self.registry)
-        self.dropped = Counter(
-            "rmab_dropped_connections",
-            "Connections closed because their peer was too slow",
+        self.openings = Counter(
+            "rmab_openings",
+            "Sums that the helper was asked to open, by what became of it",
+            ["result"],
             registry=self.registry,
         )
-        self.certificate_expiry = Gauge(
-            "rmab_certificate_expiry_timestamp_seconds",
-            "When the certificate expires, in seconds since 1970; NaN without TLS",
+        self.waiting_slots = Gauge(
+            "rmab_waiting_slots",
+            "Slots in masked uploads that no opened sum has yet",
             registry=self.registry,
         )
-        self.certificate_expiry.set(float("nan"))
-
-    def text(self) -> bytes:
-        """All of them, as Prometheus reads them."""
-        return generate_latest(self.registry)
+        self.helper_up = Gauge(
+            "rmab_helper_up",
+            "Whether the helper answered last: 1 or 0; NaN without one",
+            registry=self.registry,
+        )
+        self.helper_up.set(float("nan"))

@@ -40,8 +40,16 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from rmab.errors import ProtocolError
+from rmab.federation.checks import malformed
+from rmab.federation.config import Federation
 from rmab.federation.messages import Upload
-from rmab.federation.uploads import check_growth, check_pace, most_bytes, parse_upload
+from rmab.federation.uploads import (
+    check_growth,
+    check_pace,
+    most_bytes,
+    parse_masked,
+    parse_upload,
+)
 from rmab.service.server.identity import Access, Identity
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.telemetry import Metrics
@@ -197,9 +205,13 @@ class Rate:
 
 
 class Uploads:
-    """The route's application."""
+    """The route's application; masked: of uploads whose counts nobody can read."""
 
-    def __init__(self, rounds: Rounds, access: Access, metrics: Metrics) -> None:
+    def __init__(
+        self, rounds: Rounds, access: Access, metrics: Metrics, *, masked: bool = False
+    ) -> None:
+        self._parse = parse_masked if masked else parse_upload
+        self._refusal = _other_mode(rounds.federation, masked=masked)
         self._rounds = rounds
         self._access = access
         self._metrics = metrics
@@ -232,6 +244,8 @@ class Uploads:
             agent = await self._access.agent(scope, headers, again=True)
             self._rounds.check_open()
             self._check_rate(agent.name)
+            if self._refusal is not None:
+                raise malformed(self._refusal)
             check_type(headers)
             size = self._take(agent.name, headers)
             try:
@@ -275,8 +289,8 @@ class Uploads:
 
     async def _parsed(self, body: bytes) -> Upload:
         if len(body) <= self._limits.parse_inline_bytes:
-            return parse_upload(body, self._shape, self._name)
-        return await asyncio.to_thread(parse_upload, body, self._shape, self._name)
+            return self._parse(body, self._shape, self._name)
+        return await asyncio.to_thread(self._parse, body, self._shape, self._name)
 
     async def _keep(self, agent: Identity, upload: Upload) -> Status:
         """Keep an upload; returns when it is committed. ProtocolError if it is refused."""
@@ -336,6 +350,18 @@ class Uploads:
         if counter is None:
             counter = self._results[result] = self._metrics.uploads.labels(result)
         counter.inc()
+
+
+def _other_mode(federation: Federation, *, masked: bool) -> str | None:
+    """Why the route takes nothing in this federation; None: it does."""
+    if masked == (federation.privacy is not None):
+        return None
+    if masked:
+        return "this federation has no helper that could open masked uploads"
+    return (
+        "this federation takes masked uploads alone, by POST /v1/masked: the agent needs the mask "
+        "key that `rmab helper-enroll` printed"
+    )
 
 
 async def _send_json(send: Send, status: int, body: bytes, *more: tuple[bytes, bytes]) -> None:

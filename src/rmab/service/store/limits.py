@@ -36,6 +36,9 @@ class StoreLimits:
     # Incarnations folded in one go, and closed rounds that are kept.
     fold_rows: int = 64
     kept_rounds: int = 10_000
+    # Openings of sums that are known of, and those whose answer a helper gives again.
+    kept_openings: int = 1000
+    kept_answers: int = 64
     # Bytes of all agents' counts that are held against one another; more are not.
     compared_bytes: int = 256 * _MIB
     # Jobs of one commit, and jobs in the writer's queue.

@@ -16,6 +16,10 @@
     plans         of the open round by lane, where agents draw for themselves
     forgotten     whose counts were taken out, when and how many: the audit
     gone          incarnations whose counts were taken out: they must not come back
+    masked        of a federation with a helper: the last masked upload of each incarnation, the one
+                  that an opening is asked for, and the one that was opened last
+    openings      sums that a helper was asked to open, and what came of it
+    sums          what was opened, by group (rmab.service.store.openings)
 
 Version v is reached from v - 1 by MIGRATIONS[v - 1], version 1 from an empty database; all that is
 missing is done in one transaction. A version that this program does not know is refused: an older
@@ -43,6 +47,8 @@ __all__ = [
 ]
 
 Migration = Callable[[Database], None]
+
+_MODE, _SUMS = "mode", "sums"  # in `meta`, of a federation with a helper
 
 # Large columns come last: SQLite then finds the small ones without reading them.
 _VERSION_1 = (
@@ -180,7 +186,60 @@ def _memory(database: Database) -> None:
     database.run("ALTER TABLE rounds ADD COLUMN memory BLOB")
 
 
-MIGRATIONS: tuple[Migration, ...] = (_first_tables, _viewers, _folding, _forgetting, _memory)
+_OPENINGS = (
+    """CREATE TABLE masked (
+        agent TEXT NOT NULL REFERENCES agents (name),
+        incarnation TEXT NOT NULL,
+        sequence BIGINT NOT NULL,
+        slots BIGINT NOT NULL,
+        asked_sequence BIGINT,
+        asked_slots BIGINT,
+        opened_sequence BIGINT NOT NULL,
+        opened_slots BIGINT NOT NULL,
+        refused_sequence BIGINT NOT NULL,
+        refused TEXT,
+        nonce BLOB NOT NULL,
+        tag BLOB NOT NULL,
+        masked BLOB NOT NULL,
+        asked BLOB,
+        opened BLOB,
+        PRIMARY KEY (agent, incarnation))""",
+    """CREATE TABLE openings (
+        chain TEXT NOT NULL,
+        number BIGINT NOT NULL,
+        of_group BIGINT NOT NULL,
+        round BIGINT NOT NULL,
+        at DOUBLE PRECISION NOT NULL,
+        agents BIGINT NOT NULL,
+        members BIGINT NOT NULL,
+        slots BIGINT NOT NULL,
+        result TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        request BLOB,
+        words BLOB,
+        PRIMARY KEY (chain, number))""",
+    """CREATE TABLE sums (
+        of_group BIGINT PRIMARY KEY,
+        slots BIGINT NOT NULL,
+        words BLOB NOT NULL)""",
+    "INSERT INTO meta (name, value) VALUES ('impossible openings', '0')",
+)
+
+
+def _openings(database: Database) -> None:
+    """Uploads may be masked, and sums of them opened."""
+    for statement in _OPENINGS:
+        database.run(statement)
+
+
+MIGRATIONS: tuple[Migration, ...] = (
+    _first_tables,
+    _viewers,
+    _folding,
+    _forgetting,
+    _memory,
+    _openings,
+)
 
 
 def prepare(database: Database, federation: Federation, *, create: bool) -> None:
@@ -266,6 +325,7 @@ def _migrate(
             ("schema", ""),
             ("federation", federation.name),
             ("fingerprint", federation.fingerprint()),
+            *([(_MODE, _SUMS)] if federation.privacy is not None else []),
         ):
             database.run("INSERT INTO meta (name, value) VALUES (?, ?)", (name, value))
     if version < len(migrations):
@@ -288,6 +348,14 @@ def check_owner(database: Database, federation: Federation) -> None:
             f"database {database.place} has the counts of federation "
             f"{_meta(database, 'federation')!r} as it was when they were counted; "
             f"{federation.name!r} differs in its name, plays, arms or gaps: use another database"
+        )
+    if (_meta(database, _MODE) == _SUMS) != (federation.privacy is not None):
+        found, wanted = "counts of single agents", "sums alone, as [privacy] asks"
+        if federation.privacy is None:
+            found, wanted = "sums alone", "counts of single agents, as there is no [privacy]"
+        raise FederationError(
+            f"database {database.place} has {found}, but {federation.name!r} is to have {wanted}: "
+            "use another database"
         )
 
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from rmab.errors import FederationError, StorageError, UnavailableError
 from rmab.federation.aggregation import capped
 from rmab.federation.config import Federation
+from rmab.federation.masks import MaskedUpload
 from rmab.federation.memory import RoundMemory
 from rmab.federation.messages import Upload
 from rmab.federation.uploads import LaneCounts, Merged, Record
@@ -27,6 +28,7 @@ from rmab.service.store.credentials import Credential, Credentials, Sighting
 from rmab.service.store.database import ClaimLostError, Database, Value, connect
 from rmab.service.store.folding import Ended, Folding
 from rmab.service.store.limits import StoreLimits
+from rmab.service.store.openings import Openings
 from rmab.service.store.schema import (
     check_owner,
     count_up,
@@ -236,6 +238,10 @@ class Store:
         self._ledger = Ledger(database, federation.shape, limits)
         self._shape = federation.shape
         self._folding = Folding(database, self._ledger, limits)
+        # Where sums alone are known; None: counts of each agent are.
+        self.openings = (
+            None if federation.privacy is None else Openings(database, federation.shape, limits)
+        )
         self._rewards = federation.rewards
         self._idle_rewards = federation.idle_rewards
         self._weights = federation.weights
@@ -355,7 +361,8 @@ class Store:
             if tally is not None:
                 seen = max(tally.last_upload, seen or 0.0)
                 fetched = max(tally.last_round, fetched or 0)
-                reward = self._paid(tally.visits, tally.idle) / max(1, tally.slots)
+                if self.openings is None:
+                    reward = self._paid(tally.visits, tally.idle) / max(1, tally.slots)
             uploads, slots = (tally.uploads, tally.slots) if tally else (0, 0)
             rows.append(
                 AgentRow(
@@ -390,8 +397,13 @@ class Store:
     def erase(self, name: str, now: float) -> Erasure | None:
         """Take all counts of an agent out, for good; None if no agent has this name.
 
-        The open round keeps the counts that it was planned from until it closes.
+        The open round keeps the counts that it was planned from until it closes. FederationError
+        where sums alone are known.
         """
+        if self.openings is not None:
+            raise FederationError(
+                f"what {name} gave is in sums alone, as [privacy] asks, and cannot be taken out"
+            )
         with self._atomic():
             self.database.lock_counts()
             if not self.database.rows(
@@ -451,6 +463,9 @@ class Store:
     def accept(self, agent: str, upload: Upload, now: float) -> None:
         """Count an upload, in a transaction, after it was found to be new and to fit."""
         self._ledger.accept(agent, upload, now)
+        if self.openings is not None:
+            assert isinstance(upload, MaskedUpload)
+            self.openings.keep(agent, upload)
 
     def ended(self, agent: str, incarnation: str) -> Ended | None:
         """The last upload of an incarnation that has ended; None where none such is known."""
@@ -464,11 +479,15 @@ class Store:
         """Names of agents that have uploaded anything."""
         return self._folding.agents()
 
-    def tidy(self, agents: Iterable[str], now: float) -> list[str]:
+    def tidy(self, agents: Sequence[str], now: float) -> list[str]:
         """Drop rows of these agents that can no longer matter; those that may have more of them."""
         with self._atomic():
             number = self.open_number()
-            return [agent for agent in agents if self._folding.tidy(agent, number, now)]
+            left = [agent for agent in agents if self._folding.tidy(agent, number, now)]
+            if self.openings is not None:
+                for agent in agents:
+                    self.openings.tidy(agent)
+            return left
 
     def slots_of(self, agent: str) -> int:
         """Slots that all incarnations of an agent tell of."""
@@ -476,8 +495,9 @@ class Store:
         return 0 if tally is None else tally.slots
 
     def merged(self) -> Merged:
-        """The sum over all incarnations of all agents; what revoked ones gave stays."""
-        return self._ledger.merged()
+        """The sum over all incarnations of all agents; what revoked ones gave stays. Where sums
+        alone are known, of what was opened."""
+        return self._ledger.merged() if self.openings is None else self.openings.merged()
 
     def counts_by_lane(self) -> LaneCounts:
         """What the agent of each lane has counted, as of the same moment as `merged` in the same
@@ -509,11 +529,17 @@ class Store:
         return sizes
 
     def visits_by_agent(self) -> dict[str, Ints]:
-        """Plays of each agent by the state they showed, (S, N) by name."""
+        """Plays of each agent by the state they showed, (S, N) by name; nothing where that is not
+        known."""
+        if self.openings is not None:
+            return {}
         return {name: tally.visits.copy() for name, tally in self._ledger.tallies().items()}
 
     def counts_by_agent(self) -> dict[str, Ints]:
-        """What each agent has counted, by name; nothing where that is too much to compare."""
+        """What each agent has counted, by name; nothing where that is too much to compare, or not
+        known."""
+        if self.openings is not None:
+            return {}
         with self._atomic():
             return self._ledger.by_agent()
 

@@ -10,7 +10,7 @@
 import { ORDERS, showArms } from "./arms.js";
 import { $, chosen, mark, onChoice, put, showChips } from "./elements.js";
 import { course, showReward, WINDOW } from "./reward.js";
-import { showAgents, showRounds, showTogether } from "./tables.js";
+import { showAgents, showRounds, showSums, showTogether } from "./tables.js";
 import {
   brief,
   clock,
@@ -96,6 +96,7 @@ function show(overview) {
   );
   showArms(overview);
   showTogether(overview);
+  showSums(overview);
   showAgents(agents);
   showRounds(overview);
   latestOverview = overview;

@@ -1,7 +1,7 @@
 // The agents and the rounds: tables whose rows are reused, so that readers keep their place.
 
 import { $, chosen, make, mark, most, offerMore, put, showChips } from "./elements.js";
-import { ago, decimal, duration, isOutlier, MISSING, moment, whole, WHY } from "./words.js";
+import { ago, counted, decimal, duration, isOutlier, MISSING, moment, whole, WHY } from "./words.js";
 
 /** A table whose rows are reused. Columns: {name, word?, fill(cell, row)}; one heads the row. */
 class Table {
@@ -106,6 +106,32 @@ export function showTogether({ correlation }) {
     ? ' With draws = "per-agent" they try different arms, and learn more.'
     : "";
   put(note, `Agents are correlated (${decimal(correlation.value, 2)}): they see the same.${advice}`);
+}
+
+/** Where the server learns sums alone: which were opened, what waits, and how the helper is. */
+export function showSums({ privacy, now }) {
+  const note = $("agents-sums");
+  note.hidden = !privacy;
+  if (note.hidden) return;
+  const groups = privacy.groups.map(({ group, opening, at, agents, slots, result }) => {
+    const name = privacy.groups.length > 1 ? `Group ${whole(group)}` : "The group";
+    if (opening === null) return `${name} was not opened yet.`;
+    const dropped = result === "impossible" ? " It was impossible, and dropped." : "";
+    return (
+      `${name} was last opened ${ago(now - at)}: opening ${whole(opening)}, ` +
+      `${counted(agents, "agent")}, ${counted(slots, "slot")}.${dropped}`
+    );
+  });
+  const { up, trouble } = privacy.helper;
+  const helper = up ? "The helper is up." : `The helper is down: ${trouble ?? "not asked yet"}.`;
+  note.classList.toggle("alarm", !up);
+  put(
+    note,
+    `Secure sums: the server learns sums of at least ${whole(privacy.least)} agents and what no ` +
+      `single one counted; rewards, outliers and correlation of agents are not known. ` +
+      `${groups.join(" ")} ${counted(privacy.waiting_slots, "slot")} ` +
+      `${privacy.waiting_slots === 1 ? "waits" : "wait"} for an opening. ${helper}`,
+  );
 }
 
 export function showAgents(agents) {

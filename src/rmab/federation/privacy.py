@@ -1,0 +1,91 @@
+"""What a federation promises of privacy: the `[privacy]` table of its file.
+
+    [privacy]
+    helper = "https://helper.example:9443"   # opens sums, and is run by somebody else
+    least = 3                                # agents in a sum that is opened
+    groups = 1                               # sums are opened by group
+
+With a helper a server learns sums of at least `least` agents, each of a group of agents, and what
+no single agent has counted (`rmab.federation.masks`, `rmab.federation.openings`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+from urllib.parse import urlsplit
+
+from rmab.errors import FederationError
+from rmab.reading import is_whole, shown
+
+__all__ = ["Privacy", "is_loopback", "privacy_of"]
+
+_LEAST, _MOST = 3, 10_000  # agents of a sum
+_MOST_GROUPS = 1000
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The table, checked once, here."""
+
+    helper: str
+    least: int = _LEAST
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        _check_address(self.helper)
+        for key, low, high in (("least", _LEAST, _MOST), ("groups", 1, _MOST_GROUPS)):
+            value = getattr(self, key)
+            if not is_whole(value) or not low <= value <= high:
+                raise FederationError(
+                    f"privacy.{key} must be a whole number from {low} to {high}, got {shown(value)}"
+                )
+
+    def to_table(self) -> dict[str, Any]:
+        """What helper and server must agree on, as JSON has it."""
+        return {"least": self.least, "groups": self.groups}
+
+
+def privacy_of(table: Any) -> Privacy:
+    """The privacy that a file's table asks for."""
+    if not isinstance(table, Mapping):
+        raise FederationError(f"privacy must be a table, got {shown(table)}")
+    known = [field.name for field in fields(Privacy)]
+    for key in table:
+        if key not in known:
+            raise FederationError(
+                f"privacy: unknown key {shown(key)}; known are {', '.join(known)}"
+            )
+    if "helper" not in table:
+        raise FederationError("privacy.helper is missing: the address of whoever opens sums")
+    return Privacy(**table)
+
+
+def _check_address(address: Any) -> None:
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    except (ValueError, TypeError, AttributeError):
+        host = port = None
+        parts = urlsplit("")
+    plain = not (parts.query or parts.fragment or parts.username or parts.password)
+    if parts.scheme not in ("http", "https") or not host or port == 0 or not plain:
+        raise FederationError(
+            f"privacy.helper must be an address like https://helper.example:9443, "
+            f"got {shown(address)}"
+        )
+    if parts.scheme == "http" and not is_loopback(host):
+        raise FederationError(
+            f"privacy.helper must begin with https:// unless it is on this machine, "
+            f"got {shown(address)}"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by its address or its usual name."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

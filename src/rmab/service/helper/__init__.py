@@ -1,0 +1,1 @@
+"""The helper of a federation whose server learns sums alone."""

@@ -1,0 +1,182 @@
+"""A helper's routes.
+
+    POST /v1/openings     server   the masks of a sum; `rmab.federation.openings`
+    GET /v1/agents        server   who the helper is, its rules, and its agents with their groups
+    GET /metrics          server   for Prometheus; anybody, where the helper is open
+    GET /healthz, /readyz all
+
+The server asks with the token that `rmab helper-enroll --server` printed, as `Authorization: Bearer
+TOKEN`. The database is used in one thread, one request after another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from prometheus_client import Counter, Gauge
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp
+
+from rmab.errors import ProtocolError
+from rmab.federation.config import Federation
+from rmab.federation.masks import in_base64
+from rmab.federation.openings import MOST_MEMBERS, parse_opening
+from rmab.service.helper.store import HelperStore
+from rmab.service.server.middleware import Middleware, json_answer
+from rmab.service.server.origins import Proxies
+from rmab.service.server.telemetry import ConnectionMetrics, Log
+from rmab.service.server.uploads import announced, check_type, read_body
+from rmab.service.tokens import parse_token
+
+__all__ = ["Desk", "HelperMetrics", "make_helper_app"]
+
+T = TypeVar("T")
+
+_MOST_BYTES = 4096 + 320 * MOST_MEMBERS  # of an opening
+
+
+class HelperMetrics(ConnectionMetrics):
+    """The metrics of one helper."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.openings = Counter(
+            "rmab_helper_openings",
+            "Openings that were asked for, by what became of them",
+            ["result"],
+            registry=self.registry,
+        )
+        self.last_opening = Gauge(
+            "rmab_helper_last_opening", "Number of the last opening", registry=self.registry
+        )
+        self.agents = Gauge(
+            "rmab_helper_agents", "Agents: enrolled, revoked", ["state"], registry=self.registry
+        )
+
+
+class Desk:
+    """A helper's store behind one thread; used in one event loop."""
+
+    def __init__(self, federation: Federation, open_store: Callable[[], HelperStore]) -> None:
+        self.federation = federation
+        self._open_store = open_store
+        self._executor = ThreadPoolExecutor(1, "rmab-helper")
+        self._store: HelperStore | None = None
+
+    async def start(self) -> None:
+        """Open the database."""
+        self._store = await self._in_thread(self._open_store)
+
+    async def run(self, job: Callable[[HelperStore], T]) -> T:
+        """Do something with the store."""
+        store = self._store
+        assert store is not None
+        return await self._in_thread(lambda: job(store))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    async def stop(self) -> None:
+        """Finish what is being done, and give the database back."""
+        if self._store is not None:
+            await self.run(lambda store: store.close())
+            self._store = None
+        self._executor.shutdown()
+
+
+def make_helper_app(
+    desk: Desk,
+    *,
+    hosts: frozenset[str] | None,
+    log: Log,
+    metrics: HelperMetrics,
+    open: bool,
+    proxies: Proxies,
+) -> ASGIApp:
+    """The application; hosts: the names of a helper on loopback alone; open: anybody may read the
+    metrics."""
+    routes = _Routes(desk, log, metrics, open=open)
+    router = Router(routes.all(), redirect_slashes=False)
+    return Middleware(router, fast={}, hosts=hosts, proxies=proxies, log=log, metrics=metrics)
+
+
+class _Routes:
+    def __init__(self, desk: Desk, log: Log, metrics: HelperMetrics, *, open: bool) -> None:
+        self._desk = desk
+        self._log = log
+        self._metrics = metrics
+        self._open = open
+
+    def all(self) -> list[Route]:
+        return [
+            Route("/v1/openings", self.openings, methods=["POST"]),
+            Route("/v1/agents", self.agents),
+            Route("/metrics", self.metrics),
+            Route("/healthz", self.alive),
+            Route("/readyz", self.ready),
+        ]
+
+    async def openings(self, request: Request) -> Response:
+        headers = dict(request.scope["headers"])
+        await self._check_server(headers)
+        check_type(headers)
+        announced(headers, _MOST_BYTES)
+        opening = parse_opening(await read_body(request.receive, _MOST_BYTES))
+        started = time.perf_counter()
+        try:
+            masks = await self._desk.run(lambda store: store.open(opening))
+        except ProtocolError as error:
+            self._metrics.openings.labels(error.code).inc()
+            raise
+        self._metrics.openings.labels("opened").inc()
+        self._log(
+            "info",
+            "opened",
+            opening=opening.number,
+            group=opening.group,
+            members=len(opening.members),
+            ms=round(1000 * (time.perf_counter() - started), 1),
+        )
+        return json_answer({"opening": opening.number, "masks": in_base64(masks)})
+
+    async def agents(self, request: Request) -> Response:
+        await self._check_server(dict(request.scope["headers"]))
+        federation = self._desk.federation
+        return json_answer(await self._desk.run(lambda store: store.to_table(federation)))
+
+    async def metrics(self, request: Request) -> Response:
+        if not self._open:
+            await self._check_server(dict(request.scope["headers"]))
+        rows, (last, _) = await self._desk.run(lambda store: (store.agents(), store.last()))
+        revoked = [row.revoked is not None for row in rows]
+        self._metrics.agents.labels("enrolled").set(revoked.count(False))
+        self._metrics.agents.labels("revoked").set(revoked.count(True))
+        self._metrics.last_opening.set(last)
+        return Response(self._metrics.text(), media_type=HelperMetrics.media_type)
+
+    async def alive(self, _: Request) -> Response:
+        return json_answer({"status": "alive"})
+
+    async def ready(self, _: Request) -> Response:
+        last, _digest = await self._desk.run(lambda store: store.last())
+        return json_answer({"status": "ready", "opening": last})
+
+    async def _check_server(self, headers: dict[bytes, bytes]) -> None:
+        """ProtocolError 401 unless the server asks."""
+        scheme, _, text = headers.get(b"authorization", b"").partition(b" ")
+        parsed = (
+            parse_token(text.strip().decode("latin-1")) if scheme.lower() == b"bearer" else None
+        )
+        if parsed is None or not await self._desk.run(lambda store: store.is_server(*parsed)):
+            raise ProtocolError(
+                401,
+                "credential",
+                "the server's credential is needed, one that was not revoked "
+                "(rmab helper-enroll --server)",
+            )

@@ -1,0 +1,360 @@
+"""What a helper must not forget: mask keys, what was opened of each incarnation, its openings.
+
+    meta       name -> value: the schema's version, whose keys these are, a name for this database
+    keys       of each agent its mask keys, one of them unrevoked at most, and its group
+    servers    key id -> digest of the secret, of the tokens that the server has had
+    points     where each incarnation was opened last: from there alone it goes on
+    openings   their digests, and of the last ones the answers
+
+Points are never dropped: one that is forgotten could be opened again. For the same reason a backup
+of this database must never be restored; one that is lost is begun anew, with new keys.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rmab.errors import FederationError, StorageError, UnavailableError
+from rmab.federation.config import Federation
+from rmab.federation.masks import MaskKey, Words, make_key, parse_key, vector_size
+from rmab.federation.openings import BEGINNING, Enrolled, Opened, Opening, Point, answered
+from rmab.federation.privacy import Privacy
+from rmab.service.store.database import Database, connect
+from rmab.service.store.limits import StoreLimits
+from rmab.service.store.schema import count_up, kept
+from rmab.service.tokens import make_token, matches
+
+__all__ = ["HelperStore", "KeyRow", "default_database", "open_helper_store"]
+
+_VERSION = "helper schema"  # in `meta`: no server takes such a database for its own
+_TABLES = (
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    """CREATE TABLE keys (
+        agent TEXT NOT NULL,
+        number BIGINT NOT NULL,
+        of_group BIGINT NOT NULL,
+        enrolled DOUBLE PRECISION NOT NULL,
+        revoked DOUBLE PRECISION,
+        secret BLOB NOT NULL,
+        PRIMARY KEY (agent, number))""",
+    """CREATE TABLE servers (
+        key_id TEXT PRIMARY KEY,
+        secret_hash BLOB NOT NULL,
+        created DOUBLE PRECISION NOT NULL,
+        revoked DOUBLE PRECISION)""",
+    """CREATE TABLE points (
+        agent TEXT NOT NULL,
+        incarnation TEXT NOT NULL,
+        sequence BIGINT NOT NULL,
+        slots BIGINT NOT NULL,
+        key_number BIGINT NOT NULL,
+        nonce BLOB NOT NULL,
+        PRIMARY KEY (agent, incarnation))""",
+    """CREATE TABLE openings (
+        number BIGINT PRIMARY KEY,
+        of_group BIGINT NOT NULL,
+        at DOUBLE PRECISION NOT NULL,
+        members BIGINT NOT NULL,
+        digest TEXT NOT NULL,
+        answer BLOB)""",
+)
+
+
+class KeyRow(NamedTuple):
+    """An agent that was ever enrolled, by its last key; incarnations: that were opened."""
+
+    name: str
+    group: int
+    enrolled: float
+    revoked: float | None
+    incarnations: int
+
+
+def default_database(federation_file: Path) -> str:
+    """Beside the federation's file, and not the server's."""
+    return str(federation_file.with_suffix(".helper.db"))
+
+
+def open_helper_store(
+    url: str, federation: Federation, *, limits: StoreLimits | None = None
+) -> HelperStore:
+    """The store in a database, made where there is none; FederationError if it cannot be this
+    federation's helper's."""
+    if federation.privacy is None:
+        raise FederationError("a helper needs a federation with a [privacy] table in its file")
+    limits = limits or StoreLimits()
+    database = connect(url, create=True, limits=limits)
+    try:
+        _prepare(database, federation)
+    except (FederationError, UnavailableError) as error:
+        database.close()
+        if isinstance(error, StorageError) and error.lasting:
+            raise FederationError(str(error)) from None
+        raise
+    except BaseException:
+        database.close()
+        raise
+    return HelperStore(database, federation, federation.privacy, limits)
+
+
+def _prepare(database: Database, federation: Federation) -> None:
+    database.begin()
+    try:
+        database.lock_schema()
+        tables = database.tables()
+        if not tables:
+            for statement in _TABLES:
+                database.run(statement)
+            for name, value in (
+                (_VERSION, "1"),
+                ("federation", federation.name),
+                ("fingerprint", federation.fingerprint()),
+                ("helper", secrets.token_hex(16)),
+                ("asked", "0"),
+            ):
+                database.run("INSERT INTO meta (name, value) VALUES (?, ?)", (name, value))
+        version = kept(database, _VERSION) if "meta" in database.tables() else None
+        if version is None:
+            raise FederationError(
+                f"database {database.place} is no helper's: use another one, or an empty one"
+            )
+        if version != "1":
+            raise FederationError(
+                f"database {database.place} has version {version} of a helper's tables, but this "
+                "rmab knows version 1: use the rmab that wrote it, or a newer one"
+            )
+        if kept(database, "fingerprint") != federation.fingerprint():
+            raise FederationError(
+                f"database {database.place} has the keys of federation "
+                f"{kept(database, 'federation')!r} as it was; {federation.name!r} differs in its "
+                "name, plays, arms or gaps: use another database"
+            )
+        database.commit()
+    except BaseException:
+        database.rollback()
+        raise
+
+
+class HelperStore:
+    """The durable state of one helper; used by one thread at a time."""
+
+    def __init__(
+        self, database: Database, federation: Federation, privacy: Privacy, limits: StoreLimits
+    ) -> None:
+        self._database = database
+        self._fingerprint = federation.fingerprint()
+        self._size = vector_size(federation.shape)
+        self._privacy = privacy
+        self._limits = limits
+
+    def claim(self) -> None:
+        """Become the one process that answers from this database; UnavailableError if another
+        does."""
+        self._database.claim()
+
+    def close(self) -> None:
+        """Give the database back."""
+        self._database.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit at the end, or undo all when anything is raised."""
+        try:
+            self._database.begin()
+            count_up(self._database, "asked")  # whoever else writes waits
+            yield
+            self._database.commit()
+        except BaseException:
+            self._database.rollback()
+            raise
+
+    @property
+    def name(self) -> str:
+        """Of this database: another one has another."""
+        return str(kept(self._database, "helper"))
+
+    # -------------------------------------------------------------------------------- enrolment
+
+    def enroll(self, name: str, group: int | None, now: float) -> tuple[str, int]:
+        """Give an agent a mask key, which is returned once, and its group: the one it had, else
+        the smallest, where none is given."""
+        groups = self._privacy.groups
+        if group is not None and not 1 <= group <= groups:
+            raise FederationError(
+                f"--group must be a whole number from 1 to {groups}, as privacy.groups says, "
+                f"got {group}"
+            )
+        text = make_key()
+        with self.transaction():
+            found = self._database.rows(
+                "SELECT number, of_group, revoked FROM keys WHERE agent = ? "
+                "ORDER BY number DESC LIMIT 1",
+                (name,),
+            )
+            number, had, revoked = found[0] if found else (0, None, 0.0)
+            if revoked is None:
+                raise FederationError(f"{name} is enrolled already; revoke it first")
+            if group is None:
+                group = had if had is not None and had <= groups else self._smallest_group()
+            self._database.run(
+                "INSERT INTO keys (agent, number, of_group, enrolled, secret) "
+                "VALUES (?, ?, ?, ?, ?)",
+                (name, number + 1, group, now, parse_key(text)),
+            )
+        return text, group
+
+    def _smallest_group(self) -> int:
+        sizes = dict.fromkeys(range(1, self._privacy.groups + 1), 0)
+        for group, size in self._database.rows(
+            "SELECT of_group, COUNT(*) FROM keys WHERE revoked IS NULL GROUP BY of_group"
+        ):
+            if group in sizes:
+                sizes[group] = size
+        return min(sizes, key=lambda group: (sizes[group], group))
+
+    def revoke(self, name: str, now: float) -> None:
+        """Take an agent's key back: nothing of it is opened any more."""
+        with self.transaction():
+            changed = self._database.run(
+                "UPDATE keys SET revoked = ? WHERE agent = ? AND revoked IS NULL", (now, name)
+            )
+            if not changed:
+                raise FederationError(f"{name} has no mask key to revoke")
+
+    def enroll_server(self, now: float) -> str:
+        """A token for the server, returned once."""
+        token, key_id, secret_hash = make_token()
+        with self.transaction():
+            if self._database.rows("SELECT key_id FROM servers WHERE revoked IS NULL"):
+                raise FederationError("the server has a token already; revoke it first")
+            self._database.run(
+                "INSERT INTO servers (key_id, secret_hash, created) VALUES (?, ?, ?)",
+                (key_id, secret_hash, now),
+            )
+        return token
+
+    def revoke_server(self, now: float) -> None:
+        """Take the server's token back."""
+        with self.transaction():
+            if not self._database.run(
+                "UPDATE servers SET revoked = ? WHERE revoked IS NULL", (now,)
+            ):
+                raise FederationError("the server has no token to revoke")
+
+    def is_server(self, key_id: str, secret_hash: bytes) -> bool:
+        """Whether it is the token of the server, and not revoked."""
+        found = self._database.rows(
+            "SELECT secret_hash FROM servers WHERE key_id = ? AND revoked IS NULL", (key_id,)
+        )
+        return bool(found) and matches(bytes(found[0][0]), secret_hash)
+
+    def agents(self) -> list[KeyRow]:
+        """All that were ever enrolled, by name."""
+        return [
+            KeyRow(*row)
+            for row in self._database.rows(
+                "SELECT agent, of_group, enrolled, revoked, "
+                "(SELECT COUNT(*) FROM points WHERE points.agent = keys.agent) FROM keys "
+                "WHERE number = (SELECT MAX(number) FROM keys AS all_of "
+                "WHERE all_of.agent = keys.agent) ORDER BY agent"
+            )
+        ]
+
+    # --------------------------------------------------------------------------------- openings
+
+    def open(self, opening: Opening, clock: Callable[[], float] = time.time) -> Words:
+        """The masks that answer an opening, which is durable when this returns; ProtocolError 409
+        if it may not be opened."""
+        self._now = clock()
+        with self.transaction():
+            return answered(opening, self, self._fingerprint, self._size, self._privacy.least)
+
+    def last(self) -> tuple[int, str]:
+        """Number and digest of the last opening."""
+        found = self._database.rows(
+            "SELECT number, digest FROM openings ORDER BY number DESC LIMIT 1"
+        )
+        return (int(found[0][0]), str(found[0][1])) if found else (0, BEGINNING)
+
+    def enrolled(self, agent: str) -> Enrolled | None:
+        """The agent of that name by its last key."""
+        found = self._database.rows(
+            "SELECT number, of_group, revoked, secret FROM keys WHERE agent = ? "
+            "ORDER BY number DESC LIMIT 1",
+            (agent,),
+        )
+        if not found:
+            return None
+        ((number, group, revoked, secret),) = found
+        return Enrolled(group, MaskKey(bytes(secret)), number, revoked is not None)
+
+    def point(self, agent: str, incarnation: str) -> Point | None:
+        """Where an incarnation was opened last."""
+        found = self._database.rows(
+            "SELECT sequence, slots, nonce, key_number FROM points "
+            "WHERE agent = ? AND incarnation = ?",
+            (agent, incarnation),
+        )
+        if not found:
+            return None
+        ((sequence, slots, nonce, key),) = found
+        return Point(sequence, slots, bytes(nonce), key)
+
+    def answer(self, number: int) -> tuple[str, Words | None] | None:
+        """The digest of an opening and, while it is kept, its answer."""
+        found = self._database.rows(
+            "SELECT digest, answer FROM openings WHERE number = ?", (number,)
+        )
+        if not found:
+            return None
+        ((digest, data),) = found
+        words = None if data is None else np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
+        return digest, words
+
+    def keep(self, opening: Opening, opened: Opened) -> None:
+        """Keep an opening, its answer and where each member was opened."""
+        for (agent, incarnation), point in opened.points.items():
+            self._database.run(
+                "INSERT INTO points (agent, incarnation, sequence, slots, key_number, nonce) "
+                "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (agent, incarnation) DO UPDATE SET "
+                "sequence = excluded.sequence, slots = excluded.slots, "
+                "key_number = excluded.key_number, nonce = excluded.nonce",
+                (agent, incarnation, point.sequence, point.slots, point.key, point.nonce),
+            )
+        self._database.run(
+            "INSERT INTO openings (number, of_group, at, members, digest, answer) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                opening.number,
+                opening.group,
+                self._now,
+                len(opening.members),
+                opening.digest,
+                np.ascontiguousarray(opened.masks, "<u8").tobytes(),
+            ),
+        )
+        self._database.run(
+            "UPDATE openings SET answer = NULL WHERE number = ?",
+            (opening.number - self._limits.kept_answers,),
+        )
+
+    def to_table(self, federation: Federation) -> dict[str, Any]:
+        """What the server is told of the helper."""
+        return {
+            "helper": self.name,
+            "federation": federation.name,
+            "fingerprint": self._fingerprint,
+            "privacy": self._privacy.to_table(),
+            "last": self.last()[0],
+            "agents": [
+                {"name": row.name, "group": row.group, "revoked": row.revoked}
+                for row in self.agents()
+            ],
+        }

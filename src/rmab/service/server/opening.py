@@ -1,0 +1,336 @@
+"""Opening sums: what a server of a federation with a helper does when a round closes.
+
+    ask who      the helper's agents and their groups, and that it is the helper it was
+    write        for each group whose members may be opened together an opening, durably
+    ask          the helper for the masks of it, again and again while it is away
+    keep         the sum; it is added in the transaction that closes the round
+
+An opening that has no answer is asked for again before any other, by a restarted server too.
+What the helper refuses is taken back: the members that it names wait until they upload anew.
+A helper that does not answer, or that is no longer where it was, holds up the round and nothing
+else: agents play on and their uploads are kept.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import httpx
+import numpy as np
+
+from rmab.errors import FederationError, ProtocolError, UnreachableError
+from rmab.federation.checks import read_object
+from rmab.federation.config import Federation
+from rmab.federation.masks import numbers_of, vector_size
+from rmab.federation.messages import Ints, is_name
+from rmab.federation.openings import Waiting, check_sum, chosen, parse_answer
+from rmab.federation.privacy import is_loopback
+from rmab.reading import shown
+from rmab.service.server.limits import ServerLimits
+from rmab.service.server.telemetry import Log, Metrics
+from rmab.service.store.openings import Openings, Pending
+from rmab.service.store.store import Store
+from rmab.service.store.writer import Jobs
+
+__all__ = ["HelperAccess", "HelperState", "SumOpening"]
+
+_MOST_BYTES = 2**26  # of an answer
+
+
+class HelperAccess(NamedTuple):
+    """How a server reaches its helper: its credential there, and certificates to trust (PEM)."""
+
+    token: str
+    ca: str | None = None
+    transport: httpx.AsyncBaseTransport | None = None  # for tests
+
+
+class HelperState(NamedTuple):
+    """What is known of the helper; up: None before it was asked; trouble: what is wrong, if
+    anything; since: when that was found."""
+
+    up: bool | None
+    since: float
+    trouble: str | None = None
+
+
+class SumOpening:
+    """Opens sums for one federation; used in one event loop. state: of the helper."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        access: HelperAccess | None,
+        *,
+        jobs: Jobs,
+        log: Log,
+        metrics: Metrics,
+        limits: ServerLimits,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        assert federation.privacy is not None
+        if access is None:
+            raise FederationError(
+                "a federation with [privacy] needs --helper-token-file, with what "
+                "`rmab helper-enroll FEDERATION.toml --server` printed"
+            )
+        self._federation = federation
+        self._privacy = federation.privacy
+        self._size = vector_size(federation.shape)
+        self._jobs = jobs
+        self._log = log
+        self._metrics = metrics
+        self._clock = clock
+        self.state = HelperState(None, clock())
+        self._seconds = limits.helper_seconds
+        self._first_seconds = min(limits.helper_seconds, limits.first_helper_seconds)
+        self._http = _client(self._privacy.helper, access)
+
+    async def check(self) -> None:
+        """At the start: FederationError where the helper has other rules, or refuses the server.
+
+        One that is away may come.
+        """
+        try:
+            await self._ask_who(self._first_seconds)
+        except UnreachableError as error:
+            self._log("warning", "helper not reached", error=str(error))
+
+    async def stop(self) -> None:
+        """Close connections."""
+        await self._http.aclose()
+
+    async def open(self, round: int) -> None:
+        """Open all sums that may be opened now; UnreachableError where the helper is away.
+
+        What was opened is durable when this returns, and added by `Openings.add`.
+        """
+        groups = await self._ask_who()
+        held: set[int] = set()  # groups that the helper will not open now
+        while True:
+            pending = await self._jobs.run(lambda store: _of(store).pending())
+            if pending is None:
+                left = groups, self._privacy.least, frozenset(held)
+                pending = await self._jobs.run(partial(_written, *left, round, self._clock()))
+            if pending is None:
+                return
+            if not await self._settle(pending):
+                held.add(pending.opening.group)
+
+    async def _settle(self, pending: Pending) -> bool:
+        """Ask for an opening, and keep what comes of it; False where its group must wait."""
+        opening = pending.opening
+        answer = await self._request("POST", "/v1/openings", opening.to_json())
+        if answer.status_code == 409:
+            return await self._refused(pending, answer)
+        if answer.status_code != 200:
+            raise self._failed(answer)
+        try:
+            masks = parse_answer(answer.content, opening, self._size)
+        except ProtocolError as error:
+            raise self._away(f"the helper's answer is not understood: {error}") from None
+        vector = (pending.difference - masks).view(np.int64)
+        found: Ints | None = vector
+        wrong = check_sum(
+            *numbers_of(vector, self._federation.shape),
+            pending.slots,
+            len(opening.members),
+            self._federation.shape,
+        )
+        result = "opened"
+        if wrong is not None:
+            found, result = None, "impossible"
+            self._log(
+                "error",
+                "impossible sum dropped",
+                opening=opening.number,
+                group=opening.group,
+                slots=pending.slots,
+                agents=sorted({member.agent for member in opening.members}),
+                error=wrong,
+            )
+        await self._jobs.run(lambda store: _of(store).answer(opening.number, found))
+        self._metrics.openings.labels(result).inc()
+        self._log(
+            "info",
+            "sum opened" if wrong is None else "opening closed",
+            opening=opening.number,
+            group=opening.group,
+            members=len(opening.members),
+            slots=pending.slots,
+        )
+        return True
+
+    async def _refused(self, pending: Pending, answer: httpx.Response) -> bool:
+        """Take an opening back; whether another one of its group may be asked for now."""
+        opening, table = pending.opening, _table(answer)
+        word, detail = table.get("error"), str(table.get("detail"))
+        if word not in ("member", "least", "half"):
+            # It is not where it was: a backup was restored, here or there.
+            raise self._away(f"the helper does not go on from the last opening: {detail}")
+        members = [one for one in table.get("members", ()) if _is_refusal(one)]
+        if word == "member" and not members:
+            raise self._away("the helper refuses members and does not say which")
+        await self._jobs.run(lambda store: _of(store).take_back(opening.number, members))
+        self._metrics.openings.labels("refused").inc()
+        self._log(
+            "warning",
+            "opening refused",
+            opening=opening.number,
+            group=opening.group,
+            reason=word,
+            agents=sorted({agent for agent, *_ in members}) or None,
+            detail=detail[:300],
+        )
+        return bool(word == "member")
+
+    async def _ask_who(self, seconds: float | None = None) -> dict[str, int]:
+        """The groups of the helper's agents by name; FederationError where its rules differ. Where
+        it has another database than before, its openings begin anew.
+
+        seconds: for each step of the request.
+        """
+        answer = await self._request("GET", "/v1/agents", seconds=seconds)
+        if answer.status_code == 401:
+            self._is(up=False, trouble="it refuses the server's credential")
+            raise FederationError(
+                f"helper {self._privacy.helper} refuses the credential in --helper-token-file"
+            )
+        if answer.status_code != 200:
+            raise self._failed(answer)
+        table = _table(answer)
+        ours: dict[str, Any] = {
+            "federation": self._federation.name,
+            "fingerprint": self._federation.fingerprint(),
+            "privacy": self._privacy.to_table(),
+        }
+        for key, value in ours.items():
+            if table.get(key) != value:
+                self._is(up=False, trouble=f"its {key} differs")
+                raise FederationError(
+                    f"helper {self._privacy.helper} must have the same {key} as this server, "
+                    f"{shown(value)}, got {shown(table.get(key))}"
+                )
+        chain, agents = table.get("helper"), table.get("agents")
+        if not isinstance(chain, str) or not isinstance(agents, list):
+            raise self._away("the helper's answer is not understood")
+        groups = {
+            agent["name"]: agent["group"]
+            for agent in agents
+            if isinstance(agent, dict)
+            and is_name(agent.get("name"))
+            and type(agent.get("group")) is int
+            and agent.get("revoked") is None
+        }
+        began = await self._jobs.run(lambda store: _enter(_of(store), chain))
+        if began:
+            self._log("warning", "another helper's database answers from now on")
+        return groups
+
+    async def _request(
+        self, method: str, path: str, body: bytes | None = None, *, seconds: float | None = None
+    ) -> httpx.Response:
+        headers = {} if body is None else {"content-type": "application/json"}
+        timeout = self._seconds if seconds is None else seconds
+        try:
+            async with self._http.stream(
+                method, path, content=body, headers=headers, timeout=timeout
+            ) as answer:
+                size = 0
+                parts = []
+                async for part in answer.aiter_bytes():
+                    size += len(part)
+                    if size > _MOST_BYTES:
+                        raise self._away("the helper's answer is too long")
+                    parts.append(part)
+                found = httpx.Response(answer.status_code, content=b"".join(parts))
+        except (httpx.HTTPError, OSError) as error:
+            reason = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise self._away(f"the helper is not reached: {reason}") from None
+        if found.status_code in (200, 409):
+            self._is(up=True)
+        return found
+
+    def _failed(self, answer: httpx.Response) -> UnreachableError:
+        detail = _table(answer).get("detail")
+        return self._away(f"the helper answered {answer.status_code}: {shown(detail)}")
+
+    def _away(self, trouble: str) -> UnreachableError:
+        self._is(up=False, trouble=trouble)
+        self._metrics.openings.labels("away").inc()
+        return UnreachableError(trouble)
+
+    def _is(self, *, up: bool, trouble: str | None = None) -> None:
+        self._metrics.helper_up.set(up)
+        if (up, trouble) != (self.state.up, self.state.trouble):
+            self.state = HelperState(up, self._clock(), trouble)
+
+
+def _of(store: Store) -> Openings:
+    assert store.openings is not None
+    return store.openings
+
+
+def _enter(openings: Openings, chain: str) -> bool:
+    """A job: openings are of this chain from now on; whether they were of another one."""
+    before = openings.chain()
+    if before != chain:
+        openings.begin_chain(chain)
+    return before not in (None, chain)
+
+
+def _written(
+    groups: Mapping[str, int],
+    least: int,
+    held: frozenset[int],
+    round: int,
+    now: float,
+    store: Store,
+) -> Pending | None:
+    """A job: the next opening, written down; None if there is none.
+
+    groups: of agents by name; held: groups that wait.
+    """
+    openings = _of(store)
+    by_group: dict[int, list[Waiting]] = defaultdict(list)
+    for one in openings.waiting(groups):
+        by_group[one.group].append(one)
+    for group in sorted(by_group.keys() - held):
+        members = chosen(by_group[group], least)
+        if members:
+            return openings.write(group, members, round, now)
+    return None
+
+
+def _is_refusal(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 3 and all(isinstance(x, str) for x in value)
+
+
+def _table(answer: httpx.Response) -> Mapping[str, Any]:
+    try:
+        return read_object(answer.content)
+    except ProtocolError:
+        return {}
+
+
+def _client(url: str, access: HelperAccess) -> httpx.AsyncClient:
+    verify: ssl.SSLContext | bool = True
+    if access.ca is not None:
+        try:
+            verify = ssl.create_default_context(cafile=access.ca)
+        except (OSError, ssl.SSLError) as error:
+            raise FederationError(
+                f"--helper-ca {access.ca}: no certificates can be read from it: {error}"
+            ) from None
+    return httpx.AsyncClient(
+        base_url=url.rstrip("/"),
+        headers={"authorization": f"Bearer {access.token}", "accept": "application/json"},
+        verify=verify,
+        trust_env=not is_loopback(httpx.URL(url).host),
+        transport=access.transport,
+    )
