@@ -307,3 +307,14 @@ def test_the_laws_of_consecutive_observations_are_those_of_betas(policy, index):
     spread = special.polygamma(1, 10) + special.polygamma(1, 3)
     assert covariance[0, 1] == pytest.approx(spread, rel=1e-4)
     assert covariance[:, 0] == pytest.approx([np.pi**2 / 3, 0, np.pi**2 / 3], rel=1e-4)
+
+
+def test_each_group_has_a_law_beside_that_of_all():
+    federation = federation_of(PAPER, 2, "fedtswi", draws="own")
+    counts = np.arange(32).reshape(2, 2, 2, 4)
+    one, both = (Merged(times * counts, counts.sum((0, 1)), 3) for times in (1, 2))
+    planner = Planner(federation)
+    told = planner.laws(both, 2, {1: one, 3: one})
+    assert told.names == ("all", "group-1", "group-3")
+    for law, merged in zip(told.laws.mean, (both, one, one), strict=True):
+        np.testing.assert_array_equal(law, planner.laws(merged, 2).laws.mean[0])

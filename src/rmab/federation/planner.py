@@ -15,6 +15,7 @@ This module loads JAX; the rest of what a server needs to receive uploads does n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -123,10 +124,19 @@ class Planner:
             return Planned(TurnsPlan(np.asarray(found[1][:, 0]) > 0), limit)
         return Planned(self._plan_of(jax.tree.map(np.asarray, filled)), limit)
 
-    def laws(self, merged: Merged, number: int) -> LawsMessage:
-        """What agents that draw for themselves are told in a round; merged: as of its plan."""
-        counts = np.asarray(self._steps(merged.counts)[: self._kinds], np.float32)[..., None]
-        found = self._tell(counts)
+    def laws(
+        self, merged: Merged, number: int, groups: Mapping[int, Merged] | None = None
+    ) -> LawsMessage:
+        """What agents that draw for themselves are told in a round.
+
+        merged: as of its plan; groups: the sum of each, where there are several.
+        """
+        sums = {"all": merged, **{f"group-{group}": each for group, each in (groups or {}).items()}}
+        # One after another: another number of groups is no other program.
+        found = [
+            self._tell(np.asarray(each.counts[: self._kinds], np.float32)[..., None])
+            for each in sums.values()
+        ]
         prior = self.policy.prior
         assert not isinstance(prior, str)
         assert isinstance(self.policy.rule, IndexRule)
@@ -137,8 +147,8 @@ class Planner:
             gaps=self.policy.gaps,
             prior=prior if isinstance(prior, tuple) else (float(prior), float(prior)),
             doubt=float(self.federation.doubt),
-            names=("all",),
-            laws=Laws(*(np.asarray(x, np.float64) for x in found)),
+            names=tuple(sums),
+            laws=Laws(*(np.concatenate(x, dtype=np.float64) for x in zip(*found, strict=True))),
         )
 
     def _given(self, merged: Merged) -> tuple[Any, ...]:

@@ -29,7 +29,7 @@ class Certain(Flat):
 
     wrong = False
 
-    def laws(self, merged, number):
+    def laws(self, merged, number, groups=None):
         mean = np.tile(np.array([-3.0, -3.0, 3.0, 3.0])[None, None, :, None], (1, 2, 1, 1))
         spread = np.tile(np.array([0.01, 0, 0.01])[None, :, None, None], (1, 1, 4, 1))
         names, laws = ("all",), Laws(mean, -spread if self.wrong else spread)

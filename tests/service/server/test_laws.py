@@ -1,6 +1,7 @@
 """What a server tells agents that draw for themselves."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from rmab.errors import ProtocolError
 from rmab.federation.laws import LawsMessage, parse_laws
 from rmab.federation.own_draw import Laws
+from tests.service.support.securing import Securing
 from tests.service.support.serving import Flat, served, spectrum
 
 OWN = spectrum(draws="own", doubt=0.2)
@@ -16,11 +18,12 @@ OWN = spectrum(draws="own", doubt=0.2)
 class Told(Flat):
     """Laws whose means say of which round they are, and how many visits there were."""
 
-    def laws(self, merged, number):
-        mean = np.full((1, 2, 4, 1), float(number))
-        mean[0, 1] = merged.visits.sum() / 1000
-        spread = np.tile(np.array([0.1, 0.02, 0.2])[None, :, None, None], (1, 1, 4, 1))
-        names, laws = ("all",), Laws(mean, spread)
+    def laws(self, merged, number, groups=None):
+        sums = {"all": merged, **{f"group-{group}": each for group, each in (groups or {}).items()}}
+        mean = np.full((len(sums), 2, 4, 1), float(number))
+        mean[:, 1, :, 0] = np.array([[each.visits.sum() / 1000] for each in sums.values()])
+        spread = np.tile(np.array([0.1, 0.02, 0.2])[None, :, None, None], (len(sums), 1, 4, 1))
+        names, laws = tuple(sums), Laws(mean, spread)
         return LawsMessage("spectrum", number, "whittle", 0, (1.0, 1.0), 0.2, names, laws)
 
 
@@ -48,6 +51,31 @@ def test_a_server_that_starts_again_tells_the_same(tmp_path):
         before, token = agent.client.get("/v1/laws").content, agent.token
     with served(tmp_path, OWN, Told(OWN)) as made:
         assert made.client(token).get("/v1/laws").content == before
+
+
+def test_agents_are_told_the_law_of_each_group_too(tmp_path):
+    """A lie in one group's sum is then one law of several; a restart tells the same."""
+    both = Securing(tmp_path, groups=2)
+    both.federation, both.planner = replace(both.federation, draws="own"), Told
+    try:
+        both.start_helper()
+        both.start_server()
+        agents = [both.agent(name, 1 + (name > "c")) for name in "abcdef"]
+        for agent in agents:
+            agent.fetch()
+        assert {agent.send(agent.play()).status_code for agent in agents} == {201}
+        assert agents[0].fetch(1, 30).round == 2
+        before = agents[0].client.get("/v1/laws").content
+        found = parse_laws(before, both.federation.shape)
+        assert found.names == ("all", "group-1", "group-2")
+        everybody, *groups = found.laws.mean[:, 1, 0, 0]
+        assert everybody == pytest.approx(sum(groups))
+        assert min(groups) > 0
+        both.stop_server()
+        both.start_server()
+        assert agents[0].client.get("/v1/laws").content == before
+    finally:
+        both.close()
 
 
 def test_laws_are_for_agents_of_such_a_federation_alone(tmp_path):
