@@ -188,6 +188,23 @@ def bad_studies() -> Iterator[Any]:
         expected = ("arm 2", key, _shown(value), *words)
         return bad(short(f"{key} = {value}"), toml(arm={key: value}), *expected)
 
+    for value in ("0", "-1", "100.5", *NOT_NUMBERS):
+        yield head("privacy.epsilon", value, "privacy.epsilon must be", "above 0 and at most 100")
+    for value in ("0", "-1e-06", "0.0011", *NOT_NUMBERS):
+        text = toml({"privacy.epsilon": "1", "privacy.delta": value})
+        yield bad(short(f"privacy.delta = {value}"), text, "privacy.delta must be", "most 0.001")
+    yield bad(
+        "privacy paper",
+        toml({"privacy.epsilon": "1"}),
+        "schedule must be 'linear' or 'doubling'",
+        "got 'paper'",
+    )
+    yield head("privacy", "3", "privacy must be a table")
+    yield bad(
+        "privacy.helper",
+        toml({"privacy.helper": "3"}),
+        "privacy: unknown 'helper'; known are epsilon, delta",
+    )
     for key in ("p01", "p11"):
         yield from (arm(key, value, "must be") for value in NOT_NUMBERS)
         yield from (arm(key, value, "[0, 1]") for value in ("-0.1", "1.1", "2", "-1", "1e300"))

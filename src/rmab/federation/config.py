@@ -58,6 +58,7 @@ from rmab.federation.aggregation import (
 from rmab.federation.messages import MAX_COUNTS, NAME_RULE, Shape, fingerprint_of, is_name
 from rmab.federation.own_draw import DOUBT
 from rmab.federation.privacy import Privacy, privacy_of
+from rmab.federation.release import Budget
 from rmab.federation.schedule import DRAWS, SCHEDULES
 from rmab.model.arms import CHANNEL, OBSERVED, WAITS, ArmKind
 from rmab.policies.lookahead import DEPTH, check_depth
@@ -69,6 +70,7 @@ from rmab.policies.registry import (
     SERVED,
     check_arms,
     check_kinds,
+    check_noise,
     check_options,
     check_own_draws,
     settings_of,
@@ -266,6 +268,16 @@ class Federation:
                     f"{key} cannot go with [privacy]: it needs the counts of each agent, and the "
                     "server learns sums alone"
                 )
+        if self.budget is not None:
+            try:
+                check_noise(self.policy, self.options, self.kinds, self.aggregation)
+            except StudyError as error:
+                raise FederationError(str(error)) from None
+
+    @property
+    def budget(self) -> Budget | None:
+        """What sums may tell of a slot; None: they have no noise."""
+        return None if self.privacy is None else self.privacy.budget
 
     @property
     def _aggregation(self) -> str:

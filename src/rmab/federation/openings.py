@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -43,6 +43,7 @@ from rmab.federation.checks import (
 )
 from rmab.federation.masks import NONCE_BYTES, TAG_BYTES, Header, MaskKey, Words, read_words
 from rmab.federation.messages import NAME_RULE, Ints, Shape, is_name
+from rmab.federation.release import FIRST_SLOTS, Ledger
 from rmab.reading import shown
 
 __all__ = [
@@ -153,10 +154,15 @@ class Kept(Protocol):
 
 
 class Opened(NamedTuple):
-    """What an opening comes to: the sum of masks (R,) to be subtracted, and new points."""
+    """What an opening comes to: the sum of masks (R,) to be subtracted, and new points.
+
+    ledger: of the group, with this release; None where sums have no noise. The masks then leave the
+    noise in the counts, and visits, which are not released, under their masks.
+    """
 
     masks: Words
     points: Mapping[tuple[str, str], Point]
+    ledger: Ledger | None = None
 
 
 # ------------------------------------------------------------------------------------------- helper
@@ -194,15 +200,25 @@ def _read_member(place: str, value: Any) -> Member:
     )
 
 
-def answered(opening: Opening, kept: Kept, fingerprint: str, size: int, least: int) -> Words:
+def answered(
+    opening: Opening,
+    kept: Kept,
+    fingerprint: str,
+    size: int,
+    least: int,
+    ledger: Callable[[int], Ledger] | None = None,
+) -> Words:
     """The masks (R,) that answer an opening, which is kept now, or was; ProtocolError 409 if it may
-    not be. size: R, the numbers of an upload.
+    not be. size: R, the numbers of an upload; ledger: of a group's releases, where sums have noise.
 
     Whoever calls tells nothing before what was kept is durable.
     """
     before = kept.answer(opening.number)
     if before is None:
         opened = _decide(opening, kept, fingerprint, size, least)
+        if ledger is not None:
+            brought = {member: member.slots - _before(member, kept) for member in opening.members}
+            opened = _with_noise(opening, opened, brought, ledger(opening.group))
         kept.keep(opening, opened)
         return opened.masks
     digest, masks = before
@@ -234,6 +250,33 @@ def _decide(opening: Opening, kept: Kept, fingerprint: str, size: int, least: in
             member.sequence, member.slots, member.nonce, of_agent.number
         )
     return Opened(masks, points)
+
+
+def _before(member: Member, kept: Kept) -> int:
+    point = kept.point(member.agent, member.incarnation)
+    return 0 if point is None else point.slots
+
+
+def _with_noise(
+    opening: Opening, opened: Opened, brought: Mapping[Member, int], ledger: Ledger
+) -> Opened:
+    """The opening as a release of its group; ProtocolError 409 if that is not due."""
+    agents = len({member.agent for member in brought})
+    slots = (ledger.slots or 0) + sum(brought.values())
+    if not ledger.left:
+        raise ProtocolError(409, "releases", f"all releases of group {opening.group} are spent")
+    if not ledger.is_due(slots, agents):
+        least = FIRST_SLOTS * agents if ledger.slots is None else 2 * ledger.slots
+        raise ProtocolError(
+            409,
+            "due",
+            f"group {opening.group} is next released with {least} slots, and would have {slots}",
+        )
+    name = str(opening.number)
+    ledger = ledger.released(name, slots, agents)
+    masks = np.zeros_like(opened.masks)
+    masks[: ledger.size] = opened.masks[: ledger.size] - ledger.added(name).astype(np.uint64)
+    return Opened(masks, opened.points, ledger)
 
 
 def _check_order(opening: Opening, kept: Kept) -> None:

@@ -15,6 +15,7 @@ This module loads JAX; the rest of what a server needs to receive uploads does n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from rmab.federation.config import Federation
 from rmab.federation.laws import INDICES, LawsMessage
 from rmab.federation.memory import RoundMemory
 from rmab.federation.own_draw import Laws
+from rmab.federation.release import MOST_RELEASES, cell_noise, mended
 from rmab.federation.uploads import LaneCounts, Merged
 from rmab.learning.forgetting import Memory, pick_expert
 from rmab.learning.learners import Evidence, count_kinds, thompson
@@ -108,7 +110,7 @@ class Planner:
         a policy forgets, learns its prior or compares agents it is the sum of all; each: what the
         agent of each lane has counted, None where the sum is enough; memory: what is kept of it.
         """
-        rule = self.policy.rule
+        rule, merged = self.policy.rule, self._mended(merged)
         if isinstance(rule, OwnIndexRule):  # agents learn by themselves
             return Planned(OwnPlan(self.policy.name, dict(self.federation.options)), None)
         if self._recall is None:
@@ -131,7 +133,8 @@ class Planner:
 
         merged: as of its plan; groups: the sum of each, where there are several.
         """
-        sums = {"all": merged, **{f"group-{group}": each for group, each in (groups or {}).items()}}
+        sums = {"all": self._mended(merged)}
+        sums |= {f"group-{group}": self._mended(each, 1) for group, each in (groups or {}).items()}
         # One after another: another number of groups is no other program.
         found = [
             self._tell(np.asarray(each.counts[: self._kinds], np.float32)[..., None])
@@ -150,6 +153,17 @@ class Planner:
             names=tuple(sums),
             laws=Laws(*(np.concatenate(x, dtype=np.float64) for x in zip(*found, strict=True))),
         )
+
+    def _mended(self, merged: Merged, groups: int | None = None) -> Merged:
+        """Sums with noise as counts, by the noise that they have after all releases: before, they
+        have a little less. groups: of how many it is the sum; None: of all."""
+        budget, privacy = self.federation.budget, self.federation.privacy
+        if budget is None or privacy is None:
+            return merged
+        s = cell_noise(budget, self.federation.plays, MOST_RELEASES) * math.sqrt(
+            groups or privacy.groups
+        )
+        return merged._replace(counts=mended(merged.counts, s))
 
     def _given(self, merged: Merged) -> tuple[Any, ...]:
         counts = np.asarray(self._steps(merged.counts)[: self._kinds], np.float32)[..., None]
@@ -353,6 +367,7 @@ class Planner:
         kinds = self.federation.kinds
         hidden = any(kind.action_dependent and not kind.fully_observed for kind in kinds)
         by_draws = self.policy.gaps > 0 or hidden
+        merged = self._mended(merged)
         found = self._of_draws(merged) if by_draws else self._of_counts(merged)
         rounded = [[np.round(x.astype(np.float64), 6) for x in of_action] for of_action in found]
 

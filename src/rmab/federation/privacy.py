@@ -4,6 +4,8 @@
     helper = "https://helper.example:9443"   # opens sums, and is run by somebody else
     least = 3                                # agents in a sum that is opened
     groups = 1                               # sums are opened by group
+    epsilon = 1.0                            # sums have noise, for which slots are hidden; if not
+    delta = 1e-6                             # given, they have none: rmab.federation.release
 
 With a helper a server learns sums of at least `least` agents, each of a group of agents, and what
 no single agent has counted (`rmab.federation.masks`, `rmab.federation.openings`).
@@ -17,7 +19,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 from urllib.parse import urlsplit
 
-from rmab.errors import FederationError
+from rmab.errors import FederationError, ModelError
+from rmab.federation.release import DELTA, Budget
 from rmab.reading import is_whole, shown
 
 __all__ = ["Privacy", "is_loopback", "privacy_of"]
@@ -33,6 +36,8 @@ class Privacy:
     helper: str
     least: int = _LEAST
     groups: int = 1
+    epsilon: float | None = None
+    delta: float = DELTA
 
     def __post_init__(self) -> None:
         _check_address(self.helper)
@@ -42,10 +47,22 @@ class Privacy:
                 raise FederationError(
                     f"privacy.{key} must be a whole number from {low} to {high}, got {shown(value)}"
                 )
+        try:
+            Budget(1.0 if self.epsilon is None else self.epsilon, self.delta)
+        except ModelError as error:
+            raise FederationError(str(error)) from None
+
+    @property
+    def budget(self) -> Budget | None:
+        """What sums may tell of a slot; None: they have no noise."""
+        return None if self.epsilon is None else Budget(self.epsilon, self.delta)
 
     def to_table(self) -> dict[str, Any]:
         """What helper and server must agree on, as JSON has it."""
-        return {"least": self.least, "groups": self.groups}
+        agreed: dict[str, Any] = {"least": self.least, "groups": self.groups}
+        if self.epsilon is not None:
+            agreed |= {"epsilon": float(self.epsilon), "delta": float(self.delta)}
+        return agreed
 
 
 def privacy_of(table: Any) -> Privacy:

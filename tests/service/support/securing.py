@@ -128,6 +128,7 @@ class Masking(ByHand):
         key = parse_key(mask_key)
         assert key is not None
         self.key = MaskKey(key)
+        self.told_counts: Any = 0
         self.told_visits: Any = 0
 
     def move(self, served: Served) -> None:
@@ -144,6 +145,7 @@ class Masking(ByHand):
         kind = {"Content-Type": "application/json"}
         answer = self.client.post("/v1/masked", content=content, headers=kind | headers)
         if answer.status_code == 201 and isinstance(upload, Upload):
+            self.told_counts = upload.counts.copy()
             self.told_visits = upload.visits.copy()
         return answer
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp
 
+from rmab.federation.release import discrete_gaussian
 from rmab.service.helper.routes import Desk, HelperMetrics, make_helper_app
 from rmab.service.helper.store import HelperStore, open_helper_store
 from rmab.service.server.process import Http, Listening, Settings
@@ -33,6 +34,9 @@ class Helper(Listening):
 
     def _open_store(self) -> HelperStore:
         settings = self.settings
+        budget = settings.federation.budget
+        if budget is not None:  # what draws it must be there before anybody asks
+            discrete_gaussian(budget, settings.federation.plays, 1)
         store = open_helper_store(
             settings.database, settings.federation, limits=settings.limits.store
         )

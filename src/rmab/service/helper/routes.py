@@ -58,6 +58,12 @@ class HelperMetrics(ConnectionMetrics):
         self.agents = Gauge(
             "rmab_helper_agents", "Agents: enrolled, revoked", ["state"], registry=self.registry
         )
+        self.releases_left = Gauge(
+            "rmab_helper_releases_left",
+            "Releases that are left of a group, where sums have noise",
+            ["group"],
+            registry=self.registry,
+        )
 
 
 class Desk:
@@ -158,6 +164,8 @@ class _Routes:
         self._metrics.agents.labels("enrolled").set(revoked.count(False))
         self._metrics.agents.labels("revoked").set(revoked.count(True))
         self._metrics.last_opening.set(last)
+        for group, left in (await self._desk.run(lambda store: store.releases_left())).items():
+            self._metrics.releases_left.labels(str(group)).set(left)
         return Response(self._metrics.text(), media_type=HelperMetrics.media_type)
 
     async def alive(self, _: Request) -> Response:

@@ -5,6 +5,7 @@
     servers    key id -> digest of the secret, of the tokens that the server has had
     points     where each incarnation was opened last: from there alone it goes on
     openings   their digests, and of the last ones the answers
+    releases   of each group, where sums have noise: slots, and z, from which the noise is made
 
 Points are never dropped: one that is forgotten could be opened again. For the same reason a backup
 of this database must never be restored; one that is lost is begun anew, with new keys.
@@ -26,6 +27,7 @@ from rmab.federation.config import Federation
 from rmab.federation.masks import MaskKey, Words, make_key, parse_key, vector_size
 from rmab.federation.openings import BEGINNING, Enrolled, Opened, Opening, Point, answered
 from rmab.federation.privacy import Privacy
+from rmab.federation.release import Ledger, Release
 from rmab.service.store.database import Database, connect
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.schema import count_up, kept
@@ -33,6 +35,7 @@ from rmab.service.tokens import make_token, matches
 
 __all__ = ["HelperStore", "KeyRow", "default_database", "open_helper_store"]
 
+_BUDGET = "budget"  # in `meta`: epsilon and delta, which stay what they were
 _VERSION = "helper schema"  # in `meta`: no server takes such a database for its own
 _TABLES = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -64,6 +67,12 @@ _TABLES = (
         members BIGINT NOT NULL,
         digest TEXT NOT NULL,
         answer BLOB)""",
+    """CREATE TABLE releases (
+        of_group BIGINT NOT NULL,
+        opening BIGINT NOT NULL,
+        slots BIGINT NOT NULL,
+        z BLOB NOT NULL,
+        PRIMARY KEY (of_group, opening))""",
 )
 
 
@@ -118,6 +127,7 @@ def _prepare(database: Database, federation: Federation) -> None:
                 ("fingerprint", federation.fingerprint()),
                 ("helper", secrets.token_hex(16)),
                 ("asked", "0"),
+                (_BUDGET, _told_budget(federation)),
             ):
                 database.run("INSERT INTO meta (name, value) VALUES (?, ?)", (name, value))
         version = kept(database, _VERSION) if "meta" in database.tables() else None
@@ -136,10 +146,23 @@ def _prepare(database: Database, federation: Federation) -> None:
                 f"{kept(database, 'federation')!r} as it was; {federation.name!r} differs in its "
                 "name, plays, arms or gaps: use another database"
             )
+        budget = kept(database, _BUDGET)
+        if budget != _told_budget(federation):
+            raise FederationError(
+                f"database {database.place} was begun with {budget} under [privacy], which must "
+                f"stay, got {_told_budget(federation)}: use another database"
+            )
         database.commit()
     except BaseException:
         database.rollback()
         raise
+
+
+def _told_budget(federation: Federation) -> str:
+    budget = federation.budget
+    if budget is None:
+        return "no epsilon"
+    return f"epsilon = {float(budget.epsilon)!r} and delta = {float(budget.delta)!r}"
 
 
 class HelperStore:
@@ -151,6 +174,7 @@ class HelperStore:
         self._database = database
         self._fingerprint = federation.fingerprint()
         self._size = vector_size(federation.shape)
+        self._plays, self._n_counts = federation.plays, federation.shape.size
         self._privacy = privacy
         self._limits = limits
 
@@ -274,7 +298,32 @@ class HelperStore:
         if it may not be opened."""
         self._now = clock()
         with self.transaction():
-            return answered(opening, self, self._fingerprint, self._size, self._privacy.least)
+            return answered(
+                opening,
+                self,
+                self._fingerprint,
+                self._size,
+                self._privacy.least,
+                None if self._privacy.budget is None else self.ledger,
+            )
+
+    def ledger(self, group: int) -> Ledger:
+        """What was released of a group, where sums have noise."""
+        assert self._privacy.budget is not None
+        releases = tuple(
+            Release(str(opening), int(slots), tuple(np.frombuffer(z, "<i8").tolist()))
+            for opening, slots, z in self._database.rows(
+                "SELECT opening, slots, z FROM releases WHERE of_group = ? ORDER BY opening",
+                (group,),
+            )
+        )
+        return Ledger(self._privacy.budget, self._plays, self._n_counts, releases)
+
+    def releases_left(self) -> dict[int, int]:
+        """By group; nothing where sums have no noise."""
+        if self._privacy.budget is None:
+            return {}
+        return {group: self.ledger(group).left for group in range(1, self._privacy.groups + 1)}
 
     def last(self) -> tuple[int, str]:
         """Number and digest of the last opening."""
@@ -340,6 +389,12 @@ class HelperStore:
                 np.ascontiguousarray(opened.masks, "<u8").tobytes(),
             ),
         )
+        if opened.ledger is not None:
+            last = opened.ledger.releases[-1]
+            self._database.run(
+                "INSERT INTO releases (of_group, opening, slots, z) VALUES (?, ?, ?, ?)",
+                (opening.group, opening.number, last.slots, np.array(last.z, "<i8").tobytes()),
+            )
         self._database.run(
             "UPDATE openings SET answer = NULL WHERE number = ?",
             (opening.number - self._limits.kept_answers,),

@@ -16,7 +16,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,8 +28,9 @@ from rmab.federation.checks import read_object
 from rmab.federation.config import Federation
 from rmab.federation.masks import numbers_of, vector_size
 from rmab.federation.messages import Ints, is_name
-from rmab.federation.openings import Waiting, check_sum, chosen, parse_answer
+from rmab.federation.openings import Member, Waiting, check_sum, chosen, parse_answer
 from rmab.federation.privacy import is_loopback
+from rmab.federation.release import MOST_RELEASES, cell_noise, is_due
 from rmab.reading import shown
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.telemetry import Log, Metrics
@@ -115,7 +116,8 @@ class SumOpening:
         while True:
             pending = await self._jobs.run(lambda store: _of(store).pending())
             if pending is None:
-                left = groups, self._privacy.least, frozenset(held)
+                noise = self._federation.budget is not None
+                left = groups, self._privacy.least, frozenset(held), noise
                 pending = await self._jobs.run(partial(_written, *left, round, self._clock()))
             if pending is None:
                 return
@@ -135,13 +137,16 @@ class SumOpening:
         except ProtocolError as error:
             raise self._away(f"the helper's answer is not understood: {error}") from None
         vector = (pending.difference - masks).view(np.int64)
+        if self._federation.budget is None:
+            wrong = check_sum(
+                *numbers_of(vector, self._federation.shape),
+                pending.slots,
+                len(opening.members),
+                self._federation.shape,
+            )
+        else:
+            wrong = self._without_visits(vector, pending.slots)
         found: Ints | None = vector
-        wrong = check_sum(
-            *numbers_of(vector, self._federation.shape),
-            pending.slots,
-            len(opening.members),
-            self._federation.shape,
-        )
         result = "opened"
         if wrong is not None:
             found, result = None, "impossible"
@@ -166,11 +171,22 @@ class SumOpening:
         )
         return True
 
+    def _without_visits(self, vector: Ints, slots: int) -> str | None:
+        """Of a sum with noise: visits, which are not released, become 0; what is impossible in the
+        counts, but for 1 time in 10^9, or None."""
+        budget, shape = self._federation.budget, self._federation.shape
+        assert budget is not None
+        vector[shape.size :] = 0
+        noise = 14 * cell_noise(budget, shape.plays, MOST_RELEASES)  # of two releases
+        if vector.min() < -noise or vector.max() > slots + noise:
+            return f"no count may be below {-noise:.0f} or pass {slots + noise:.0f}"
+        return None
+
     async def _refused(self, pending: Pending, answer: httpx.Response) -> bool:
         """Take an opening back; whether another one of its group may be asked for now."""
         opening, table = pending.opening, _table(answer)
         word, detail = table.get("error"), str(table.get("detail"))
-        if word not in ("member", "least", "half"):
+        if word not in ("member", "least", "half", "due", "releases"):
             # It is not where it was: a backup was restored, here or there.
             raise self._away(f"the helper does not go on from the last opening: {detail}")
         members = [one for one in table.get("members", ()) if _is_refusal(one)]
@@ -288,13 +304,15 @@ def _written(
     groups: Mapping[str, int],
     least: int,
     held: frozenset[int],
+    noise: bool,
     round: int,
     now: float,
     store: Store,
 ) -> Pending | None:
     """A job: the next opening, written down; None if there is none.
 
-    groups: of agents by name; held: groups that wait.
+    groups: of agents by name; held: groups that wait; noise: whether sums are released with it, and
+    so when their slots have doubled.
     """
     openings = _of(store)
     by_group: dict[int, list[Waiting]] = defaultdict(list)
@@ -302,9 +320,22 @@ def _written(
         by_group[one.group].append(one)
     for group in sorted(by_group.keys() - held):
         members = chosen(by_group[group], least)
+        if members and noise and not _due(openings, group, members, by_group[group]):
+            continue
         if members:
             return openings.write(group, members, round, now)
     return None
+
+
+def _due(
+    openings: Openings, group: int, members: Sequence[Member], waiting: Sequence[Waiting]
+) -> bool:
+    """Whether a sum of these members would be released now."""
+    before = openings.sums().get(group)
+    new = sum(one.new for one in waiting if one.member in members)
+    slots = new + (0 if before is None else before.slots)
+    agents = len({member.agent for member in members})
+    return is_due(slots, agents, None if before is None else before.slots)
 
 
 def _is_refusal(value: Any) -> bool:

@@ -462,7 +462,9 @@ class Rounds:
         slots = brought - self._slots_before
         paid_slots = slots
         if self.opening is not None:  # a reward is known of what is opened now
-            paid_slots = await self.jobs.run(_answered_slots)
+            # ... and of none where sums have noise, as visits are not released.
+            hidden = self.federation.budget is not None
+            paid_slots = 0 if hidden else await self.jobs.run(_answered_slots)
         reward = self._mean_reward(counted.merged, closing.merged, paid_slots, erased.paid)
         reports, now = self.reports, self.clock()
 

@@ -1,0 +1,138 @@
+"""Openings with noise: which a helper refuses, and what an answer leaves."""
+
+import math
+
+import numpy as np
+import pytest
+
+from rmab.errors import FederationError
+from rmab.federation.config import Federation, KnownArm
+from rmab.federation.masks import numbers_of, vector_of, vector_size
+from rmab.federation.openings import Opening, answered
+from rmab.federation.planner import Planner
+from rmab.federation.privacy import Privacy, privacy_of
+from rmab.federation.release import MOST_RELEASES, Budget, Ledger
+from rmab.federation.uploads import Merged
+from rmab.policies.plans import IndexPlan
+from tests.federation.masking import FINGERPRINT, SHAPE, Helper, total
+from tests.federation.test_release import rounded_normal
+
+HELPER = "http://127.0.0.1:9443"
+
+
+class Noisy(Helper):
+    """A helper that adds noise."""
+
+    def __init__(self):
+        super().__init__()
+        self.ledger = Ledger(Budget(4.0), SHAPE.plays, SHAPE.size)
+
+    def keep(self, opening, opened):
+        super().keep(opening, opened)
+        self.ledger = opened.ledger
+
+    def ask(self, *members, **changes):
+        number, digest = self.last()
+        opening = Opening(number + 1, digest, 1, tuple(members))._replace(**changes)
+        size = vector_size(SHAPE)
+        return answered(opening, self, FINGERPRINT, size, self.least, lambda _: self.ledger)
+
+
+@pytest.fixture
+def helper(monkeypatch):
+    monkeypatch.setattr("rmab.federation.release.discrete_gaussian", rounded_normal(1))
+    return Noisy()
+
+
+def test_a_sum_is_opened_with_noise_and_visits_never(helper):
+    agents = [helper.enroll(name) for name in "abc"]
+    uploads = [agent.upload(slots=10) for agent in agents]
+    masks = helper.ask(*(a.named(u) for a, u in zip(agents, uploads, strict=True)))
+    vector = total(*(upload.masked for upload in uploads)) - masks
+    clear = [agent.counting.upload(1, slots=0) for agent in agents]
+    exact = total(*(vector_of(each.counts, each.visits, SHAPE) for each in clear))
+    noise = (vector - exact).view(np.int64)
+    np.testing.assert_array_equal(noise[: SHAPE.size], helper.ledger.noise("1"))
+    assert not masks[SHAPE.size :].any()  # visits stay under their masks
+    assert np.abs(noise[SHAPE.size :].astype(float)).min() > 2**30
+
+
+def test_a_release_that_is_not_due_is_refused(helper):
+    agents = [helper.enroll(name) for name in "abc"]
+    assert helper.refuses(*(agent.member(slots=7) for agent in agents)) == "due"
+    helper.ask(*(agent.member(slots=1) for agent in agents))  # 8 each
+    assert helper.refuses(*(agent.member(slots=7) for agent in agents)) == "due"
+    helper.ask(*(agent.member(slots=1) for agent in agents))
+    assert [release.slots for release in helper.ledger.releases] == [24, 48]
+
+
+def test_a_repeat_has_the_same_noise(helper):
+    agents = [helper.enroll(name) for name in "abc"]
+    members = [agent.member(slots=8) for agent in agents]
+    before = helper.last()[1]
+    first = helper.ask(*members)
+    again = helper.ask(*members, number=1, before=before)
+    np.testing.assert_array_equal(first, again)
+    assert len(helper.ledger.releases) == 1
+
+
+def test_the_41st_release_of_a_group_is_refused(helper):
+    draw = rounded_normal(3)
+    for n in range(MOST_RELEASES):
+        helper.ledger = helper.ledger.released(f"old {n}", 24 * 2**n, 3, draw)
+    agents = [helper.enroll(name) for name in "abc"]
+    assert helper.refuses(*(agent.member(slots=8) for agent in agents)) == "releases"
+
+
+# -------------------------------------------------------------------------------- the federation
+
+
+def federation(**changes):
+    arms = tuple(KnownArm(2, (0.0, reward)) for reward in (0.4, 0.9, 0.7))
+    given = {"policy": "fedtswi", "privacy": Privacy(HELPER, epsilon=4.0), "schedule": "linear"}
+    return Federation("f", 2, arms, **{**given, **changes})
+
+
+def test_a_file_may_ask_for_noise():
+    found = privacy_of({"helper": HELPER, "epsilon": 1})
+    assert found.budget == Budget(1, 1e-6)
+    assert found.to_table() == {"least": 3, "groups": 1, "epsilon": 1.0, "delta": 1e-6}
+    assert privacy_of({"helper": HELPER}).budget is None
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"epsilon": 0}, "privacy.epsilon must be a number above 0 and at most 100, got 0"),
+        ({"epsilon": "1"}, "privacy.epsilon must be"),
+        ({"epsilon": 1, "delta": 0.1}, "privacy.delta must be .* at most 0.001, got 0.1"),
+        ({"delta": 0}, "privacy.delta must be"),
+    ],
+)
+def test_a_bad_budget_is_refused(table, said):
+    with pytest.raises(FederationError, match=said):
+        privacy_of({"helper": HELPER, **table})
+
+
+@pytest.mark.parametrize("policy", ["feducb-wi", "fed1-ucb", "fedts-lookahead-gap"])
+def test_a_policy_that_cannot_learn_from_noise_is_refused(policy):
+    with pytest.raises(FederationError, match=rf"^privacy\.epsilon: '{policy}' reads more"):
+        federation(policy=policy)
+
+
+def test_plans_are_made_from_sums_with_noise():
+    """Below 0, or lost in it: the server plans all the same."""
+    made = Planner(federation())
+    shape = made.federation.shape
+    vector = np.random.default_rng(1).integers(-60, 60, vector_size(shape))
+    counts, _ = numbers_of(vector, shape)
+    counts[0, :, :, 1] = [[100, 900], [800, 200]]
+    merged = Merged(counts, np.zeros((2, 3), np.int64), 5)
+    plan = made.plan(merged, 2).plan
+    assert isinstance(plan, IndexPlan)
+    assert np.isfinite(plan.index).all()
+    arm = made.estimates(merged)[1]
+    assert arm["p01"]["mean"] == pytest.approx(0.9, abs=0.03)
+    assert arm["p11"]["mean"] == pytest.approx(0.2, abs=0.06)
+    exact = math.sqrt(0.9 * 0.1 / 1000)  # without noise
+    assert arm["p01"]["high"] - arm["p01"]["low"] > 4 * exact
