@@ -92,3 +92,26 @@ def test_learners_see_noise():
 @pytest.mark.slow  # a program of its own
 def test_little_noise_costs_little():
     assert earned(100.0) > 0.93
+
+
+def test_agents_that_draw_for_themselves_keep_what_they_counted():
+    """Their counts are of all episodes, and what is new in them is added to the sum once."""
+    own = replace(SETTING, draws="own")
+    counting = Counting(own, POLICY, world_of(own), learns=True, visits=False)
+    assert not counting.clears
+    kept = counting.kept(TRIALS)
+    for episode in range(1, 4):
+        pairs = jnp.full((1, 2, 2, 4, AGENTS, TRIALS), 10.0 * episode)
+        length = jnp.full(TRIALS, episode + 1, jnp.int32)
+        _, kept = counting.recalled(Counts(pairs, None), kept, length, chances, jnp.int32(PLAYS))
+        assert np.all(np.asarray(kept.pairs) == 10 * episode * AGENTS)
+
+
+@pytest.mark.slow  # a program of its own
+def test_noise_does_not_harm_who_draws_for_itself():
+    """As .96 without noise, and less than .9 by sums of this noise alone."""
+    setting = replace(SETTING, draws="own", budget=Budget(0.05))
+    trials = jnp.arange(32, dtype=jnp.uint32)
+    program = simulator(setting, POLICY, 32)
+    out = program(seed_words(3), trials, truth(ARMS), jnp.int32(PLAYS), None)
+    assert float(np.asarray(out.rewards).mean()) / AGENTS > 0.9

@@ -246,6 +246,38 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         load_federation(tmp_path / "none.toml")
 
 
+CHANNELS = 'name = "spectrum"\nplays = 1\npolicy = "fedtswi"\n[[arm]]\nreward = 0.4\n'
+
+
+def test_agents_may_draw_for_themselves(tmp_path):
+    made = load_federation(written(tmp_path, 'draws = "own"\ndoubt = 0.3\n' + CHANNELS))
+    assert (made.draws, made.doubt) == ("own", 0.3)
+    assert not made.plan_per_agent  # one plan, for agents that cannot
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ("doubt = 0", "doubt must be a number above 0 and at most 1, got 0"),
+        ("doubt = 1.5", "doubt must be a number above 0 and at most 1, got 1.5"),
+        ('draws = "own"\naggregation = "none"', "share no sum"),
+    ],
+)
+def test_own_draws_that_cannot_be_are_refused(tmp_path, keys, why):
+    with pytest.raises(FederationError, match=why):
+        load_federation(written(tmp_path, keys + "\n" + CHANNELS))
+
+
+def test_own_draws_are_for_channels_and_policies_that_draw(tmp_path):
+    own = 'draws = "own"\n' + CHANNELS
+    path = written(tmp_path, own.replace("fedtswi", "feducb-wi"))
+    with pytest.raises(FederationError, match="feducb-wi does not draw"):
+        load_federation(path)
+    path = written(tmp_path, own + "[[arm]]\nstates = 3\nreward = [0.0, 0.5, 1.0]\n")
+    with pytest.raises(FederationError, match="arm 2 is no channel"):
+        load_federation(path)
+
+
 SECURE = FILE + '[privacy]\nhelper = "https://helper.example:9443"\n'
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from rmab.errors import StorageError
 from rmab.federation.config import Federation, KnownArm
@@ -290,3 +290,31 @@ def test_what_a_round_keeps_is_the_same_from_its_bytes():
         np.testing.assert_array_equal(one, other)
     with pytest.raises(StorageError, match="is damaged"):
         RoundMemory.from_bytes(b"PK\x03\x04 and no more")
+
+
+@pytest.mark.parametrize(("policy", "index"), [("fedtswi", "whittle"), ("fedts-myopic", "myopic")])
+def test_the_laws_of_consecutive_observations_are_those_of_betas(policy, index):
+    """Pairs further apart are not learnt from; an arm without any has the prior's law."""
+    federation = federation_of(PAPER, 2, policy, draws="own", doubt=0.3)
+    counts = np.zeros((2, 2, 2, 4), np.int64)
+    counts[0, :, :, 1] = [[2, 9], [7, 1]]
+    counts[1, :, :, 1] = 100
+    told = Planner(federation).laws(Merged(counts, counts.sum((0, 1)), 3), 5)
+    assert (told.round, told.index, told.gaps, told.doubt) == (5, index, 0, 0.3)
+    (mean,), (covariance,) = (x[..., 0] for x in told.laws)
+    expected = [special.digamma(10) - special.digamma(3), special.digamma(2) - special.digamma(8)]
+    assert mean[:, 1] == pytest.approx(expected, abs=1e-4)
+    spread = special.polygamma(1, 10) + special.polygamma(1, 3)
+    assert covariance[0, 1] == pytest.approx(spread, rel=1e-4)
+    assert covariance[:, 0] == pytest.approx([np.pi**2 / 3, 0, np.pi**2 / 3], rel=1e-4)
+
+
+def test_each_group_has_a_law_beside_that_of_all():
+    federation = federation_of(PAPER, 2, "fedtswi", draws="own")
+    counts = np.arange(32).reshape(2, 2, 2, 4)
+    one, both = (Merged(times * counts, counts.sum((0, 1)), 3) for times in (1, 2))
+    planner = Planner(federation)
+    told = planner.laws(both, 2, {1: one, 3: one})
+    assert told.names == ("all", "group-1", "group-3")
+    for law, merged in zip(told.laws.mean, (both, one, one), strict=True):
+        np.testing.assert_array_equal(law, planner.laws(merged, 2).laws.mean[0])

@@ -588,3 +588,35 @@ def test_a_policy_of_ones_own_has_no_table():
     mine = Policy("mine", lambda *_: None)
     with pytest.raises(StudyError, match="'mine' is an object of one's own"):
         study(policies=["whittle", mine]).to_table()
+
+
+@pytest.mark.parametrize("value", [0, -0.1, 1.01, NAN, True, "half", None])
+def test_a_doubt_is_a_chance_above_0(value):
+    assert study(doubt=1).doubt == 1.0
+    with pytest.raises(StudyError, match="doubt must be a number above 0 and at most 1, got"):
+        study(doubt=value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"policies": ["feducb-wi"]}, "feducb-wi does not draw"),
+        ({"policies": ["fedts-lookahead-gap"]}, "or not for an index"),
+        ({"arms": [*ARMS, THREE]}, "arm 3 is no channel"),
+        (
+            {"policies": ["fedtswi-gap"], "options": {"fedtswi-gap": {"plan_by": "mode"}}},
+            "plan_by = 'mode' does not draw",
+        ),
+        (
+            {"policies": ["fedtswi-gap"], "options": {"fedtswi-gap": {"forget": 100}}},
+            "forgets counts or learns its prior",
+        ),
+        ({"aggregation": "none"}, "share no sum"),
+    ],
+)
+def test_draws_of_ones_own_are_for_thompson_sampling_of_channels(changes, why):
+    """What knows the dynamics may stand beside it."""
+    made = study(draws="own", policies=["fedtswi", "fedtswi-gap", "whittle", "random"])
+    assert made.to_table()["draws"] == "own"
+    with pytest.raises(StudyError, match=rf"^draws must not be 'own', as .*{why}"):
+        study(**{"draws": "own", "policies": ["fedtswi"], **changes})

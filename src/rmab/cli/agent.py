@@ -249,13 +249,15 @@ def _wait(agent: Agent, patience: float) -> None:
 def _report(agent: Agent, *, as_json: bool) -> None:
     mean = agent.reward / agent.slots if agent.slots else None
     if as_json:
-        table = {
+        table: dict[str, Any] = {
             "slots": agent.slots,
             "reward": None if mean is None else round(mean, 6),
             "uploads": agent.uploads,
             "round": agent.round,
             "bad_readings": agent.bad_readings,
         }
+        if agent.alike is not None:
+            table["alike"] = [round(weight, 6) for weight in agent.alike]
         print(json.dumps(table, allow_nan=False), flush=True)
     else:
         paid = "" if mean is None else f", {mean:.5f} mean reward per slot"

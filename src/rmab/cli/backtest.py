@@ -79,7 +79,7 @@ def add_commands(command: Commands) -> None:
         "--schedule", metavar="NAME", help="how episodes grow: linear (default), paper, doubling"
     )
     backtest.add_argument("--longest", metavar="L", help="no episode has more slots")
-    backtest.add_argument("--draws", metavar="NAME", help="shared (default) or per-agent")
+    backtest.add_argument("--draws", metavar="NAME", help="shared (default), per-agent or own")
     backtest.add_argument(
         "--aggregation", metavar="NAME", help="what agents share, as in a study (default sum)"
     )

@@ -44,10 +44,11 @@ further keys of an arm: observed = "always" (default "when_played"), action_depe
 
 further keys, above the arms: slot_seconds (the shortest slot; no agent can claim more slots than
   time allows), cap (no agent weighs more than so many times the median one), seed, draws
-  ("shared" or "per-agent"), reference (a reward to compare with on the page), live_seconds (since
-  an agent was heard of, up to which it is shown as live; default: two deadlines), horizon
-  (fed1-ucb), [options] of the policy, [weights] of agents by name, [privacy] (the server learns
-  sums alone, which a helper opens: rmab helper --help)
+  ("shared", "per-agent", or "own": by an agent's own observations first), doubt (of "own": the
+  chance that an agent's arm is unlike the others'; default 0.1), reference (a reward to compare
+  with on the page), live_seconds (since an agent was heard of, up to which it is shown as live;
+  default: two deadlines), horizon (fed1-ucb), [options] of the policy, [weights] of agents by
+  name, [privacy] (the server learns sums alone, which a helper opens: rmab helper --help)
 """
 
 

@@ -137,7 +137,10 @@ class Counting:
         self.whole = jnp.int16 if setting.horizon < 2**15 else jnp.int32
         self.weights = jnp.asarray(setting.weights or (1.0,) * setting.n_agents, jnp.float32)
         self.recall = recall_of(policy, setting.kinds, setting.aggregation)
-        self.merges = bool(self.gaps) and self.running  # whether agents are merged as they count
+        # Whether agents are merged as they count; not where each needs its own counts, too.
+        self.merges = bool(self.gaps) and self.running and setting.draws != "own"
+        # Whether what is kept elsewhere is counted anew in every episode.
+        self.clears = setting.draws != "own"
         # Who shares nothing releases nothing.
         self.budget = setting.budget if learns and self.running else None
 
@@ -174,18 +177,18 @@ class Counting:
     def _no_gaps(self, n_trials: int) -> Array:
         """Counts by gap before the first observation."""
         setting = self.setting
-        lanes = 1 if self.running else setting.n_agents
+        lanes = 1 if self.merges else setting.n_agents
         shape = (self.count_kinds + 1, setting.n_arms, lanes, n_trials, setting.n_states**2)
         if math.prod(shape) > _LARGEST:
-            apart = "" if self.running else "agents, "
-            sizes = [n for place, n in enumerate(shape) if place != 2 or not self.running]
+            apart = "" if self.merges else "agents, "
+            sizes = [n for place, n in enumerate(shape) if place != 2 or not self.merges]
             raise ModelError(
                 f"policy {self.policy.name}: counts by gap must have at most 2^31 - 1 entries, got "
                 f"{' x '.join(str(n) for n in sizes)} for gaps, arms, {apart}trials at once and "
                 "pairs of states"
             )
         most = setting.horizon * setting.n_agents
-        whole = most <= _LARGEST if setting.weights is None else not self.running
+        whole = most <= _LARGEST if setting.weights is None else not self.merges
         return jnp.zeros(shape, jnp.int32 if whole else jnp.float32)
 
     def update(
@@ -238,7 +241,7 @@ class Counting:
         what = observed.last_seen.astype(jnp.int32) * S + slot.state.astype(jnp.int32)
         place = kind * (n_arms * lanes * n_trials * pairs) + row + jnp.where(counted, what, 0)
         weight: Array | int = 1
-        if self.running and self.setting.weights is not None:
+        if self.merges and self.setting.weights is not None:
             weight = jnp.broadcast_to(self.weights[:, None], place.shape)
         flat = counts.reshape(-1).at[place].add(weight, mode="promise_in_bounds")
         return flat.reshape(counts.shape)
@@ -311,8 +314,10 @@ class Counting:
         pairs, visits = self.pairs(counts), counts.visits
         if isinstance(kept, Noisy):
             assert self.budget is not None
-            whole = pairs if self.merges else self.combined(pairs)
-            noisy = _released(kept, whole, length, self.budget, jnp.asarray(plays), chances)
+            counted = pairs if self.merges else self.combined(pairs)
+            if not self.clears:
+                counted = counted - kept.pairs
+            noisy = _released(kept, counted, length, self.budget, jnp.asarray(plays), chances)
             return Shared(noisy.told, None), noisy
         if self.recall is None:
             return Shared(pairs if self.merges else self.combined(pairs), visits), None

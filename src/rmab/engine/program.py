@@ -32,6 +32,7 @@ from rmab.engine.agents import Sight, agents_of
 from rmab.engine.memory import Counting, Counts, Kept, Noisy, by_colour, first_states, next_states
 from rmab.engine.setting import Fitted, Guide, Outcome, Setting, Simulate
 from rmab.engine.world import RecordedWorld, Recording, Truth, World
+from rmab.errors import ModelError
 from rmab.federation.schedule import (
     FIRST_LENGTH,
     most_episodes,
@@ -40,6 +41,7 @@ from rmab.federation.schedule import (
     visits_can_end,
 )
 from rmab.learning.learners import Evidence
+from rmab.learning.own_draws import check_own_draws, draw_each
 from rmab.model.arms import Moves, Uncertain
 from rmab.model.beliefs import InformationStates
 from rmab.policies.filling import Found, channel_pair
@@ -116,7 +118,7 @@ def _as_needed(setting: Setting, policy: Policy) -> Setting:
 
 def _draws_differ(setting: Setting, policy: Policy) -> bool:
     """Whether agents draw for themselves."""
-    per_agent = setting.draws == "per-agent" and policy.randomised
+    per_agent = setting.draws != "shared" and policy.randomised
     return per_agent or not setting.aggregation.shared
 
 
@@ -182,6 +184,12 @@ class _Simulator:
         # Whether all trials' episodes end together.
         self.in_step = not own_lengths and not self.watches
         self.drawers = _drawers(setting, policy)
+        if setting.draws == "own":
+            check_own_draws(policy, channels=setting.channels)
+            if not setting.aggregation.shared:
+                raise ModelError(
+                    f"policy {policy.name}: draws must not be 'own' unless agents share a sum"
+                )
         counted = policy.learner is not None
         watches_visits = self.watches and not policy.own_pairs
         visits = watches_visits or (counted and policy.reads_visits)
@@ -308,7 +316,13 @@ class _Simulator:
                     rewards=jnp.repeat(truth.reward_active, trials.size, -1),
                     idle_rewards=jnp.repeat(truth.reward_passive, trials.size, -1),
                 )
-            drawn = self.policy.learner(evidence, draws)
+            if self.setting.draws == "own":
+                apart = self.counting.pairs(counts)
+                merged = shared.pairs[..., 0, :]
+                p01, p11, _ = draw_each(self.policy, merged, apart, draws, self.setting.doubt)
+                drawn = p01, p11
+            else:
+                drawn = self.policy.learner(evidence, draws)
             asked = self.asked(evidence, drawn)
         # A learner may leave what is the same in all trials at a width of one.
         found: Found = jax.tree.map(
@@ -524,7 +538,8 @@ class _Simulator:
             fresh, record, kept = lax.cond(due.sum() <= few, some, every, served)
         else:
             fresh, record, kept = lax.while_loop(lambda s: s[0].over.any(), some, served)
-        counts = run.counts if kept is None else self.counting.cleared(run.counts, due)
+        clears = kept is not None and self.counting.clears
+        counts = self.counting.cleared(run.counts, due) if clears else run.counts
         out = out._replace(lengths=lengths, error=record)
         return run._replace(counts=counts, kept=kept, episode=fresh, out=out)
 

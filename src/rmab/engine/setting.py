@@ -15,6 +15,7 @@ from jax import Array
 
 from rmab.engine.world import Truth, differing
 from rmab.federation.aggregation import AGGREGATIONS, Aggregation
+from rmab.federation.own_draw import DOUBT
 from rmab.federation.release import Budget
 from rmab.model.arms import ArmKind, Arms
 from rmab.planning.exact.chain import Layout
@@ -33,7 +34,8 @@ class Setting:
     idle_pay: bool = False  # whether an arm left alone may pay
     shared: bool = False
     schedule: str = "paper"
-    draws: str = "shared"  # of the dynamics: one for all agents, or "per-agent"
+    draws: str = "shared"  # of the dynamics: one for all agents, "per-agent" or "own"
+    doubt: float = DOUBT  # of draws = "own"
     aggregation: Aggregation = AGGREGATIONS["sum"]  # what agents share
     weights: tuple[float, ...] | None = None  # None: 1 for every agent
     longest: int | None = None  # slots of an episode; a policy's own may be shorter

@@ -6,7 +6,8 @@ A TOML file says it:
     plays = 2                   # K arms in each slot
     policy = "fedtswi"          # one that learns
     schedule = "linear"         # lengths of episodes: "paper", "linear", "doubling"
-    draws = "shared"            # of the dynamics: one for all agents, or "per-agent"
+    draws = "shared"            # of the dynamics: one for all agents, "per-agent", or "own"
+    doubt = 0.1                 # of "own": the chance that an agent's arm is unlike the others'
     aggregation = "sum"         # what agents share: all counts, "none", or "pairs", by likeness
     deadline = 30               # seconds from a round's first report until it closes
     slot_seconds = 1            # the shortest slot: no agent claims more slots than time allows
@@ -55,6 +56,7 @@ from rmab.federation.aggregation import (
     mixes_evidence,
 )
 from rmab.federation.messages import MAX_COUNTS, NAME_RULE, Shape, fingerprint_of, is_name
+from rmab.federation.own_draw import DOUBT
 from rmab.federation.privacy import Privacy, privacy_of
 from rmab.federation.release import Budget
 from rmab.federation.schedule import DRAWS, SCHEDULES
@@ -70,6 +72,7 @@ from rmab.policies.registry import (
     check_kinds,
     check_noise,
     check_options,
+    check_own_draws,
     settings_of,
 )
 from rmab.reading import is_number, one_of, read_toml, shown
@@ -131,6 +134,7 @@ class Federation:
     policy: str = "fedtswi"
     schedule: str = "linear"
     draws: str = "shared"
+    doubt: float = DOUBT
     aggregation: str = "sum"
     deadline: float = 30.0
     slot_seconds: float = _SLOT_SECONDS  # 0: no limit
@@ -186,6 +190,10 @@ class Federation:
                 f"live_seconds must be a number of seconds above 0 and at most "
                 f"{_MAX_LIVE_SECONDS}, got {shown(seconds)}"
             )
+        if not (is_number(self.doubt) and 0 < self.doubt <= 1):
+            raise FederationError(
+                f"doubt must be a number above 0 and at most 1, got {shown(self.doubt)}"
+            )
         if self.reference is not None and not is_number(self.reference):
             raise FederationError(f"reference must be a number, got {shown(self.reference)}")
         try:
@@ -198,6 +206,9 @@ class Federation:
             check_depth(self.kinds, self.plays, self.options.get("depth", DEPTH))
             check_kinds(self.policy, self.options, self.kinds, self.aggregation, "options")
             check_arms(self.policy, self.options, self.kinds, self.plays)
+            if self.draws == "own":
+                channels = [arm.is_channel for arm in self.arms]
+                check_own_draws(self.policy, self.options, channels, self.shares)
         except (StudyError, ModelError) as error:
             raise FederationError(str(error)) from None
         S = max(arm.states for arm in self.arms)

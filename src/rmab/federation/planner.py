@@ -16,6 +16,8 @@ This module loads JAX; the rest of what a server needs to receive uploads does n
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,17 +26,21 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.federation.config import Federation
+from rmab.federation.laws import INDICES, LawsMessage
 from rmab.federation.memory import RoundMemory
+from rmab.federation.own_draw import Laws
 from rmab.federation.release import MOST_RELEASES, cell_noise, mended
 from rmab.federation.uploads import LaneCounts, Merged
 from rmab.learning.forgetting import Memory, pick_expert
 from rmab.learning.learners import Evidence, count_kinds, thompson
+from rmab.learning.own_draws import laws_of
 from rmab.learning.population import common_law
 from rmab.learning.recall import recall_of
 from rmab.model.arms import Moves
+from rmab.planning.channel.index import myopic
 from rmab.policies.filling import Learnt, fill
 from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPlan
-from rmab.policies.policy import POPULATION, LookaheadRule, OwnIndexRule, TurnsRule
+from rmab.policies.policy import POPULATION, IndexRule, LookaheadRule, OwnIndexRule, TurnsRule
 from rmab.policies.registry import named
 from rmab.random import DRAWS, EXPERTS, Draws, seed_words, stream
 
@@ -83,6 +89,7 @@ class Planner:
         # What learners of a round see, and what it was made from: a round has many lanes.
         self._last: tuple[tuple[Any, ...], _Seen] | None = None
         self._fill = jax.jit(self._filled)
+        self._tell = jax.jit(partial(laws_of, self.policy))
         self._share = jax.jit(self._shared, static_argnames="merged")
         self._advance = jax.jit(self._advanced)
         self._draw = jax.jit(self._drawn, static_argnames="width")
@@ -119,13 +126,43 @@ class Planner:
             return Planned(TurnsPlan(np.asarray(found[1][:, 0]) > 0), limit)
         return Planned(self._plan_of(jax.tree.map(np.asarray, filled)), limit)
 
-    def _mended(self, merged: Merged) -> Merged:
+    def laws(
+        self, merged: Merged, number: int, groups: Mapping[int, Merged] | None = None
+    ) -> LawsMessage:
+        """What agents that draw for themselves are told in a round.
+
+        merged: as of its plan; groups: the sum of each, where there are several.
+        """
+        sums = {"all": self._mended(merged)}
+        sums |= {f"group-{group}": self._mended(each, 1) for group, each in (groups or {}).items()}
+        # One after another: another number of groups is no other program.
+        found = [
+            self._tell(np.asarray(each.counts[: self._kinds], np.float32)[..., None])
+            for each in sums.values()
+        ]
+        prior = self.policy.prior
+        assert not isinstance(prior, str)
+        assert isinstance(self.policy.rule, IndexRule)
+        return LawsMessage(
+            federation=self.federation.name,
+            round=number,
+            index=INDICES[self.policy.rule.planner is myopic],
+            gaps=self.policy.gaps,
+            prior=prior if isinstance(prior, tuple) else (float(prior), float(prior)),
+            doubt=float(self.federation.doubt),
+            names=tuple(sums),
+            laws=Laws(*(np.concatenate(x, dtype=np.float64) for x in zip(*found, strict=True))),
+        )
+
+    def _mended(self, merged: Merged, groups: int | None = None) -> Merged:
         """Sums with noise as counts, by the noise that they have after all releases: before, they
-        have a little less."""
+        have a little less. groups: of how many it is the sum; None: of all."""
         budget, privacy = self.federation.budget, self.federation.privacy
         if budget is None or privacy is None:
             return merged
-        s = cell_noise(budget, self.federation.plays, MOST_RELEASES) * math.sqrt(privacy.groups)
+        s = cell_noise(budget, self.federation.plays, MOST_RELEASES) * math.sqrt(
+            groups or privacy.groups
+        )
         return merged._replace(counts=mended(merged.counts, s))
 
     def _given(self, merged: Merged) -> tuple[Any, ...]:

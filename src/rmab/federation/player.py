@@ -29,7 +29,7 @@ from rmab.errors import ModelError
 from rmab.federation.messages import RoundMessage, Upload
 from rmab.federation.schedule import LONGEST, visit_limit
 from rmab.model.beliefs import NEVER, InformationStates
-from rmab.policies.plans import OwnPlan, TurnsPlan, largest
+from rmab.policies.plans import OwnPlan, Plan, TurnsPlan, largest
 
 __all__ = ["Player"]
 
@@ -58,6 +58,8 @@ class Player:
         self._looked: dict[int, int | None] = dict.fromkeys(shape.always)
         self._own: tuple[Any, ...] | None = None  # the state of a learner that keeps its own
         self._own_slots = 0  # that it was updated with, of earlier incarnations too
+        self._plan: Plan = message.plan
+        self._chosen: npt.NDArray[np.intp] | None = None
         self._start(message)
 
     def begin(self, message: RoundMessage) -> None:
@@ -70,8 +72,14 @@ class Player:
             )
         self._start(message)
 
+    def play_by(self, plan: Plan) -> None:
+        """Play the rest of the round by a plan of the agent's own."""
+        self._plan = plan
+        self._chosen = None
+
     def _start(self, message: RoundMessage) -> None:
         self.message = message
+        self._plan = message.plan
         self.length = 0
         self.over = False
         if isinstance(message.plan, OwnPlan) and self._own is None:
@@ -79,7 +87,7 @@ class Player:
             self._own = message.plan.own.init(S, (message.shape.n_arms,))
         factor = message.visit_factor
         self._caps = None if factor is None else visit_limit(self.visits, factor, LONGEST)
-        self._chosen: npt.NDArray[np.intp] | None = None
+        self._chosen = None
 
     @property
     def round(self) -> int:
@@ -100,7 +108,7 @@ class Player:
     def choose(self) -> npt.NDArray[np.intp]:
         """The K arms to play in this slot, in ascending order."""
         if self._chosen is None:
-            plan, plays = self.message.plan, self.message.shape.plays
+            plan, plays = self._plan, self.message.shape.plays
             if isinstance(plan, OwnPlan):
                 self._chosen = largest(self._own_index(plan), plays)
             else:

@@ -36,7 +36,9 @@ __all__ = [
 FIRST_LENGTH = 1  # T_0
 LONGEST = 2**40  # slots: a horizon for agents that have none
 SCHEDULES = ("paper", "linear", "doubling")
-DRAWS = ("shared", "per-agent")  # one draw of the dynamics for all agents, or one for each
+# One draw of the dynamics for all agents, one for each, or one for each by what it has observed
+# itself and what it believes of the others (`rmab.federation.own_draw`).
+DRAWS = ("shared", "per-agent", "own")
 
 
 def next_limit(schedule: str, previous_length: Array, longest: int | None = None) -> Array:

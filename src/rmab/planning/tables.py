@@ -49,9 +49,9 @@ from rmab.errors import ModelError
 from rmab.linalg import Array, array_namespace
 from rmab.markov import limit, limiting_distribution, limiting_distributions
 from rmab.model.arms import Arm, ArmKind, Arms, Dynamics, FloatArray, Moves
-from rmab.model.beliefs import InformationStates, deviation, information_states, stationary_belief
+from rmab.model.beliefs import InformationStates, information_states, stationary_belief
 from rmab.model.information import expansion
-from rmab.planning.channel.index import whittle_at
+from rmab.planning.channel.index import myopic, whittle_at
 from rmab.planning.index.hidden import information_table
 from rmab.planning.index.indices import whittle_indices
 from rmab.planning.index.nested import state_table
@@ -79,11 +79,6 @@ __all__ = [
 # ------------------------------------------------------------------------------------- channels
 
 Planner = Callable[[Dynamics, InformationStates], Any]
-
-
-def myopic(dynamics: Dynamics, states: InformationStates) -> Array:
-    """Expected reward of a play now: reward x belief, eq. (13)."""
-    return dynamics.reward * (stationary_belief(dynamics) + deviation(dynamics, states))
 
 
 def fixed(dynamics: Dynamics, states: InformationStates) -> Array:

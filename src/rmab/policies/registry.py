@@ -16,7 +16,13 @@ from types import MappingProxyType
 from typing import Any
 
 from rmab.errors import StudyError
-from rmab.federation.aggregation import AGGREGATIONS, Alone, aggregation_of, compares_agents
+from rmab.federation.aggregation import (
+    AGGREGATIONS,
+    Aggregation,
+    Alone,
+    aggregation_of,
+    compares_agents,
+)
 from rmab.federation.gossip import GRAPHS, MAX_AGENTS
 from rmab.model.arms import CHANNEL, ArmKind
 from rmab.policies.lookahead import DEPTHS
@@ -40,6 +46,7 @@ __all__ = [
     "check_kinds",
     "check_noise",
     "check_options",
+    "check_own_draws",
     "named",
     "settings_of",
 ]
@@ -370,7 +377,8 @@ GROUPS: Mapping[str, str] = {
     "hindsight": "see the states, in a back-test alone",
 }
 
-_LEARN_FROM_NOISE = ("fedtswi", "fedts-myopic", "fedtswi-gap", "fedts-myopic-gap")
+# What learns from sums with noise, and what agents may draw by themselves.
+_THOMPSON_INDEX = ("fedtswi", "fedts-myopic", "fedtswi-gap", "fedts-myopic-gap")
 _MAKERS = "rmab.policies.builtin:"
 _PUBLISHED = "rmab.policies.published:"
 _THOMPSON = ("aggregation", "prior", "tied")
@@ -654,8 +662,8 @@ def check_noise(
         return
     other = [number for number, kind in enumerate(kinds, 1) if kind != CHANNEL]
     why = None
-    if name not in _LEARN_FROM_NOISE:
-        names = ", ".join(_LEARN_FROM_NOISE)
+    if name not in _THOMPSON_INDEX:
+        names = ", ".join(_THOMPSON_INDEX)
         why = f"reads more than counts of pairs, or is no Thompson index policy; {names} may be"
     elif other:
         why = f"learns from noise where all arms are channels, and arm {other[0]} is none"
@@ -677,6 +685,35 @@ def check_arms(
     why = refuses and refuses(kinds, plays, settings_of(name, options))
     if why:
         raise StudyError(f"policies: {name!r} {why}")
+
+
+def check_own_draws(
+    name: str,
+    options: Mapping[str, Any] | None,
+    channels: Sequence[bool],
+    aggregation: Aggregation,
+) -> None:
+    """Refuse draws = "own" where the agents of the learner of that name cannot draw so.
+
+    channels: whether each arm is one; aggregation: what agents share under it.
+    """
+    settings = settings_of(name, options)
+    other = [number for number, channel in enumerate(channels, 1) if not channel]
+    why = None
+    if name not in _THOMPSON_INDEX:
+        why = (
+            f"as {name} does not draw, or not for an index; these do: {', '.join(_THOMPSON_INDEX)}"
+        )
+    elif other:
+        why = f"as arm {other[0]} is no channel"
+    elif settings.get("plan_by") == "mode":
+        why = f"as {name} with plan_by = 'mode' does not draw"
+    elif settings.get("forget", "never") != "never" or settings.get("prior") == POPULATION:
+        why = f"as {name} forgets counts or learns its prior"
+    elif not aggregation.shared:
+        why = f"as agents share no sum under {name}; aggregation must be 'sum'"
+    if why:
+        raise StudyError(f"draws must not be 'own', {why}")
 
 
 def settings_of(name: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -264,6 +264,7 @@ def setting_of_study(study: Study) -> Setting:
         shared=study.realisations == "shared",
         schedule=study.schedule,
         draws=study.draws,
+        doubt=study.doubt,
         aggregation=study.shares(),
         weights=None if study.weights is None else tuple(study.weights),
         max_age=max(map(table_ages, study.differing_arms)),

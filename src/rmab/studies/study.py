@@ -30,6 +30,7 @@ import numpy as np
 from rmab.errors import ModelError, StudyError
 from rmab.federation.aggregation import AGGREGATIONS, Aggregation, Gossip, aggregation_of
 from rmab.federation.gossip import DEGREE, GRAPHS
+from rmab.federation.own_draw import DOUBT
 from rmab.federation.release import Budget
 from rmab.federation.schedule import DRAWS, SCHEDULES
 from rmab.model.arms import Arm, Arms
@@ -37,6 +38,7 @@ from rmab.policies.lookahead import DEPTH, check_depth
 from rmab.policies.policy import Policy
 from rmab.policies.registry import (
     GOSSIP_OPTIONS,
+    LEARNERS,
     OPTIONS,
     POLICIES,
     STUDIED,
@@ -44,6 +46,7 @@ from rmab.policies.registry import (
     check_kinds,
     check_noise,
     check_options,
+    check_own_draws,
     settings_of,
 )
 from rmab.reading import is_number, one_of, read_toml, shown
@@ -140,6 +143,12 @@ class Study:
         "whether all agents plan with one draw of the dynamics, or each with its own",
         DRAWS,
     )
+    doubt: float = _key(
+        DOUBT,
+        "Doubt",
+        "chance that an agent's arm is unlike the others', of draws = \"own\"",
+        optional=True,
+    )
     aggregation: str = _key(
         "sum", "Aggregation", "what agents learn from one another", AGGREGATIONS
     )
@@ -190,6 +199,7 @@ class Study:
         self._check_options()
         self._check_weights()
         self._check_gossip()
+        self._check_doubt()
         self._check_privacy()
 
     def _check_arms(self) -> None:
@@ -340,6 +350,20 @@ class Study:
                 shares.links(self.agents)
             except ModelError as error:
                 raise StudyError(f"options.{name}: {error}" if name else str(error)) from None
+
+    def _check_doubt(self) -> None:
+        if not (is_number(self.doubt) and 0 < self.doubt <= 1):
+            raise StudyError(
+                f"doubt must be a number above 0 and at most 1, got {shown(self.doubt)}"
+            )
+        object.__setattr__(self, "doubt", float(self.doubt))
+        if self.draws != "own":
+            return
+        for policy in self.policies:
+            if isinstance(policy, str) and policy in LEARNERS:
+                own = self.options.get(policy)
+                channels = [arm.is_channel for arm in self.arms]
+                check_own_draws(policy, own, channels, self.shares(policy))
 
     def _check_privacy(self) -> None:
         if self.privacy is None:

@@ -35,6 +35,7 @@ class Securing:
         self.folder = folder
         self._least_and_groups = privacy
         self.federation = spectrum(privacy=Privacy("http://127.0.0.1:9", **privacy), slot_seconds=0)
+        self.planner: Any = Flat
         self.helper_database = str(folder / "helper.db")
         self.server_database = str(folder / "federation.db")
         self.helper_log, self.log = io.StringIO(), io.StringIO()
@@ -77,7 +78,7 @@ class Securing:
         self.served = Served(
             self.folder,
             self.federation,
-            Flat(self.federation),
+            self.planner(self.federation),
             database=self.server_database,
             **settings,
         )

@@ -35,6 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.nn import sigmoid, softmax
+from jax.scipy.special import digamma, polygamma
 
 from rmab.learning.channel.coordinates import (
     FALLING,
@@ -56,7 +57,7 @@ from rmab.learning.channel.moments import Cells, cells, memory_density, pick_mem
 from rmab.linalg import compute_in_branch
 from rmab.random import Draws, Numbers
 
-__all__ = ["draw_channels", "mean_channels"]
+__all__ = ["channel_laws", "draw_channels", "mean_channels"]
 
 _ALONG = 3  # the law beside those around the modes of three systems
 _SYSTEMS = np.array([RISING, STEEP, FALLING])[:, None, None]
@@ -81,6 +82,7 @@ class _Tuning:
     freedom: int = 4  # The t laws have this many degrees of freedom.
     low_prior_freedom: int = 1  # The t laws have this many under a prior below 1.
     nodes: int = 48  # A mean is taken over this many places for each mode.
+    law_nodes: int = 192  # The same of a covariance, of which the tails are a part.
     turns: int = 5  # Fisher scoring takes this many turns.
     more_turns: int = 8  # Fisher scoring takes this many turns more for many pairs.
     many_pairs: float = 5000.0  # Pairs are many beyond this number.
@@ -201,7 +203,9 @@ def _drawn(counts: Array, prior: BetaPrior, uniforms: Array) -> tuple[Array, Arr
     law = jnp.where(along, _ALONG, near)
     drawn = law, which, radius, angle, depth, jnp.log(luck)
     law, *stored, luck = _computed_once(posterior.observed, *drawn)
-    found = _proposed(posterior, law, _Uniforms(*stored))
+    channel, weight = _proposed(posterior, law, _Uniforms(*stored))
+    p01, p11 = jnp.minimum(channel.p01, 1), jnp.minimum(channel.p11, 1)  # sums are rounded
+    found = p01, p11, weight
     now = tuple(x[0] for x in found)
     for step in range(1, len(luck)):
         takes = luck[step] < found[2][step] - now[2]
@@ -210,11 +214,35 @@ def _drawn(counts: Array, prior: BetaPrior, uniforms: Array) -> tuple[Array, Arr
 
 
 def mean_channels(counts: Array, prior: BetaPrior) -> tuple[Array, Array]:
-    """The posterior means of p01 and p11, each (n, trials), by importance sampling.
+    """The posterior means of p01 and p11, each (n, trials)."""
+    channel, share = _spread_evenly(counts, prior, _TUNING.nodes)
+    up, stay = ((p * share).sum(0) for p in (channel.p01, channel.p11))
+    return jnp.minimum(up, 1), jnp.minimum(stay, 1)  # sums are rounded
 
-    The proposals are those of a draw, at places spread evenly instead of at random.
+
+def channel_laws(counts: Array, prior: tuple[float, float], gaps: int) -> tuple[Array, Array]:
+    """Mean, (2, n, trials), and covariance, (3, n, trials): uu, uv, vv, of the posterior's log odds
+    u of p01 and v of p11.
+
+    gaps: 0 for counts of pairs one slot apart alone: each is then a Beta by itself.
     """
-    node = np.arange(3 * _TUNING.nodes) + 0.5
+    if not gaps:
+        a, b = prior[0] + counts[0, :, 1], prior[1] + counts[0, :, 0]
+        apart = polygamma(1, a) + polygamma(1, b)
+        zero = jnp.zeros_like(apart[0])
+        return digamma(a) - digamma(b), jnp.stack([apart[0], zero, apart[1]])
+    channel, share = _spread_evenly(counts, prior, _TUNING.law_nodes)
+    odds = jnp.stack([channel.p01 / channel.p00, channel.p11 / channel.p10])
+    odds = jnp.log(jnp.clip(odds, 1e-12, 1e12))
+    mean = (odds * share).sum(1)
+    u, v = odds - mean[:, None]
+    return mean, jnp.stack([(each * share).sum(0) for each in (u * u, u * v, v * v)])
+
+
+def _spread_evenly(counts: Array, prior: BetaPrior, nodes: int) -> tuple[Channel, Array]:
+    """Channels, (3 nodes, n, trials) each, and their shares of the posterior, by importance
+    sampling: the proposals are those of a draw, at places spread evenly instead of at random."""
+    node = np.arange(3 * nodes) + 0.5
     steps = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1, math.sqrt(3) - 1
     even = [node / node.size, *(node * step % 1 for step in steps)]
     radius, angle, depth, which = (jnp.asarray(x[:, None, None], jnp.float32) for x in even)
@@ -223,11 +251,9 @@ def mean_channels(counts: Array, prior: BetaPrior) -> tuple[Array, Array]:
     posterior = _approximated(counts, prior)
     shares = jnp.float32(1 / 4), jnp.full((3, 1, 1), 1 / 3)  # those of `law`
     posterior = posterior._replace(laws=_Laws(*shares, posterior.laws.freedom))
-    p01, p11, weight = _proposed(posterior, law, _Uniforms(which, radius, angle, depth))
+    channel, weight = _proposed(posterior, law, _Uniforms(which, radius, angle, depth))
     weight = jnp.exp(weight - weight.max(0))
-    total = weight.sum(0)
-    up, stay = ((p * weight).sum(0) / total for p in (p01, p11))
-    return jnp.minimum(up, 1), jnp.minimum(stay, 1)  # sums are rounded
+    return channel, weight / weight.sum(0)
 
 
 def _approximated(counts: Array, prior: BetaPrior) -> _Posterior:
@@ -330,10 +356,8 @@ def _mode_shares(observed: Observations, fit: _Fit) -> Array:
     return _TUNING.mode + (1 - 3 * _TUNING.mode) * softmax(height, 0)
 
 
-def _proposed(
-    posterior: _Posterior, law: Numbers, uniforms: _Uniforms
-) -> tuple[Array, Array, Array]:
-    """p01, p11 and the log of posterior / density, each (places, n, trials).
+def _proposed(posterior: _Posterior, law: Numbers, uniforms: _Uniforms) -> tuple[Channel, Array]:
+    """Channels and the log of posterior / density, each (places, n, trials).
 
     law: that of each place, a system's number for the mode in it, or _ALONG.
     """
@@ -363,9 +387,8 @@ def _proposed(
     x, middle, spread = _computed_once(observed, x, middle, spread)
     channel = channel_at(system, *[(x, y)] * 3)
     weight = log_likelihood(observed, channel) - _log_density(posterior, channel, middle, spread)
-    p01, p11 = jnp.minimum(channel.p01, 1), jnp.minimum(channel.p11, 1)  # sums are rounded
     # Where rounding took off more than is allowed for, far from the modes, there is no number.
-    return p01, p11, jnp.where((weight > _NEVER) & (weight < -_NEVER), weight, _NEVER)
+    return channel, jnp.where((weight > _NEVER) & (weight < -_NEVER), weight, _NEVER)
 
 
 def _log_density(posterior: _Posterior, channel: Channel, middle: Array, spread: Array) -> Array:

@@ -36,7 +36,7 @@ from rmab.model.beliefs import (
     stationary_belief,
 )
 
-__all__ = ["whittle_at", "whittle_index"]
+__all__ = ["myopic", "whittle_at", "whittle_index"]
 
 
 def _closed_form(
@@ -68,6 +68,11 @@ def whittle_at(dynamics: Dynamics, states: InformationStates) -> Array:
     # A slot after an observation the belief is p01 or p11, where, but for rounding, the closed form
     # begins.
     return dynamics.reward * xp.where(states.age == 1, belief, index)
+
+
+def myopic(dynamics: Dynamics, states: InformationStates) -> Array:
+    """Expected reward of a play now: reward x belief, eq. (13)."""
+    return dynamics.reward * (stationary_belief(dynamics) + deviation(dynamics, states))
 
 
 def whittle_index(arms: Arms, belief: Array) -> Array:

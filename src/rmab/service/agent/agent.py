@@ -41,6 +41,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
+import numpy.typing as npt
 
 from rmab.errors import (
     FederationError,
@@ -167,6 +168,10 @@ class Agent:
         self._before = (0, 0.0)  # slots and reward of earlier incarnations of this process
         self._kept = 0  # the last slot in the file
         self._seldom = Seldom(self._limits.quiet_seconds)
+        # What earlier incarnations counted, once the agent draws for itself.
+        self._counted: npt.NDArray[np.int64] | None = None
+        self._alike: tuple[float, ...] | None = None
+        self._draw()
 
     def _check_masking(self, writing: Writing) -> None:
         """Refuse to go on in clear where nothing left this machine unmasked before."""
@@ -294,16 +299,50 @@ class Agent:
             self._renew()
         elif exchange.message is not player.message and exchange.message is not None:
             player.begin(exchange.message)
+            self._draw()
             self._reported = None
+
+    def _draw(self) -> None:
+        """Where the server tells laws of the round, play by a draw of the agent's own."""
+        player, told = self._player, self._exchange.laws
+        if told is None or told.round != player.round:
+            self._alike = None
+            return
+        from rmab.federation.own_draw import LEAST_ALIKE
+        from rmab.service.agent.own_plan import own_plan
+
+        if self._counted is None:
+            before = self._file.own_counts(player.counts.size)
+            none = np.zeros_like(player.counts)
+            self._counted = none if before is None else before.reshape(player.counts.shape)
+        counts = player.counts + self._counted
+        try:
+            self._file.keep_own_counts(counts)
+        except StorageError as error:
+            self._lament(error)
+        # Of the incarnation and the round: a round that is begun again is played as before.
+        generator = np.random.default_rng([*player.incarnation.encode(), player.round])
+        plan, self._alike = own_plan(told, player.message, counts, generator)
+        player.play_by(plan)
+        unlike = [n for n, weight in enumerate(self._alike, 1) if weight < LEAST_ALIKE]
+        if unlike and told.doubt < 1 and self._seldom.is_due("alike"):
+            log.warning(
+                "what is observed here of arm %s is unlike what the other agents observe: it is "
+                "learnt alone",
+                ", ".join(map(str, unlike)),
+            )
 
     def _renew(self) -> None:
         old = self._player
+        if self._counted is not None:
+            self._counted = self._counted + old.counts
         message = self._exchange.message
         assert message is not None
         incarnation = secrets.token_hex(16)
         self._before = (self._before[0] + old.slots, self._before[1] + old.reward)
         self._player = Player(message, incarnation)
         self._player.resume_learner(old.learner_state)
+        self._draw()
         self._chosen = None
         self._offered = self._folded = self._kept = 0
         self._reported = None
@@ -365,6 +404,12 @@ class Agent:
     def action_dependent(self) -> tuple[int, ...]:
         """The arms, from 0, that move otherwise when they are played."""
         return self._player.message.shape.controlled
+
+    @property
+    def alike(self) -> list[float] | None:
+        """Of each arm, the weight of what the other agents say beside what was observed here, from
+        0 to 1; None where the round's plan is the server's. It is never sent."""
+        return None if self._alike is None else list(self._alike)
 
     @property
     def slots(self) -> int:

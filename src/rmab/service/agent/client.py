@@ -25,11 +25,13 @@ class NotReachedError(Exception):
 
 
 class Answer(NamedTuple):
-    """What came back; retry_after: seconds, where the server asks for them."""
+    """What came back; retry_after: seconds, where the server asks for them; own_draws: whether
+    agents may draw for themselves."""
 
     status: int
     body: bytes
     retry_after: float | None
+    own_draws: bool = False
 
     def number(self, key: str) -> int | None:
         """The whole number of that name in it, None if there is none."""
@@ -74,7 +76,8 @@ class Client:
                     body += part
                     if len(body) > most:
                         raise NotReachedError(f"an answer has over {most} bytes")
-                return Answer(response.status_code, bytes(body), _retry_after(response))
+                own = response.headers.get("rmab-draws") == "own"
+                return Answer(response.status_code, bytes(body), _retry_after(response), own)
         except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
             raise NotReachedError(f"the server is not reached: {reason}") from None

@@ -38,6 +38,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from rmab.errors import ProtocolError
 from rmab.federation.messages import RoundMessage, parse_round
@@ -45,6 +46,9 @@ from rmab.service.agent.client import Answer, Client, NotReachedError
 from rmab.service.agent.limits import AgentLimits
 from rmab.service.agent.outbox import Offer, Outbox, Outgoing, Seldom, Writing
 from rmab.service.agent.state_file import AgentFile
+
+if TYPE_CHECKING:  # loaded with the first laws
+    from rmab.federation.laws import LawsMessage
 
 __all__ = ["Exchange"]
 
@@ -63,8 +67,9 @@ class _AgainError(Exception):
 class Exchange:
     """The background side of one agent.
 
-    message: the newest round, None before the first; met: whether the server took this agent for
-    the one whose file this is; refusal: why it refused the credential before that; stranger: why
+    message: the newest round, None before the first; laws: what the agent may draw by in it, None
+    where that is its plan alone; met: whether the server took this agent for the one whose file
+    this is; refusal: why it refused the credential before that; stranger: why
     nothing is exchanged any more, as the file is another's; connected: whether the last attempt
     worked; trouble: why it did not. Whoever waits is told when any of them, or of what is
     acknowledged, changes.
@@ -82,6 +87,7 @@ class Exchange:
         writing: Writing | None = None,
     ) -> None:
         self.message = message
+        self.laws: LawsMessage | None = None
         self.met = False
         self.refusal: str | None = None
         self.stranger: str | None = None
@@ -325,7 +331,25 @@ class Exchange:
                 "nonsense", "the server's episodes end by visits, which would tell about them"
             )
         self._check_same(message)
-        self._take(message, answer.body)
+        laws = await self._laws_of(message) if answer.own_draws else None
+        self._take(message, answer.body, laws)
+
+    async def _laws_of(self, message: RoundMessage) -> LawsMessage | None:
+        """What the agent may draw by in a round; None where that is not to be had: it then plays
+        by the round's plan."""
+        from rmab.federation.laws import parse_laws
+
+        try:
+            answer = await self._client.ask("GET", "/v1/laws")
+            if answer.status != 200:
+                raise NotReachedError(answer.detail)
+            laws = parse_laws(answer.body, message.shape)
+        except (NotReachedError, ProtocolError) as error:
+            if self._seldom.is_due("laws"):
+                log.warning("no laws to draw by, so the server's plan is played: %s", error)
+            return None
+        same = (laws.federation, laws.round) == (message.federation, message.round)
+        return laws if same else None
 
     def _check_same(self, message: RoundMessage) -> None:
         """Refuse another federation's round, or one for another agent: counts in the file are not
@@ -346,11 +370,12 @@ class Exchange:
         )
         raise _AgainError("stranger", self.stranger)
 
-    def _take(self, message: RoundMessage, body: bytes) -> None:
+    def _take(self, message: RoundMessage, body: bytes, laws: LawsMessage | None) -> None:
         with self._seldom.despite_the_disk():
             self._file.keep_message(body)
         self._wants_round = False
         self._after = message.round
+        self.laws = laws  # before the message, with which the agent takes it up
         self.message = message
         self.met = True
         self._tell_of_change()

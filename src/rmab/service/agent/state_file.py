@@ -10,7 +10,8 @@ An agent's process may end at any moment, `kill -9` included, and no observation
     slots     the observations of each slot since: the arms played and the states they showed, and
               likewise those that are always observed; and under life 0, which no incarnation has:
               in slot 0 the state of the agent's learner, in slot 1 the key id of the credential
-              that the round was given to, in slot 2 that the agent has had a mask key
+              that the round was given to, in slot 2 that the agent has had a mask key, in slot 3
+              what one that draws for itself had counted in all when its last round began
 
 A slot is one transaction in the write-ahead log, which outlives the process. The state of a learner
 that keeps its own is stored with each slot, and the file has both or neither; unlike counts it
@@ -182,6 +183,14 @@ class AgentFile:
         """An agent with a mask key uses the file."""
         self._write(lambda keeper: keeper.execute("REPLACE INTO slots VALUES (0, 2, x'01')"))
 
+    def own_counts(self, size: int) -> npt.NDArray[np.int64] | None:
+        """What all incarnations had counted when the last round began that the agent drew for,
+        (size,); None where none of that size was kept."""
+        row = self._file.read("SELECT looks FROM slots WHERE life = 0 AND slot = 3").fetchone()
+        if row is None or len(row[0]) != 8 * size:
+            return None
+        return np.frombuffer(row[0], "<i8").astype(np.int64)
+
     def earlier(self) -> list[KeptIncarnation]:
         """The earlier incarnations that left something, oldest first."""
         rows = self._file.read(
@@ -259,6 +268,12 @@ class AgentFile:
 
         self._write(write)
         self._file.grew(len(message))
+
+    def keep_own_counts(self, counts: npt.NDArray[np.int64]) -> None:
+        """What all incarnations have counted, instead of what was kept before."""
+        packed = counts.astype("<i8").tobytes()
+        self._write(lambda keeper: keeper.execute("REPLACE INTO slots VALUES (0, 3, ?)", (packed,)))
+        self._file.grew(len(packed))
 
     def keep_snapshot(self, incarnation: str, slots: int, snapshot: bytes) -> None:
         """The player after that many slots, instead of those slots."""

@@ -22,7 +22,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
@@ -32,6 +32,7 @@ import numpy.typing as npt
 from rmab.errors import StorageError
 from rmab.federation.aggregation import Aggregation, evidence_of
 from rmab.federation.config import Federation
+from rmab.federation.laws import LawsMessage
 from rmab.federation.memory import RoundMemory
 from rmab.federation.messages import RoundMessage, parse_plan, plan_table
 from rmab.federation.uploads import LaneCounts, Merged
@@ -48,6 +49,8 @@ __all__ = [
     "RoundPlanning",
     "Tasks",
     "plan_json",
+    "sums_by_group",
+    "tells_groups",
 ]
 
 T = TypeVar("T")
@@ -76,6 +79,14 @@ class Planning(Protocol):
     def estimates(self, merged: Merged) -> Arms: ...
 
 
+class Telling(Protocol):
+    """A planner of federations whose agents draw for themselves."""
+
+    def laws(
+        self, merged: Merged, number: int, groups: Mapping[int, Merged] | None = None
+    ) -> LawsMessage: ...
+
+
 class Recalling(Protocol):
     """A planner of policies that forget, learn their prior or compare agents."""
 
@@ -95,11 +106,13 @@ class Recalling(Protocol):
 
 class Counted(NamedTuple):
     """What a round is planned from: the sum of all counts, and where that is not enough for its
-    aggregation, the counts of each agent; memory: where counts are forgotten, what is kept."""
+    aggregation, the counts of each agent; memory: where counts are forgotten, what is kept; groups:
+    the sum of each group, where agents are told its law; None: as they are in the database."""
 
     merged: Merged
     by_lane: LaneCounts | None
     memory: RoundMemory | None = None
+    groups: Mapping[int, Merged] | None = None
 
     @classmethod
     def of(cls, opened: OpenRound) -> Counted:
@@ -200,6 +213,7 @@ class RoundPlanning:
         self._opened: OpenRound | None = None
         self._plan: Plan | None = None  # of lane 0
         self._messages: dict[int, asyncio.Future[Parts]] = {}  # by lane
+        self._told: dict[int, bytes] = {}  # laws of the last two rounds that were planned
         self._kept_estimates: Arms | None = None  # in the database
 
     @property
@@ -218,6 +232,9 @@ class RoundPlanning:
 
     async def plan(self, counted: Counted, number: int, lane: int = 0) -> Planned:
         """The plan of round `number` for a lane, from what was counted before it."""
+        groups = counted.groups
+        if groups is None and tells_groups(self._federation):
+            groups = await self._jobs.run(lambda store: sums_by_group(store, answered=False))
 
         def work() -> Planned:
             self._busy = True
@@ -229,6 +246,10 @@ class RoundPlanning:
                         counted.merged, number, lane, counted.by_lane, counted.memory
                     )
                 evidence = counted.evidence(self._federation.shares, lane)
+                if self._federation.draws == "own":
+                    told = cast(Telling, planner).laws(evidence, number, groups)
+                    kept = {key: self._told[key] for key in self._told if key == number - 1}
+                    self._told = {**kept, number: told.to_json()}
                 return planner.plan(evidence, number, lane)
             finally:
                 self._busy = False
@@ -311,6 +332,15 @@ class RoundPlanning:
             work.add_done_callback(lambda done: self._forget_failed(lane, done))
         return await asyncio.shield(self._messages[lane])
 
+    async def laws(self) -> bytes:
+        """What agents that draw for themselves are told in the open round: as of its plan, or once
+        more, after a restart."""
+        opened = self._opened
+        assert opened is not None
+        if opened.number not in self._told:
+            await self.plan(Counted.of(opened), opened.number)
+        return self._told[opened.number]
+
     def _forget_failed(self, lane: int, done: asyncio.Future[Parts]) -> None:
         failed = done.cancelled() or done.exception() is not None
         if failed and self._messages.get(lane) is done:
@@ -387,6 +417,19 @@ class Estimates:
     def stop(self, *, patient: bool) -> None:
         """Make no more; `patient` waits for what is being made."""
         self._executor.shutdown(wait=patient, cancel_futures=True)
+
+
+def tells_groups(federation: Federation) -> bool:
+    """Whether agents are told the law of each group beside that of all."""
+    privacy = federation.privacy
+    return federation.draws == "own" and privacy is not None and privacy.groups > 1
+
+
+def sums_by_group(store: Store, *, answered: bool) -> dict[int, Merged]:
+    """A job: what is known of each group; answered: of openings not added yet, too."""
+    assert store.openings is not None
+    found = store.openings.sums(answered=answered)
+    return {group: Merged(each.counts, each.visits, 0) for group, each in found.items()}
 
 
 def plan_json(plan: Plan) -> bytes:

@@ -49,6 +49,8 @@ from rmab.service.server.planning import (
     RoundPlanning,
     Tasks,
     plan_json,
+    sums_by_group,
+    tells_groups,
 )
 from rmab.service.server.telemetry import Log, Metrics
 from rmab.service.store.credentials import Sighting
@@ -509,7 +511,9 @@ class Rounds:
     def _counted(self, store: Store) -> tuple[Counted, Totals, Erased]:
         """A job: all that the next plan is made from, as of one moment."""
         by_lane = store.counts_by_lane() if self.federation.needs_each else None
-        return Counted(store.merged(), by_lane), store.totals(), store.erased()
+        groups = sums_by_group(store, answered=True) if tells_groups(self.federation) else None
+        counted = Counted(store.merged(), by_lane, groups=groups)
+        return counted, store.totals(), store.erased()
 
     async def _draft(self, number: int, limit: int, counted: Counted) -> tuple[OpenRound, Plan]:
         """Round `number` as it would open now; limit: its slots, unless the policy sets them."""

@@ -1,6 +1,7 @@
 """The routes: who may ask for what, and what answers.
 
     GET /v1/round?after=R&wait=S         agent   the open round if its number is above R, or 204
+    GET /v1/laws                         agent   laws of the arms, where draws = "own"; else 404
     POST /v1/uploads                     agent   cumulative counts; `rmab.service.server.uploads`
     POST /v1/masked                      agent   likewise, masked, where sums alone are learnt
     POST /v1/leave                       agent   not awaited until it fetches again
@@ -90,6 +91,7 @@ class _Routes:
         return [
             *self.fast.values(),
             Route("/v1/round", self.round),
+            Route("/v1/laws", self.laws),
             Route("/v1/leave", self.leave, methods=["POST"]),
             Route("/v1/status", self.status),
             Route("/v1/overview", self.overview),
@@ -113,7 +115,16 @@ class _Routes:
             return Response(status_code=204)
         if wait and await request.is_disconnected():
             raise ClientDisconnect  # who is gone does not take part in the round
-        return json_answer(await self._rounds.message(agent.name, agent.lane))
+        own = self._rounds.federation.draws == "own"
+        headers = {"rmab-draws": "own"} if own else None  # a key would be refused by old agents
+        return json_answer(await self._rounds.message(agent.name, agent.lane), headers=headers)
+
+    async def laws(self, request: Request) -> Response:
+        await self._access.agent(request.scope, _headers(request))
+        if self._rounds.federation.draws != "own":
+            raise ProtocolError(404, "laws", "agents of this federation do not draw for themselves")
+        self._rounds.check_open()
+        return json_answer(await self._rounds.planning.laws())
 
     async def leave(self, request: Request) -> Response:
         agent = await self._access.agent(request.scope, _headers(request))

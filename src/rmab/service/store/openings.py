@@ -283,14 +283,16 @@ class Openings:
 
     # -------------------------------------------------------------------------------- all sums
 
-    def sums(self) -> dict[int, Sum]:
-        """What was opened, by group; of openings that are answered and not added yet, too."""
+    def sums(self, *, answered: bool = True) -> dict[int, Sum]:
+        """What was opened, by group; of openings that are answered and not added yet, too, unless
+        the sums are asked for that the open round was planned from."""
         words: dict[int, Words] = {}
         slots: dict[int, int] = {}
-        for group, of_slots, data in self._database.rows(
-            "SELECT of_group, slots, words FROM sums UNION ALL "
-            "SELECT of_group, slots, words FROM openings WHERE result = 'answered'"
-        ):
+        added, more = (
+            "SELECT of_group, slots, words FROM sums",
+            " UNION ALL SELECT of_group, slots, words FROM openings WHERE result = 'answered'",
+        )
+        for group, of_slots, data in self._database.rows(added + more if answered else added):
             words[group] = words.get(group, np.uint64(0)) + _unpacked(data)
             slots[group] = slots.get(group, 0) + int(of_slots)
         return {

@@ -1,0 +1,88 @@
+"""Agents that each draw for themselves, by their own observations and the law of all: many at once.
+
+The law of each channel is that of the sum's posterior (`channel.posterior.channel_laws`); an agent
+draws as `rmab.federation.own_draw` says.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from rmab.errors import ModelError
+from rmab.federation.own_draw import PLACES, UNIFORMS, Laws, OwnDraw, draw_own
+from rmab.learning.channel.posterior import channel_laws
+from rmab.learning.learners import thompson
+from rmab.policies.policy import POPULATION, IndexRule, Policy
+from rmab.random import Draws
+
+__all__ = ["check_own_draws", "draw_each", "laws_of"]
+
+_BLOCK = 256  # channels that are drawn at once: what they take fits a core's cache
+
+
+def check_own_draws(policy: Policy, *, channels: bool) -> None:
+    """Refuse policies whose agents cannot draw for themselves; channels: whether all arms are."""
+    thompson_sampling = (
+        isinstance(policy.learner, partial)
+        and policy.learner.func is thompson
+        and policy.randomised
+    )
+    if not thompson_sampling or not isinstance(policy.rule, IndexRule):
+        raise ModelError(
+            f"policy {policy.name}: draws must not be 'own' but for Thompson sampling and an index"
+        )
+    if not channels:
+        raise ModelError(f"policy {policy.name}: draws must not be 'own' unless arms are channels")
+    if policy.forget is not None or policy.prior == POPULATION:
+        raise ModelError(
+            f"policy {policy.name}: draws must not be 'own' where counts are forgotten or a prior "
+            "is learnt"
+        )
+
+
+def _beta(policy: Policy) -> tuple[float, float]:
+    prior = policy.prior
+    assert not isinstance(prior, str)
+    return prior if isinstance(prior, tuple) else (float(prior), float(prior))
+
+
+def laws_of(policy: Policy, merged: Array) -> Laws:
+    """The one law of each channel, from counts of all agents (C, 2, 2, N, R)."""
+    kinds = merged[: policy.gaps + 1] if policy.gaps else merged[:1]
+    mean, covariance = channel_laws(jnp.asarray(kinds, jnp.float32), _beta(policy), policy.gaps)
+    return Laws(mean[None], covariance[None])
+
+
+def draw_each(policy: Policy, merged: Array, own: Array, draws: Draws, doubt: float) -> OwnDraw:
+    """Draws of A agents, (N, A R), agent after agent.
+
+    merged: (C, 2, 2, N, R), counts of all; own: (C, 2, 2, N, A, R), each agent's.
+    """
+    agents = own.shape[-2]
+    own = jnp.asarray(own[: policy.gaps + 1] if policy.gaps else own[:1], jnp.float32)
+    if not policy.gaps:  # no pair is further apart than one slot
+        own = jnp.concatenate([own, jnp.zeros_like(own)])
+    laws = laws_of(policy, merged)
+    shape = (own.shape[3], agents * own.shape[-1])  # (N, A R)
+    uniforms = jnp.stack([draws.uniform(PLACES, shape[0]) for _ in range(UNIFORMS)])
+    size = math.prod(shape)
+    beyond = -size % _BLOCK
+
+    def in_blocks(x: Array) -> Array:
+        """(..., N, A R) -> (blocks, ..., 1, _BLOCK)."""
+        flat = x.reshape(*x.shape[:-2], size)
+        flat = jnp.pad(flat, [(0, 0)] * (flat.ndim - 1) + [(0, beyond)], mode="edge")
+        return jnp.moveaxis(flat.reshape(*flat.shape[:-1], -1, 1, _BLOCK), -3, 0)
+
+    def draw(block: tuple[Array, Array, Array, Array]) -> OwnDraw:
+        counts, mean, covariance, uniforms = block
+        return draw_own(counts, Laws(mean, covariance), uniforms, prior=_beta(policy), doubt=doubt)
+
+    wide = (jnp.tile(x, agents) for x in laws)
+    lanes = own.reshape(*own.shape[:3], *shape), *wide, uniforms
+    found: OwnDraw = lax.map(draw, tuple(in_blocks(x) for x in lanes))
+    return OwnDraw(*(x.reshape(-1)[:size].reshape(shape) for x in found))
