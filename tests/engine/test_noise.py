@@ -104,6 +104,7 @@ def test_agents_that_draw_for_themselves_keep_what_they_counted():
         pairs = jnp.full((1, 2, 2, 4, AGENTS, TRIALS), 10.0 * episode)
         length = jnp.full(TRIALS, episode + 1, jnp.int32)
         _, kept = counting.recalled(Counts(pairs, None), kept, length, chances, jnp.int32(PLAYS))
+        assert isinstance(kept, Noisy)
         assert np.all(np.asarray(kept.pairs) == 10 * episode * AGENTS)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,7 +97,7 @@ def test_laws_that_are_none_are_refused():
     good = json.loads(Told(OWN).laws(FakeMerged, 3).to_json())
     parse_laws(json.dumps(good).encode(), OWN.shape)
     law = good["laws"][0]
-    for change in (
+    changes: tuple[dict[str, Any], ...] = (
         {"doubt": 0},
         {"doubt": 1.5},
         {"index": "gittins"},
@@ -109,7 +110,8 @@ def test_laws_that_are_none_are_refused():
         {"laws": [{**law, "covariance": [[1, 2, 1]] * 4}]},
         {"laws": [{**law, "covariance": [[0, 0, 1]] * 4}]},
         {"more": 1},
-    ):
+    )
+    for change in changes:
         with pytest.raises(ProtocolError):
             parse_laws(json.dumps({**good, **change}).encode(), OWN.shape)
 
