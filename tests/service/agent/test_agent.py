@@ -326,6 +326,7 @@ def test_an_agent_loads_no_planner_no_solver_neither_jax_nor_the_server():
         "federation.messages",
         "federation.player",
         "federation.privacy",
+        "federation.release",
         "federation.schedule",
         "files",
         "linalg",

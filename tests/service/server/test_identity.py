@@ -111,6 +111,7 @@ MAY = {
     ("HEAD", "/metrics"): ({"viewer"}, 200),
     **{("GET", path): ({"agent", "admin", "viewer", "nobody"}, 200) for path in OPEN},
     ("GET", "/v1/round"): ({"agent"}, 200),
+    ("GET", "/v1/laws"): ({"agent"}, 404),  # as draws are shared
     ("POST", "/v1/uploads"): ({"agent"}, 422),
     ("POST", "/v1/leave"): ({"agent"}, 200),
     ("GET", "/v1/agents"): ({"admin"}, 200),
