@@ -290,18 +290,10 @@ def _token(name: str) -> str:
 def _mask_key(name: str) -> str:
     """The mask key in a file, which is never shown."""
     from rmab.federation.masks import parse_key
+    from rmab.service.admin import read_secret
 
-    try:
-        text = Path(name).read_text("ascii").strip()
-    except OSError as error:
-        raise FederationError(f"--mask-key-file {name}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        text = ""
-    if parse_key(text) is None:
-        raise FederationError(
-            f"--mask-key-file {name}: must have one line, the mask key that rmab helper-enroll "
-            "printed, and no other"
-        )
+    what = "the mask key that rmab helper-enroll printed"
+    text = read_secret(name, "--mask-key-file", parse_key, what)
     _warn_if_open(name)
     return text
 

@@ -17,7 +17,7 @@ from jax import Array
 
 from rmab.federation.aggregation import Aggregation
 from rmab.learning.channel.grid import grid
-from rmab.learning.colours import colours
+from rmab.learning.confidence import colours, confident_rows
 from rmab.learning.exploration import (
     block_arms,
     block_explores,
@@ -29,7 +29,6 @@ from rmab.learning.exploration import (
 )
 from rmab.learning.joining import joining_survivors
 from rmab.learning.learners import Evidence, Prior, thompson
-from rmab.learning.optimism import confident_rows
 from rmab.model.arms import Moves, Uncertain
 from rmab.planning.optimism import fill_extreme, fill_penalty, fill_value
 from rmab.planning.tables import Model

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ssl
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +20,15 @@ from rmab.federation.privacy import is_loopback
 from rmab.reading import shown
 from rmab.service.tokens import make_token, parse_token
 
-__all__ = ["Admin", "DatabaseAdmin", "HttpAdmin", "check_name", "is_url", "read_token"]
+__all__ = [
+    "Admin",
+    "DatabaseAdmin",
+    "HttpAdmin",
+    "check_name",
+    "is_url",
+    "read_secret",
+    "read_token",
+]
 
 SECONDS = 20.0  # that an answer may take
 _BUSY = (408, 425, 429)  # refusals that may pass, as those from 500 on do
@@ -59,14 +68,19 @@ def check_name(name: str) -> str:
 
 def read_token(path: str, option: str = "--token-file") -> str:
     """The token in a file of one line; option: that names it."""
+    return read_secret(path, option, parse_token, "the token")
+
+
+def read_secret(path: str, option: str, parse: Callable[[str], object | None], what: str) -> str:
+    """What stands in a file of one line, and is never shown; parse: gives None for what is none."""
     try:
         text = Path(path).read_text("ascii").strip()
     except OSError as error:
         raise FederationError(f"{option} {path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         text = ""
-    if parse_token(text) is None:
-        raise FederationError(f"{option} {path}: must have one line, the token, and no other")
+    if parse(text) is None:
+        raise FederationError(f"{option} {path}: must have one line, {what}, and no other")
     return text
 
 
