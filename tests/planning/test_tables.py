@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from rmab.errors import ModelError
-from rmab.model.arms import Arm, Arms, Dynamics, channels
+from rmab.model.arms import CHANNEL, Arm, Arms, Dynamics, Moves, channels
 from rmab.model.beliefs import InformationStates, stationary_belief
+from rmab.planning.index.hidden import information_table
 from rmab.planning.tables import (
     Model,
     fill_myopic,
@@ -96,6 +97,21 @@ def test_fixed_tables_do_not_depend_on_what_was_observed():
         table = index_table(planner, PAPER, max_age=4)
         assert table.shape == (4, 9)
         np.testing.assert_allclose(table, np.repeat(wanted[:, None], 9, axis=1), rtol=1e-15)
+
+
+def test_the_closed_form_of_arms_whose_bad_state_pays_or_that_pay_when_left_alone():
+    """fill_whittle takes the formula for these, information_table solves them by parametric policy
+    iteration: memory of both signs, either state the better one, idle pay of any size."""
+    rng = np.random.default_rng(17)
+    passive = rng.dirichlet([1, 1], (2, 1, 60)).transpose(0, 3, 1, 2)  # [s, s', arm, trial]
+    passive = 0.1 + 0.8 * passive  # so that the ages below settle
+    pays, idle = rng.normal(size=(2, 2, 1, 60))
+    kinds = (CHANNEL,)
+    found = fill_whittle(Model(Moves(passive, passive), idle, pays, kinds), 60)[0]
+    solved = information_table(passive, passive, idle, pays, 60)[:, 0]
+    np.testing.assert_allclose(found, solved, rtol=0, atol=1e-6)
+    assert ((pays - idle)[1] < (pays - idle)[0]).any()  # both orders are there
+    assert ((pays - idle)[1] > (pays - idle)[0]).any()
 
 
 def test_fixed_policies_choose_as_the_paper_and_better():

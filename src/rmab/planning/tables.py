@@ -48,7 +48,7 @@ import numpy as np
 from rmab.errors import ModelError
 from rmab.linalg import Array, array_namespace
 from rmab.markov import limit, limiting_distribution, limiting_distributions
-from rmab.model.arms import Arm, ArmKind, Arms, Dynamics, FloatArray, Moves
+from rmab.model.arms import CHANNEL, Arm, ArmKind, Arms, Dynamics, FloatArray, Moves
 from rmab.model.beliefs import InformationStates, information_states, stationary_belief
 from rmab.model.information import expansion
 from rmab.planning.channel.index import myopic, whittle_at
@@ -228,7 +228,27 @@ def fill_whittle(model: Model, max_age: int) -> Array:
     def when_played(passive: Array, active: Array, idle: Array, pays: Array) -> Array:
         return information_table(passive, active, idle, pays, max_age)
 
-    return _fill(model, max_age, when_played, state_table)
+    def channel(passive: Array, active: Array, idle: Array, pays: Array) -> Array:  # noqa: ARG001 - as when_played
+        return _channel_rows(passive, pays - idle, max_age)
+
+    return _fill(model, max_age, when_played, state_table, channel)
+
+
+def _channel_rows(passive: Array, worth: Array, max_age: int) -> Array:
+    """The closed form for arms of two states that move alike, played or not, (rows, n, trials).
+
+    What an arm pays when left alone is paid in any case, so a play is worth r_1 - r_0, (2, n, 1).
+    The better state is the good one; what the worse is worth is added to every index.
+    """
+    xp = array_namespace(passive)
+    worth = xp.broadcast_to(worth, passive.shape[1:])
+    swapped = worth[1] < worth[0]
+    p01 = xp.where(swapped, passive[1, 0], passive[0, 1])
+    p11 = xp.where(swapped, passive[0, 0], passive[1, 1])
+    gain = Dynamics(*(x[None] for x in (p01, p11, abs(worth[1] - worth[0]))))
+    state, age = (xp.asarray(x)[:, None, None] for x in information_states(max_age))
+    states = InformationStates(xp.where(swapped, 1 - state, state), age)
+    return xp.minimum(*worth) + whittle_at(gain, states)
 
 
 def fill_myopic(model: Model, max_age: int) -> Array:
@@ -271,21 +291,26 @@ def fill_fixed_best(model: Model, max_age: int) -> Array:
     return _fill(model, max_age, when_played, always)
 
 
-def _fill(model: Model, max_age: int, when_played: _Rows, always: _Rows) -> Array:
-    """Arms of one kind together, then all in their order."""
+def _fill(
+    model: Model, max_age: int, when_played: _Rows, always: _Rows, channel: _Rows | None = None
+) -> Array:
+    """Arms of one kind together, then all in their order; channel: for arms of two states that move
+    alike, played or not, and are observed when played."""
     passive, active = model.moves
     xp: Any = array_namespace(passive, active)
     S, _, _, width = passive.shape
     rows = 1 + S * max_age
-    groups: dict[tuple[int, bool], list[int]] = {}
+    groups: dict[tuple[int, bool, bool], list[int]] = {}
     for arm, kind in enumerate(model.kinds):
-        groups.setdefault((kind.states, kind.fully_observed), []).append(arm)
+        formula = channel is not None and kind._replace(tie=None) == CHANNEL
+        groups.setdefault((kind.states, kind.fully_observed, formula), []).append(arm)
     parts = []
-    for (states, fully_observed), members in groups.items():
+    for (states, fully_observed, formula), members in groups.items():
         arms = np.array(members)
         matrices = (m[:states, :states][:, :, arms] for m in (passive, active))
         rewards = (r[:states, arms] for r in (model.reward_passive, model.reward_active))
-        index = (always if fully_observed else when_played)(*matrices, *rewards)
+        rows_of = channel if formula and channel else always if fully_observed else when_played
+        index = rows_of(*matrices, *rewards)
         if fully_observed:  # (s, 1) stands max_age rows after (s - 1, 1)
             gap = xp.zeros((states, max_age - 1, len(members), width), index.dtype)
             index = xp.concatenate([index[:, None], gap], 1).reshape(-1, len(members), width)
