@@ -8,7 +8,8 @@ import pytest
 import rmab
 from rmab.studies.sweep import load_sweep
 from rmab.traces.codes import MODELS
-from rmab.traces.fit import POLICIES, Earned, fit_trace, study_text
+from rmab.traces.fit import POLICIES, Earned, fit_trace, steps_of, study_text
+from rmab.traces.twin import N_TWINS
 from rmab.traces.verdicts import FITS, UNKNOWN
 from tests.traces.made import SLOTS, chain, flickering, second_order, trace_of, two_regimes
 
@@ -129,10 +130,13 @@ def test_few_changes_are_not_judged():
 def test_what_was_never_measured_is_left_out():
     state = chain()
     state[1, :, 0] = -1
-    found = fit_trace(trace_of(state, agents=("a", "b"), arms=("x", "y")))
+    trace = trace_of(state, agents=("a", "b"), arms=("x", "y"))
+    told: list[int] = []
+    found = fit_trace(trace, told.append)
     named = [(each["agent"], each["arm"]) for each in found.to_json()["arms"]]
     assert named == [("a", "x"), ("a", "y"), ("b", "y")]
     assert found.to_json()["series"] == 3
+    assert sum(told) == steps_of(trace) == N_TWINS + 3  # what a bar is as long as
 
 
 def test_policies_that_change_places_are_named(true_chain):

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmab.cli.console import DONE, Commands, columns, folder, say, whole
+from rmab.cli.console import DONE, Commands, columns, folder, progress, say, whole
 from rmab.errors import StudyError, is_lasting, system_reason
 
 if TYPE_CHECKING:
@@ -264,9 +264,10 @@ def _fit(options: argparse.Namespace) -> int:
     if options.good is not None:
         trace = trace.regraded(options.good)
     out = None if options.out is None else folder(options.out)
-    from rmab.traces.fit import fit_trace
+    from rmab.traces.fit import fit_trace, steps_of
 
-    found = fit_trace(trace)
+    with progress(steps_of(trace), "fit", unit="step") as advance:
+        found = fit_trace(trace, advance)
     if options.study is not None:
         _write_study(found, options.study)
     written = [] if options.study is None else [options.study]

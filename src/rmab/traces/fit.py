@@ -22,7 +22,7 @@ both measured: the mean over pairs, then over arms. M agents are then worth M / 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, permutations
@@ -45,10 +45,10 @@ from rmab.traces.laws import fitted_chains, pair_counts
 from rmab.traces.portrait import Portrait, portrait_of
 from rmab.traces.stretches import Floats, States, by_series, pairs_of
 from rmab.traces.trace import MISSING, Trace
-from rmab.traces.twin import twins_of
+from rmab.traces.twin import N_TWINS, twins_of
 from rmab.traces.verdicts import CORRELATED, FITS, UNKNOWN, Sizes, Verdict, verdicts_of
 
-__all__ = ["POLICIES", "Earned", "Fit", "Series", "fit_trace", "study_text"]
+__all__ = ["POLICIES", "Earned", "Fit", "Series", "fit_trace", "steps_of", "study_text"]
 
 POLICIES = ("stay", "myopic", "whittle", "genie")
 _MIN_PAIRS = 100
@@ -309,8 +309,17 @@ class Fit:
         }
 
 
-def fit_trace(trace: Trace) -> Fit:
-    """Hold the trace against the model: bits, agents, twins."""
+def steps_of(trace: Trace) -> int:
+    """How much `fit_trace` tells of: twins, and arms of agents that were measured."""
+    return N_TWINS + int((by_series(trace.state) >= 0).any(-1).sum())
+
+
+def fit_trace(trace: Trace, advance: Callable[[int], None] | None = None) -> Fit:
+    """Hold the trace against the model: bits, agents, twins.
+
+    advance: called with what is done of `steps_of`.
+    """
+    done = advance or (lambda _: None)
     portraits: list[Portrait] = []
     rewards: dict[str, list[Floats]] = {name: [] for name in POLICIES}
     first: States | None = None
@@ -323,13 +332,14 @@ def fit_trace(trace: Trace) -> Fit:
         in_order = np.moveaxis(_good_or_bad(played, trace.states), (2, 3, 1, 0), (0, 1, 2, 3))
         for name, each in rewards_of_twins(in_order, trace.segment, _PLAYS, POLICIES).items():
             rewards[name].append(each)
+        done(len(twins))
     assert first is not None
     earned = {name: np.concatenate(each) for name, each in rewards.items()}
     counts = pair_counts(trace)
     return Fit(
         trace=trace,
         counts=counts,
-        series=tuple(_series_of(trace, counts)),
+        series=tuple(_series_of(trace, counts, done)),
         portrait=portrait_of(trace.state, trace.segment, trace.states),
         twin_states=first,
         twins=tuple(portraits),
@@ -347,7 +357,7 @@ def _good_or_bad(state: States, states: int) -> States:
     return np.where(state < 0, MISSING, state == states - 1).astype(np.int8)
 
 
-def _series_of(trace: Trace, counts: Floats) -> list[Series]:
+def _series_of(trace: Trace, counts: Floats, done: Callable[[int], None]) -> list[Series]:
     """Every arm that an agent measured, in the order of agents and arms."""
     rows = by_series(trace.state)
     chances = fitted_chains(_good_and_not(counts))
@@ -365,6 +375,7 @@ def _series_of(trace: Trace, counts: Floats) -> list[Series]:
         p01, p11 = (float(p) for p in chances[:, 1, agent, arm])
         good = float(np.mean(row[row >= 0] == trace.states - 1))
         found.append(Series(agent, arm, p01, p11, good, n, bits, tuple(pieces), None))
+        done(1)
     return found if trace.states > 2 else _with_flicker(trace, rows, found)
 
 
