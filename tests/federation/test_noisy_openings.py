@@ -1,6 +1,8 @@
 """Openings with noise: which a helper refuses, and what an answer leaves."""
 
 import math
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from rmab.federation.privacy import Privacy, privacy_of
 from rmab.federation.release import MOST_RELEASES, Budget, Ledger
 from rmab.federation.uploads import Merged
 from rmab.policies.plans import IndexPlan
+from rmab.policies.registry import SERVED
 from tests.federation.masking import FINGERPRINT, SHAPE, Helper, total
 from tests.federation.test_release import rounded_normal
 
@@ -114,10 +117,74 @@ def test_a_bad_budget_is_refused(table, said):
         privacy_of({"helper": HELPER, **table})
 
 
-@pytest.mark.parametrize("policy", ["feducb-wi", "fed1-ucb", "fedts-lookahead-gap"])
-def test_a_policy_that_cannot_learn_from_noise_is_refused(policy):
-    with pytest.raises(FederationError, match=rf"^privacy\.epsilon: '{policy}' reads more"):
-        federation(policy=policy)
+THOMPSON = ("fedtswi", "fedts-myopic", "fedtswi-gap", "fedts-myopic-gap")
+NOISE = (Privacy(HELPER, epsilon=4.0), Privacy(epsilon=4.0))  # of a helper, and of the server
+
+
+@pytest.mark.parametrize("privacy", NOISE)
+def test_every_policy_that_cannot_learn_from_noise_is_refused_with_the_reason(privacy):
+    for policy in SERVED:
+        if policy in THOMPSON:
+            for draws in ("shared", "per-agent", "own"):
+                assert federation(policy=policy, draws=draws, privacy=privacy).budget is not None
+            continue
+        with pytest.raises(FederationError) as refusal:
+            federation(policy=policy, privacy=privacy)
+        why = "reads more than counts|is for arms that are always|needs the counts of each agent"
+        assert re.search(why, str(refusal.value)), policy
+        assert "\n" not in str(refusal.value)
+    assert "fed1-ucb" in SERVED
+
+
+@pytest.mark.parametrize("privacy", NOISE)
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"schedule": "paper"}, "the ends of episodes under"),
+        ({"aggregation": "none"}, "aggregation = 'none' cannot go with"),
+        ({"aggregation": "pairs", "policy": "fedtswi-gap"}, "aggregation = 'pairs' cannot go"),
+        ({"weights": {"a": 2.0}}, "weights cannot go with"),
+        ({"cap": 2}, "cap cannot go with"),
+        (
+            {"policy": "fedtswi-gap", "options": {"forget": "bank"}},
+            "options.forget = 'bank' cannot",
+        ),
+        ({"policy": "fedtswi-gap", "options": {"prior": "population"}}, "options.prior = 'popul"),
+        (
+            {"arms": (KnownArm(2, (0.0, 1.0)), KnownArm(3, (0.0, 0.5, 1.0))), "plays": 1},
+            "where all arms are channels, and arm 2 is none",
+        ),
+    ],
+)
+def test_what_cannot_go_with_noise_is_refused(privacy, changes, said):
+    with pytest.raises(FederationError, match=said):
+        replace(federation(), **{"privacy": privacy, **changes})
+
+
+def test_without_a_helper_the_server_draws_the_noise():
+    privacy = privacy_of({"epsilon": 1, "delta": 1e-5})
+    assert (privacy.helper, privacy.budget) == (None, Budget(1, 1e-5))
+    made = federation(privacy=privacy)
+    assert (made.masks, made.draws_noise) == (False, True)
+    assert (federation().masks, federation().draws_noise) == (True, False)
+    clear = federation(privacy=None)
+    assert (clear.masks, clear.draws_noise) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({}, "privacy.helper is missing: .*; or give privacy.epsilon alone"),
+        ({"delta": 1e-6}, "privacy.helper is missing"),
+        ({"epsilon": 1, "least": 3}, "privacy.least must not be given without privacy.helper"),
+        ({"epsilon": 1, "groups": 2}, "privacy.groups must not be given without privacy.helper"),
+        ({"epsilon": 0}, "privacy.epsilon must be"),
+        ({"epsilon": 1, "helper": ""}, "privacy.helper must be an address"),
+    ],
+)
+def test_what_makes_no_sense_without_a_helper_is_refused(table, said):
+    with pytest.raises(FederationError, match=said):
+        privacy_of(table)
 
 
 def test_plans_are_made_from_sums_with_noise():

@@ -238,3 +238,48 @@ def test_an_agents_disk_that_is_full_may_have_room_again(ended, real, monkeypatc
     monkeypatch.setattr("rmab.service.sqlite.os.open", full)
     code, told = agent(ended, real.url, "--state", "own.db")
     assert (code, "own.db: cannot be used as the agent's file: disk full" in told) == (1, True)
+
+
+SECURE = '[privacy]\nhelper = "https://helper.example:9443"\n'
+
+
+@pytest.mark.parametrize(
+    ("head", "table", "said"),
+    [
+        ("", SECURE.replace("https", "http"), "privacy.helper must begin with https:// unless"),
+        ("", SECURE + "least = 2\n", "privacy.least must be a whole number from 3"),
+        ("", SECURE + "groups = 0\n", "privacy.groups must be a whole number from 1"),
+        ("", SECURE + "epsilon = 0\n", "privacy.epsilon must be a number above 0 and at most 100"),
+        ("", SECURE + "epsilon = 100.5\n", "privacy.epsilon must be"),
+        ("", SECURE + "epsilon = nan\n", "privacy.epsilon must be"),
+        ("", SECURE + "epsilon = 1\ndelta = 0.002\n", "privacy.delta must be a number above 0"),
+        ("", SECURE + "epsilon = 1\ndelta = 0\n", "privacy.delta must be"),
+        ("", "[privacy]\nepsilon = -1\n", "privacy.epsilon must be"),
+        ("", "[privacy]\nepsilon = 1\nleast = 3\n", "privacy.least must not be given without"),
+        ("", "[privacy]\ndelta = 1e-6\n", "privacy.helper is missing"),
+        ("doubt = 0\n", "", "doubt must be a number above 0 and at most 1, got 0"),
+        ("doubt = 1.1\n", "", "doubt must be a number above 0 and at most 1, got 1.1"),
+        ("", SECURE, "needs --helper-token-file"),
+    ],
+)
+def test_bad_privacy_ends_with_2_and_one_line(ended, head, table, said):
+    Path("spectrum.toml").write_text(head + SPECTRUM + table)
+    code, told = ended("server", "spectrum.toml", "--port", "0")
+    assert code == 2
+    assert said in told
+
+
+def test_a_database_of_the_other_mode_ends_with_2(ended):
+    claimed_store("spectrum.db", spectrum()).close()
+    Path("spectrum.toml").write_text(SPECTRUM + "[privacy]\nepsilon = 1\n")
+    code, told = ended("server", "spectrum.toml", "--port", "0")
+    assert code == 2
+    assert "has counts of single agents, but 'spectrum' is to have counts that are released" in told
+
+
+def test_what_was_released_is_not_forgotten_but_the_agent_is_revoked(ended):
+    Path("spectrum.toml").write_text(SPECTRUM + "[privacy]\nepsilon = 1\n")
+    assert main(["enroll", "spectrum.toml", "radio"]) == 0
+    code, told = ended("revoke", "spectrum.toml", "radio", "--forget")
+    assert code == 2
+    assert "radio is revoked, but what radio gave is released in sums" in told

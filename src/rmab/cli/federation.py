@@ -48,7 +48,8 @@ further keys, above the arms: slot_seconds (the shortest slot; no agent can clai
   chance that an agent's arm is unlike the others'; default 0.1), reference (a reward to compare
   with on the page), live_seconds (since an agent was heard of, up to which it is shown as live;
   default: two deadlines), horizon (fed1-ucb), [options] of the policy, [weights] of agents by
-  name, [privacy] (the server learns sums alone, which a helper opens: rmab helper --help)
+  name, [privacy] (helper: the server learns sums alone, which a helper opens, see
+  rmab helper --help; epsilon, delta: sums have noise)
 """
 
 
@@ -76,7 +77,7 @@ def add_commands(command: Commands) -> None:
     server.add_argument(
         "--helper-token-file",
         metavar="F",
-        help="with [privacy]: a file with what rmab helper-enroll --server printed",
+        help="with privacy.helper: a file with what rmab helper-enroll --server printed",
     )
     server.add_argument("--helper-ca", metavar="F", help="certificates to trust of the helper, PEM")
 
@@ -217,15 +218,16 @@ def _helper_access(options: argparse.Namespace, federation: Federation) -> Helpe
     from rmab.service.server.opening import HelperAccess
 
     file = options.helper_token_file
-    if federation.privacy is None:
+    if not federation.masks:
         if file is not None or options.helper_ca is not None:
             raise FederationError(
-                "--helper-token-file and --helper-ca go with a federation that has [privacy]"
+                "--helper-token-file and --helper-ca go with a federation that has [privacy] with "
+                "a helper"
             )
         return None
     if file is None:
         raise FederationError(
-            "a federation with [privacy] needs --helper-token-file, with what "
+            "a federation with a helper under [privacy] needs --helper-token-file, with what "
             "`rmab helper-enroll FEDERATION.toml --server` printed"
         )
     return HelperAccess(read_token(file, "--helper-token-file"), options.helper_ca)
@@ -278,7 +280,10 @@ def _revoke(options: argparse.Namespace) -> int:
         if not (options.forget and _is_revoked(admin, name)):
             admin.revoke(name)
         if options.forget:
-            given = admin.forget(name)
+            try:
+                given = admin.forget(name)
+            except FederationError as error:
+                raise FederationError(f"{name} is revoked, but {error}") from None
     if options.json:
         forgotten = {} if given is None else {"forgotten": True, **given}
         print(json.dumps({"name": name, "revoked": True, **forgotten}))

@@ -35,7 +35,9 @@ def add_commands(command: Commands) -> None:
         "  [privacy]\n"
         '  helper = "https://helper.example:9443"\n'
         "  least = 3          (agents in a sum that is opened, 3 or more)\n"
-        "  groups = 1         (sums are opened by group)\n\n"
+        "  groups = 1         (sums are opened by group)\n"
+        "  epsilon = 1.0      (sums have noise, which the helper draws; default: none)\n"
+        "  delta = 1e-6\n\n"
         "whoever runs the helper must be somebody else than whoever runs the server. Its database\n"
         "must never be restored from a backup: one that is lost is begun anew, with new keys\n",
         _exits,
@@ -123,7 +125,7 @@ def _helper(options: argparse.Namespace) -> int:
     from rmab.federation.config import load_federation
 
     federation = load_federation(options.federation)
-    if federation.privacy is None:
+    if not federation.masks:
         raise FederationError(
             f"{options.federation}: a helper needs a [privacy] table with the helper's address"
         )

@@ -27,8 +27,9 @@ A TOML file says it:
     reward_passive = [0.0, 0.2] # of a slot without one
     [weights]                   # of agents' counts in the sum, by name; 1 where none is given
     radio-1 = 2.0
-    [privacy]                   # the server learns sums alone: rmab.federation.privacy
-    helper = "https://helper.example:9443"
+    [privacy]                   # the server learns sums alone, with noise if there is epsilon;
+    helper = "https://helper.example:9443"  # without a helper it draws noise for who learns from
+    epsilon = 1.0                           # it: rmab.federation.privacy
 
 Further keys: `horizon`, the slots that fed1-ucb's phases are made for; `reference`, a reward to
 compare with on the page; `live_seconds`, how long after it was last heard of an agent is shown as
@@ -249,7 +250,7 @@ class Federation:
                 )
 
     def _check_sums(self) -> None:
-        """Refuse what needs more than sums over agents, where the server learns no more."""
+        """Refuse what needs more than sums over agents, where no more is learnt from."""
         if self.schedule == "paper":
             raise FederationError(
                 'schedule must be "linear" or "doubling" with [privacy]: the ends of episodes '
@@ -265,8 +266,8 @@ class Federation:
         for key, needed in needs.items():
             if needed:
                 raise FederationError(
-                    f"{key} cannot go with [privacy]: it needs the counts of each agent, and the "
-                    "server learns sums alone"
+                    f"{key} cannot go with [privacy]: it needs the counts of each agent, and "
+                    f"{'the server learns' if self.masks else 'plans are made from'} sums alone"
                 )
         if self.budget is not None:
             try:
@@ -278,6 +279,16 @@ class Federation:
     def budget(self) -> Budget | None:
         """What sums may tell of a slot; None: they have no noise."""
         return None if self.privacy is None else self.privacy.budget
+
+    @property
+    def masks(self) -> bool:
+        """Whether agents mask what they upload, and the server learns sums that a helper opens."""
+        return self.privacy is not None and self.privacy.helper is not None
+
+    @property
+    def draws_noise(self) -> bool:
+        """Whether the server is told counts, and draws the noise of sums that others learn from."""
+        return self.privacy is not None and self.privacy.helper is None
 
     @property
     def _aggregation(self) -> str:

@@ -8,7 +8,10 @@
     delta = 1e-6                             # given, they have none: rmab.federation.release
 
 With a helper a server learns sums of at least `least` agents, each of a group of agents, and what
-no single agent has counted (`rmab.federation.masks`, `rmab.federation.openings`).
+no single agent has counted (`rmab.federation.masks`, `rmab.federation.openings`). Without one the
+server is told counts and draws the noise itself: it protects agents against one another and
+against readers, and not against itself. Then `epsilon` must be given; `least` and `groups` say what
+a helper opens, and must not be.
 """
 
 from __future__ import annotations
@@ -33,14 +36,20 @@ _MOST_GROUPS = 1000
 class Privacy:
     """The table, checked once, here."""
 
-    helper: str
+    helper: str | None = None  # None: the server draws the noise
     least: int = _LEAST
     groups: int = 1
     epsilon: float | None = None
     delta: float = DELTA
 
     def __post_init__(self) -> None:
-        _check_address(self.helper)
+        if self.helper is not None:
+            _check_address(self.helper)
+        elif self.epsilon is None:
+            raise FederationError(
+                "privacy.helper is missing: the address of whoever opens sums; or give "
+                "privacy.epsilon alone, for sums with noise that the server draws"
+            )
         for key, low, high in (("least", _LEAST, _MOST), ("groups", 1, _MOST_GROUPS)):
             value = getattr(self, key)
             if not is_whole(value) or not low <= value <= high:
@@ -75,9 +84,15 @@ def privacy_of(table: Any) -> Privacy:
             raise FederationError(
                 f"privacy: unknown key {shown(key)}; known are {', '.join(known)}"
             )
-    if "helper" not in table:
-        raise FederationError("privacy.helper is missing: the address of whoever opens sums")
-    return Privacy(**table)
+    given = Privacy(**table)
+    if given.helper is None:
+        for key in ("least", "groups"):
+            if key in table:
+                raise FederationError(
+                    f"privacy.{key} must not be given without privacy.helper: it says which sums a "
+                    "helper opens, and here the server is told the counts of each agent"
+                )
+    return given
 
 
 def _check_address(address: Any) -> None:

@@ -86,6 +86,9 @@ class Budget:
                 f"privacy.epsilon = {self.epsilon:g} asks for noise that is larger than any count"
             )
 
+    def __str__(self) -> str:
+        return f"epsilon = {float(self.epsilon)!r} and delta = {float(self.delta)!r}"
+
     def scale(self, plays: int) -> float:
         """sigma of an entry of z, in counts; plays: K."""
         return noise_multiplier(self.epsilon, self.delta) * math.sqrt(
@@ -180,7 +183,7 @@ def _nearest(number: Fraction) -> int:
 def is_due(slots: int, members: int, before: int | None) -> bool:
     """Whether a sum of so many slots and members is released; before: the slots of the last
     release, None before the first."""
-    return slots >= (FIRST_SLOTS * members if before is None else 2 * before)
+    return slots >= (FIRST_SLOTS * max(1, members) if before is None else 2 * before)
 
 
 @dataclass(frozen=True)

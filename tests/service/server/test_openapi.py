@@ -86,6 +86,10 @@ def needed(operation: Any) -> str | None:
             Privacy("http://127.0.0.1:9"),
             {("/v1/uploads", "post"), ("/v1/agents/{name}/counts", "delete")},
         ),
+        (
+            Privacy(epsilon=1.0),
+            {("/v1/masked", "post"), ("/v1/agents/{name}/counts", "delete")},
+        ),
     ],
 )
 def test_every_route_is_in_the_document_and_nothing_else(tmp_path, privacy, refused):

@@ -303,6 +303,44 @@ class TestWhatIsShown:
         expect(note).to_contain_text("opening 7, 3 agents, 12 slots")
         expect(note).to_contain_text("4 slots wait for an opening. The helper is down: <img")
         expect(note).to_contain_text("outliers and correlation of agents are not known")
+        expect(note).not_to_contain_text("left")
+        noise = {"epsilon": 0.5, "delta": 1e-6}
+        left = [{**privacy["groups"][0], "releases_left": 38}]
+        shown.served.answer = overview(7) | {"privacy": {**privacy, **noise, "groups": left}}
+        expect(note).to_contain_text("Sums have noise, ε = .5, δ = 1e-6. The group was last opened")
+        expect(note).to_contain_text("12 slots. 38 releases left.")
+
+    @WIDTHS
+    def test_noise_that_the_server_draws(self, shown):
+        group = {"group": 1, "opening": 2, "at": NOW - 5, "agents": 3, "slots": 33}
+        group |= {"result": "released", "opened_slots": 60, "releases_left": 38}
+        privacy = {
+            "mode": "noise",
+            "least": None,
+            "epsilon": 1,
+            "delta": 1e-6,
+            "groups": [dict.fromkeys(group) | {"group": 1, "releases_left": 40}],
+            "waiting": [],
+            "waiting_slots": 1,
+            "impossible": 0,
+            "helper": None,
+        }
+        answer = overview(6)
+        answer["arms"] = [{**arm, "plays": None, "share": None} for arm in answer["arms"]]
+        answer["rewards"] = [{**row, "reward": None} for row in answer["rewards"]]
+        page = shown.open(answer | {"privacy": privacy})
+        note = page.locator("#agents-sums")
+        expect(note).to_contain_text("Sums have noise, ε = 1, δ = 1e-6, drawn by the server")
+        expect(note).to_contain_text("The sum was not released yet. 40 releases left.")
+        expect(note).to_contain_text("1 slot waits for a release.")
+        expect(note).not_to_contain_text("helper")
+        expect(note).not_to_have_class("note alarm")
+        expect(page.locator("#tile-reward-aside")).to_have_text("not released")
+        expect(page.locator("#empty-title")).to_contain_text("no reward is released")
+        expect(page.locator(".arm").first).to_contain_text("Share of plays: not released")
+        shown.served.answer = answer | {"privacy": {**privacy, "groups": [group]}}
+        expect(note).to_contain_text("released 5 s ago: release 2, 3 agents, 33 slots. 38 releases")
+        assert not shown.wrongs
 
     def test_many_arms_and_agents(self, shown):
         page = shown.open(many(40, 300))

@@ -103,12 +103,11 @@ def test_no_federation_yet(database_url, federation):
 
 def test_a_newer_schema_is_refused(database_url, federation):
     opened = open_store(database_url, federation)
-    opened.database.run("UPDATE meta SET value = '7' WHERE name = 'schema'")
-    opened.close()
     newest = len(schema.MIGRATIONS)
-    with pytest.raises(
-        FederationError, match=rf"has schema version 7, but this rmab knows versions up to {newest}"
-    ):
+    opened.database.run("UPDATE meta SET value = ? WHERE name = 'schema'", (str(newest + 1),))
+    opened.close()
+    told = rf"has schema version {newest + 1}, but this rmab knows versions up to {newest}"
+    with pytest.raises(FederationError, match=told):
         open_store(database_url, federation)
 
 

@@ -27,15 +27,22 @@ from rmab.federation.config import Federation
 from rmab.federation.masks import MaskKey, Words, make_key, parse_key, vector_size
 from rmab.federation.openings import BEGINNING, Enrolled, Opened, Opening, Point, answered
 from rmab.federation.privacy import Privacy
-from rmab.federation.release import Ledger, Release
+from rmab.federation.release import Ledger
 from rmab.service.store.database import Database, connect
 from rmab.service.store.limits import StoreLimits
-from rmab.service.store.schema import count_up, kept
+from rmab.service.store.releases import Ledgers
+from rmab.service.store.schema import (
+    BUDGET,
+    RELEASES,
+    check_budget,
+    count_up,
+    kept,
+    told_budget,
+)
 from rmab.service.tokens import make_token, matches
 
 __all__ = ["HelperStore", "KeyRow", "default_database", "open_helper_store"]
 
-_BUDGET = "budget"  # in `meta`: epsilon and delta, which stay what they were
 _VERSION = "helper schema"  # in `meta`: no server takes such a database for its own
 _TABLES = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -67,12 +74,7 @@ _TABLES = (
         members BIGINT NOT NULL,
         digest TEXT NOT NULL,
         answer BLOB)""",
-    """CREATE TABLE releases (
-        of_group BIGINT NOT NULL,
-        opening BIGINT NOT NULL,
-        slots BIGINT NOT NULL,
-        z BLOB NOT NULL,
-        PRIMARY KEY (of_group, opening))""",
+    RELEASES,
 )
 
 
@@ -96,8 +98,10 @@ def open_helper_store(
 ) -> HelperStore:
     """The store in a database, made where there is none; FederationError if it cannot be this
     federation's helper's."""
-    if federation.privacy is None:
-        raise FederationError("a helper needs a federation with a [privacy] table in its file")
+    if federation.privacy is None or not federation.masks:
+        raise FederationError(
+            "a helper needs a federation whose file has the helper's address under [privacy]"
+        )
     limits = limits or StoreLimits()
     database = connect(url, create=True, limits=limits)
     try:
@@ -127,7 +131,7 @@ def _prepare(database: Database, federation: Federation) -> None:
                 ("fingerprint", federation.fingerprint()),
                 ("helper", secrets.token_hex(16)),
                 ("asked", "0"),
-                (_BUDGET, _told_budget(federation)),
+                (BUDGET, told_budget(federation)),
             ):
                 database.run("INSERT INTO meta (name, value) VALUES (?, ?)", (name, value))
         version = kept(database, _VERSION) if "meta" in database.tables() else None
@@ -146,23 +150,11 @@ def _prepare(database: Database, federation: Federation) -> None:
                 f"{kept(database, 'federation')!r} as it was; {federation.name!r} differs in its "
                 "name, plays, arms or gaps: use another database"
             )
-        budget = kept(database, _BUDGET)
-        if budget != _told_budget(federation):
-            raise FederationError(
-                f"database {database.place} was begun with {budget} under [privacy], which must "
-                f"stay, got {_told_budget(federation)}: use another database"
-            )
+        check_budget(database, federation)
         database.commit()
     except BaseException:
         database.rollback()
         raise
-
-
-def _told_budget(federation: Federation) -> str:
-    budget = federation.budget
-    if budget is None:
-        return "no epsilon"
-    return f"epsilon = {float(budget.epsilon)!r} and delta = {float(budget.delta)!r}"
 
 
 class HelperStore:
@@ -174,8 +166,8 @@ class HelperStore:
         self._database = database
         self._fingerprint = federation.fingerprint()
         self._size = vector_size(federation.shape)
-        self._plays, self._n_counts = federation.plays, federation.shape.size
         self._privacy = privacy
+        self._ledgers = None if privacy.budget is None else Ledgers(database, federation)
         self._limits = limits
 
     def claim(self) -> None:
@@ -304,24 +296,17 @@ class HelperStore:
                 self._fingerprint,
                 self._size,
                 self._privacy.least,
-                None if self._privacy.budget is None else self.ledger,
+                None if self._ledgers is None else self._ledgers.of,
             )
 
     def ledger(self, group: int) -> Ledger:
         """What was released of a group, where sums have noise."""
-        assert self._privacy.budget is not None
-        releases = tuple(
-            Release(str(opening), int(slots), tuple(np.frombuffer(z, "<i8").tolist()))
-            for opening, slots, z in self._database.rows(
-                "SELECT opening, slots, z FROM releases WHERE of_group = ? ORDER BY opening",
-                (group,),
-            )
-        )
-        return Ledger(self._privacy.budget, self._plays, self._n_counts, releases)
+        assert self._ledgers is not None
+        return self._ledgers.of(group)
 
     def releases_left(self) -> dict[int, int]:
         """By group; nothing where sums have no noise."""
-        if self._privacy.budget is None:
+        if self._ledgers is None:
             return {}
         return {group: self.ledger(group).left for group in range(1, self._privacy.groups + 1)}
 
@@ -390,11 +375,8 @@ class HelperStore:
             ),
         )
         if opened.ledger is not None:
-            last = opened.ledger.releases[-1]
-            self._database.run(
-                "INSERT INTO releases (of_group, opening, slots, z) VALUES (?, ?, ?, ?)",
-                (opening.group, opening.number, last.slots, np.array(last.z, "<i8").tobytes()),
-            )
+            assert self._ledgers is not None
+            self._ledgers.keep(opening.group, opened.ledger.releases[-1])
         self._database.run(
             "UPDATE openings SET answer = NULL WHERE number = ?",
             (opening.number - self._limits.kept_answers,),
@@ -408,6 +390,7 @@ class HelperStore:
             "fingerprint": self._fingerprint,
             "privacy": self._privacy.to_table(),
             "last": self.last()[0],
+            **({} if self._ledgers is None else {"releases_left": self.releases_left()}),
             "agents": [
                 {"name": row.name, "group": row.group, "revoked": row.revoked}
                 for row in self.agents()

@@ -121,10 +121,9 @@ class Access:
     async def erase(self, name: str) -> Erasure | None:
         """Take all counts of an agent out; None if there is no such agent."""
         now = self._rounds.clock()
-        if self._rounds.opening is not None:
-            raise ProtocolError(
-                409, "sums", "what an agent gave is in sums alone and cannot be taken out"
-            )
+        if self._rounds.federation.privacy is not None:
+            how = "in sums alone" if self._rounds.federation.masks else "released in sums"
+            raise ProtocolError(409, "sums", f"what an agent gave is {how} and cannot be taken out")
         done = await self._rounds.jobs.run(lambda store: store.erase(name, now))
         await self._rounds.audit()
         return done

@@ -32,15 +32,19 @@ __all__ = ["document"]
 Schema = dict[str, Any]
 
 # Operations and schemas of servers that are told counts, and of those that learn sums alone.
-_CLEAR_ONLY = ("POST /v1/uploads", "DELETE /v1/agents/{name}/counts", "Upload")
-_MASKED_ONLY = ("POST /v1/masked", "Masked", "Privacy")
+_CLEAR = ("POST /v1/uploads", "Upload")
+_MASKED = ("POST /v1/masked", "Masked")
+_FORGETTING = "DELETE /v1/agents/{name}/counts"  # not out of sums that were opened or released
 
 
 def document(federation: Federation, *, open: bool = False) -> Schema:
     """The document, as JSON has it. open: anybody may view."""
     template, writer = _template(), _Writer(federation, open)
     paths: Schema = {}
-    other_mode = _CLEAR_ONLY if federation.privacy is not None else _MASKED_ONLY
+    other_mode = {
+        *(_CLEAR if federation.masks else _MASKED),
+        "Privacy" if federation.privacy is None else _FORGETTING,
+    }
     for route, operation in template["operations"].items():
         if route in other_mode:
             continue
@@ -105,6 +109,7 @@ class _Writer:
         self._open = open
         self._arms = tuple(zip(federation.arms, shape.kinds_by_arm, strict=True))
         self._most_bytes = most_bytes(shape)
+        self._hides_plays = federation.budget is not None
         self._words: Mapping[str, Any] = {
             **_template()["words"],
             "largest": MAX_WHOLE,
@@ -175,6 +180,9 @@ class _Writer:
                 "known": _with_keys(arm["known"], told),
                 "shown": _with_keys(arm["shown"], shown),
             }
+        if self._hides_plays:
+            unknown = {"plays": "$no_count", "share": "$no_number"}
+            arm = {**arm, "shown": _with_keys(arm["shown"], unknown)}
         before = self._words
         self._words = {
             **before,

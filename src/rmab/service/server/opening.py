@@ -13,6 +13,7 @@ else: agents play on and their uploads are kept.
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import time
 from collections import defaultdict
@@ -61,7 +62,8 @@ class HelperState(NamedTuple):
 
 
 class SumOpening:
-    """Opens sums for one federation; used in one event loop. state: of the helper."""
+    """Opens sums for one federation; used in one event loop. state: of the helper; releases_left:
+    by group, as it told last, where sums have noise."""
 
     def __init__(
         self,
@@ -75,22 +77,25 @@ class SumOpening:
         clock: Callable[[], float] = time.time,
     ) -> None:
         assert federation.privacy is not None
+        assert federation.privacy.helper is not None
         if access is None:
             raise FederationError(
-                "a federation with [privacy] needs --helper-token-file, with what "
+                "a federation with a helper under [privacy] needs --helper-token-file, with what "
                 "`rmab helper-enroll FEDERATION.toml --server` printed"
             )
         self._federation = federation
         self._privacy = federation.privacy
+        self._url = federation.privacy.helper
         self._size = vector_size(federation.shape)
         self._jobs = jobs
         self._log = log
         self._metrics = metrics
         self._clock = clock
         self.state = HelperState(None, clock())
+        self.releases_left: dict[int, int] = {}
         self._seconds = limits.helper_seconds
         self._first_seconds = min(limits.helper_seconds, limits.first_helper_seconds)
-        self._http = _client(self._privacy.helper, access)
+        self._http = _client(self._url, access)
 
     async def check(self) -> None:
         """At the start: FederationError where the helper has other rules, or refuses the server.
@@ -113,6 +118,7 @@ class SumOpening:
         """
         groups = await self._ask_who()
         held: set[int] = set()  # groups that the helper will not open now
+        asked = False
         while True:
             pending = await self._jobs.run(lambda store: _of(store).pending())
             if pending is None:
@@ -120,9 +126,13 @@ class SumOpening:
                 left = groups, self._privacy.least, frozenset(held), noise
                 pending = await self._jobs.run(partial(_written, *left, round, self._clock()))
             if pending is None:
-                return
+                break
+            asked = True
             if not await self._settle(pending):
                 held.add(pending.opening.group)
+        if asked and self._federation.budget is not None:
+            with contextlib.suppress(UnreachableError):  # people are told later then
+                await self._ask_who()
 
     async def _settle(self, pending: Pending) -> bool:
         """Ask for an opening, and keep what comes of it; False where its group must wait."""
@@ -215,7 +225,7 @@ class SumOpening:
         if answer.status_code == 401:
             self._is(up=False, trouble="it refuses the server's credential")
             raise FederationError(
-                f"helper {self._privacy.helper} refuses the credential in --helper-token-file"
+                f"helper {self._url} refuses the credential in --helper-token-file"
             )
         if answer.status_code != 200:
             raise self._failed(answer)
@@ -229,7 +239,7 @@ class SumOpening:
             if table.get(key) != value:
                 self._is(up=False, trouble=f"its {key} differs")
                 raise FederationError(
-                    f"helper {self._privacy.helper} must have the same {key} as this server, "
+                    f"helper {self._url} must have the same {key} as this server, "
                     f"{shown(value)}, got {shown(table.get(key))}"
                 )
         chain, agents = table.get("helper"), table.get("agents")
@@ -243,6 +253,7 @@ class SumOpening:
             and type(agent.get("group")) is int
             and agent.get("revoked") is None
         }
+        self.releases_left = _whole_by_group(table.get("releases_left"))
         began = await self._jobs.run(lambda store: _enter(_of(store), chain))
         if began:
             self._log("warning", "another helper's database answers from now on")
@@ -336,6 +347,12 @@ def _due(
     slots = new + (0 if before is None else before.slots)
     agents = len({member.agent for member in members})
     return is_due(slots, agents, None if before is None else before.slots)
+
+
+def _whole_by_group(value: Any) -> dict[int, int]:
+    """Whole numbers by group, of a table in JSON."""
+    items = value.items() if isinstance(value, dict) else ()
+    return {int(key): n for key, n in items if key.isdecimal() and type(n) is int}
 
 
 def _is_refusal(value: Any) -> bool:

@@ -65,8 +65,8 @@ class Settings:
     """What a server is started with. Port None: 8080, or 8443 with TLS; 0: any free one.
 
     open: anybody may view; trusted_proxies: addresses or networks whose headers are believed;
-    file: where the federation was read, to be read there again; helper: of a federation with
-    [privacy], how to reach it.
+    file: where the federation was read, to be read there again; helper: of a federation that
+    has one, how to reach it.
     """
 
     federation: Federation

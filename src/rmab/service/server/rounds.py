@@ -10,6 +10,8 @@ the writer's thread (`rmab.service.store.writer`); plans, one after another in t
              that fails is tried again. Where counts of an agent were taken out meanwhile, it is
              planned once more: no round opens with them. Where the server learns sums alone,
              they are opened first (`rmab.service.server.opening`), and added in that transaction.
+             Where the server draws noise, the sum is released first, if that is due: what agents
+             and people are told comes from released sums alone (`rmab.service.store.releases`).
     restart  the open round is in the database with its plan and the counts it was made from. It
              goes on as it was. The planner, which takes long to load and to compile, is made ready
              meanwhile.
@@ -26,7 +28,7 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -37,6 +39,7 @@ from rmab.errors import FederationError, ModelError, ProtocolError, StorageError
 from rmab.federation.config import Federation
 from rmab.federation.correlation import Togetherness
 from rmab.federation.messages import Upload
+from rmab.federation.release import discrete_gaussian
 from rmab.federation.rounds import Coordinator
 from rmab.federation.schedule import LONGEST, first_limit, round_length, visits_can_end
 from rmab.federation.uploads import Merged
@@ -54,6 +57,7 @@ from rmab.service.server.planning import (
 )
 from rmab.service.server.telemetry import Log, Metrics
 from rmab.service.store.credentials import Sighting
+from rmab.service.store.releases import Told
 from rmab.service.store.store import (
     AgentRow,
     Erased,
@@ -117,9 +121,7 @@ class Rounds:
         )
         # Where the server learns sums alone; None: it is told counts.
         self.opening = (
-            None
-            if federation.privacy is None
-            else SumOpening(
+            SumOpening(
                 federation,
                 helper,
                 jobs=self.jobs,
@@ -128,6 +130,8 @@ class Rounds:
                 limits=self.limits,
                 clock=clock,
             )
+            if federation.masks
+            else None
         )
         self.polls = LongPolls(self.limits)
         self.presence = Presence(self.jobs, log, clock)
@@ -227,6 +231,8 @@ class Rounds:
         self.preparing = self._tasks.start(self._prepare(found))
 
     def _open_store(self) -> Store:
+        if self.federation.draws_noise:  # what draws it must be there before it is needed
+            self._noise(1)
         return claimed_store(self._database, self.federation, self.limits.store)
 
     async def _first_round(self) -> None:
@@ -449,6 +455,8 @@ class Rounds:
         number = closing.number + 1
         if self.opening is not None:
             await self.opening.open(closing.number)
+        elif self.federation.draws_noise:
+            await self._release(closing.number)
         counted, totals, erased = await self.jobs.run(self._counted)
         # The limit is of what was reported until now; who reports while the plan is made is
         # awaited in the next round all the same.
@@ -461,10 +469,10 @@ class Rounds:
         brought = totals.slots + erased.slots
         slots = brought - self._slots_before
         paid_slots = slots
-        if self.opening is not None:  # a reward is known of what is opened now
-            # ... and of none where sums have noise, as visits are not released.
-            hidden = self.federation.budget is not None
-            paid_slots = 0 if hidden else await self.jobs.run(_answered_slots)
+        if self.federation.budget is not None:  # where sums have noise, visits are not released
+            paid_slots = 0
+        elif self.opening is not None:  # a reward is known of what is opened now
+            paid_slots = await self.jobs.run(_answered_slots)
         reward = self._mean_reward(counted.merged, closing.merged, paid_slots, erased.paid)
         reports, now = self.reports, self.clock()
 
@@ -507,6 +515,21 @@ class Rounds:
         self._log("info", "round open", round=number, limit=opened.limit)
         await self.audit()
         return True
+
+    async def _release(self, round: int) -> None:
+        """Release the sum of all counts, if that is due; it is durable when this returns."""
+        if not await self.jobs.run(_is_due):
+            return
+        z = await self.planning.in_thread(lambda: self._noise(self.federation.shape.size))
+        told = await self.jobs.run(partial(_released, z, round, self.clock()))
+        if told is not None:
+            self._metrics.openings.labels("released").inc()
+            self._log("info", "sum released", **told._asdict())
+
+    def _noise(self, size: int) -> Sequence[int]:
+        """Of a release; FederationError where there is nothing that draws it."""
+        assert self.federation.budget is not None
+        return discrete_gaussian(self.federation.budget, self.federation.plays, size)
 
     def _counted(self, store: Store) -> tuple[Counted, Totals, Erased]:
         """A job: all that the next plan is made from, as of one moment."""
@@ -556,6 +579,18 @@ def _answered_slots(store: Store) -> int:
     """A job: slots in sums that the next round is planned from and this one was not."""
     assert store.openings is not None
     return store.openings.answered_slots()
+
+
+def _is_due(store: Store) -> bool:
+    """A job: whether the sum of all counts would be released now."""
+    assert store.releases is not None
+    return store.releases.is_due()
+
+
+def _released(z: Sequence[int], round: int, now: float, store: Store) -> Told | None:
+    """A job: the sum of all counts, released with this noise; None if that is not due."""
+    assert store.releases is not None
+    return store.releases.release(z, round, now)
 
 
 def _tidied(agents: list[str], now: float, store: Store) -> list[str]:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,9 +49,23 @@ class _Found(NamedTuple):
 
     agents: list[AgentRow]
     totals: Totals
-    visits: npt.NDArray[np.int64]  # (S, N)
+    visits: npt.NDArray[np.int64] | None  # (S, N); None: they are not released
     rewards: list[RewardRow]
     rounds: list[RoundRow]
+
+
+class _Opened(NamedTuple):
+    """What the database has of openings and releases.
+
+    groups: their last one; waiting: agents with slots in none; impossible: how many were dropped;
+    left: releases that are left, by group, where the server draws the noise.
+    """
+
+    groups: dict[int, GroupRow]
+    waiting: list[WaitingRow]
+    waiting_slots: int
+    impossible: int
+    left: dict[int, int]
 
 
 class Status:
@@ -103,9 +117,11 @@ class Status:
             for name, score in scores.items():
                 if score is not None:
                     metrics.outlier.labels(name).set(score)
-            if self._rounds.opening is not None:
-                _, waiting, _ = await self._rounds.jobs.run(_opened)
-                metrics.waiting_slots.set(sum(row.slots for row in waiting))
+            if self._federation.privacy is not None:
+                found = await self._rounds.jobs.run(_opened)
+                metrics.waiting_slots.set(found.waiting_slots)
+                for group, left in self._left(found).items():
+                    metrics.releases_left.labels(str(group)).set(left)
         metrics.longpolls.set(self._rounds.polls.count)
         if self._rounds.jobs.running:
             metrics.queue_jobs.set(self._rounds.jobs.waiting)
@@ -132,7 +148,7 @@ class Status:
         return _Found(
             store.agents(),
             store.totals(),
-            store.merged().visits,
+            None if self._federation.budget is not None else store.merged().visits,
             store.rewards(self._limits.page_rewards),
             store.rounds(self._limits.page_rounds),
         )
@@ -143,8 +159,8 @@ class Status:
         """estimates: None before there are any."""
         federation, opened = self._federation, self._rounds.current
         known: Sequence[Table | None] = estimates or [None] * len(federation.arms)
-        plays = found.visits.sum(0)
-        total = int(plays.sum())
+        plays = None if found.visits is None else found.visits.sum(0)
+        total = 0 if plays is None else int(plays.sum())
         arms = [
             {
                 "states": arm.states,
@@ -152,8 +168,8 @@ class Status:
                 **_kind_table(arm),
                 "estimate": estimate,
                 "index": index,
-                "plays": int(plays[n]),
-                "share": int(plays[n]) / total if total else 0.0,
+                "plays": None if plays is None else int(plays[n]),
+                "share": None if plays is None else int(plays[n]) / total if total else 0.0,
             }
             for n, (arm, estimate, index) in enumerate(
                 zip(federation.arms, known, self._open_indices(), strict=True)
@@ -174,29 +190,40 @@ class Status:
         }
 
     async def _privacy(self) -> Table:
-        """Where the server learns sums alone: of whom, which were opened, what waits, and how the
-        helper is."""
-        opening, privacy = self._rounds.opening, self._federation.privacy
-        if opening is None or privacy is None:
+        """Where [privacy] is asked for: what is opened or released of whom, what waits, how much
+        noise there is and how many releases are left, and how the helper is."""
+        privacy = self._federation.privacy
+        if privacy is None:
             return {}
-        groups, waiting, impossible = await self._rounds.jobs.run(_opened)
-        state = opening.state
+        opening, found = self._rounds.opening, await self._rounds.jobs.run(_opened)
+        budget, left = privacy.budget, self._left(found)
+        nothing = dict.fromkeys(GroupRow._fields)
+        helper = None if opening is None else {"url": privacy.helper, **opening.state._asdict()}
         return {
             "privacy": {
-                "mode": "sums",
-                "least": privacy.least,
+                "mode": "noise" if opening is None else "sums",
+                "least": None if opening is None else privacy.least,
+                "epsilon": None if budget is None else budget.epsilon,
+                "delta": None if budget is None else budget.delta,
                 "groups": [
-                    groups[group]._asdict()
-                    if group in groups
-                    else dict.fromkeys(GroupRow._fields) | {"group": group}
+                    {
+                        **(found.groups[group]._asdict() if group in found.groups else nothing),
+                        "group": group,
+                        "releases_left": left.get(group),
+                    }
                     for group in range(1, privacy.groups + 1)
                 ],
-                "waiting": [row._asdict() for row in waiting],
-                "waiting_slots": sum(row.slots for row in waiting),
-                "impossible": impossible,
-                "helper": {"url": privacy.helper, **state._asdict()},
+                "waiting": [row._asdict() for row in found.waiting],
+                "waiting_slots": found.waiting_slots,
+                "impossible": found.impossible,
+                "helper": helper,
             }
         }
+
+    def _left(self, found: _Opened) -> Mapping[int, int]:
+        """Releases that are left, by group; of none before the helper has told."""
+        opening = self._rounds.opening
+        return found.left if opening is None else opening.releases_left
 
     def _correlation(self) -> Table | None:
         """How alike rounds turn out for agents, and whether draws of their own would help; None
@@ -303,12 +330,22 @@ class _Outliers:
             self._last = done.result()
 
 
-def _opened(store: Store) -> tuple[dict[int, GroupRow], list[WaitingRow], int]:
-    """A job: groups that were opened, slots that wait, and how many sums were impossible."""
-    openings = store.openings
+def _opened(store: Store) -> _Opened:
+    """A job: what was opened, or released where the server draws the noise."""
+    openings, releases = store.openings, store.releases
+    if releases is not None:
+        last, left = releases.group(), releases.left()
+        groups = {} if last is None else {last.group: last}
+        return _Opened(groups, [], releases.waiting_slots(), 0, {1: left})
     assert openings is not None
-    groups = {row.group: row for row in openings.groups()}
-    return groups, openings.waiting_rows(), openings.impossible()
+    waiting = openings.waiting_rows()
+    return _Opened(
+        {row.group: row for row in openings.groups()},
+        waiting,
+        sum(row.slots for row in waiting),
+        openings.impossible(),
+        {},
+    )
 
 
 def _round_table(row: RoundRow, reports: int) -> Table:

@@ -183,13 +183,19 @@ class Metrics(ConnectionMetrics):
         )
         self.openings = Counter(
             "rmab_openings",
-            "Sums that the helper was asked to open, by what became of it",
+            "Sums that the helper was asked to open, by what became of it, or released without one",
             ["result"],
             registry=self.registry,
         )
         self.waiting_slots = Gauge(
             "rmab_waiting_slots",
-            "Slots in masked uploads that no opened sum has yet",
+            "Slots in uploads that no sum has yet that was opened, or released with noise",
+            registry=self.registry,
+        )
+        self.releases_left = Gauge(
+            "rmab_releases_left",
+            "Releases that are left of a group, where sums have noise",
+            ["group"],
             registry=self.registry,
         )
         self.helper_up = Gauge(

@@ -354,7 +354,7 @@ class Uploads:
 
 def _other_mode(federation: Federation, *, masked: bool) -> str | None:
     """Why the route takes nothing in this federation; None: it does."""
-    if masked == (federation.privacy is not None):
+    if masked == federation.masks:
         return None
     if masked:
         return "this federation has no helper that could open masked uploads"

@@ -31,7 +31,7 @@ from rmab.service.store.database import Database
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.schema import count_up, keep, kept
 
-__all__ = ["GroupRow", "Openings", "Pending", "Sum", "WaitingRow"]
+__all__ = ["GroupRow", "Openings", "Pending", "Sum", "WaitingRow", "last_openings"]
 
 _CHAIN = "helper"  # in `meta`: the chain's name
 _DROPPED = "impossible openings"  # a counter there
@@ -325,17 +325,7 @@ class Openings:
     def groups(self) -> list[GroupRow]:
         """The last opening of each group that had one, in this chain."""
         slots = {group: each.slots for group, each in self.sums().items()}
-        chain = self.chain()
-        rows = self._database.rows(
-            "SELECT of_group, number, at, agents, slots, result FROM openings "
-            "WHERE chain = ? AND number IN (SELECT MAX(number) FROM openings "
-            "WHERE chain = ? AND result <> 'asked' GROUP BY of_group) ORDER BY of_group",
-            (chain, chain),
-        )
-        return [
-            GroupRow(group, number, at, agents, new, result, slots.get(group, 0))
-            for group, number, at, agents, new, result in rows
-        ]
+        return last_openings(self._database, self.chain(), slots)
 
     def waiting_rows(self) -> list[WaitingRow]:
         """Agents with slots that no opening has."""
@@ -349,6 +339,22 @@ class Openings:
     def impossible(self) -> int:
         """How many openings came to sums that cannot be."""
         return int(kept(self._database, _DROPPED) or 0)
+
+
+def last_openings(
+    database: Database, chain: str | None, slots: Mapping[int, int]
+) -> list[GroupRow]:
+    """The last opening of each group in a chain; slots: of each group that were opened."""
+    rows = database.rows(
+        "SELECT of_group, number, at, agents, slots, result FROM openings "
+        "WHERE chain = ? AND number IN (SELECT MAX(number) FROM openings "
+        "WHERE chain = ? AND result <> 'asked' GROUP BY of_group) ORDER BY of_group",
+        (chain, chain),
+    )
+    return [
+        GroupRow(group, number, at, agents, new, result, slots.get(group, 0))
+        for group, number, at, agents, new, result in rows
+    ]
 
 
 def _packed(words: Words) -> bytes:

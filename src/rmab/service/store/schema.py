@@ -18,8 +18,11 @@
     gone          incarnations whose counts were taken out: they must not come back
     masked        of a federation with a helper: the last masked upload of each incarnation, the one
                   that an opening is asked for, and the one that was opened last
-    openings      sums that a helper was asked to open, and what came of it
-    sums          what was opened, by group (rmab.service.store.openings)
+    openings      sums that a helper was asked to open, and what came of it; of a server that draws
+                  the noise itself, sums that it released
+    sums          what was opened, by group (rmab.service.store.openings), or released last
+    releases      of a server that draws the noise: slots, and z, from which the noise is made
+                  (rmab.service.store.releases)
 
 Version v is reached from v - 1 by MIGRATIONS[v - 1], version 1 from an empty database; all that is
 missing is done in one transaction. A version that this program does not know is refused: an older
@@ -36,19 +39,29 @@ from rmab.federation.config import Federation
 from rmab.service.store.database import Database
 
 __all__ = [
+    "BUDGET",
     "MIGRATIONS",
+    "RELEASES",
+    "check_budget",
     "check_owner",
     "count_up",
     "counter",
     "keep",
     "kept",
     "prepare",
+    "told_budget",
     "version_of",
 ]
 
 Migration = Callable[[Database], None]
 
-_MODE, _SUMS = "mode", "sums"  # in `meta`, of a federation with a helper
+BUDGET = "budget"  # in `meta`: epsilon and delta, which stay what they were
+_MODE, _SUMS, _NOISE = "mode", "sums", "noise"  # in `meta`, of a federation with [privacy]
+_HAS = {
+    None: "counts of single agents",
+    _SUMS: "sums alone",
+    _NOISE: "counts that are released with noise",
+}
 
 # Large columns come last: SQLite then finds the small ones without reading them.
 _VERSION_1 = (
@@ -232,6 +245,20 @@ def _openings(database: Database) -> None:
         database.run(statement)
 
 
+# The same in a helper's database.
+RELEASES = """CREATE TABLE releases (
+        of_group BIGINT NOT NULL,
+        opening BIGINT NOT NULL,
+        slots BIGINT NOT NULL,
+        z BLOB NOT NULL,
+        PRIMARY KEY (of_group, opening))"""
+
+
+def _releases(database: Database) -> None:
+    """A server may release sums with noise that it has drawn."""
+    database.run(RELEASES)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     _first_tables,
     _viewers,
@@ -239,6 +266,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _forgetting,
     _memory,
     _openings,
+    _releases,
 )
 
 
@@ -325,7 +353,7 @@ def _migrate(
             ("schema", ""),
             ("federation", federation.name),
             ("fingerprint", federation.fingerprint()),
-            *([(_MODE, _SUMS)] if federation.privacy is not None else []),
+            *_told_mode(federation),
         ):
             database.run("INSERT INTO meta (name, value) VALUES (?, ?)", (name, value))
     if version < len(migrations):
@@ -349,14 +377,40 @@ def check_owner(database: Database, federation: Federation) -> None:
             f"{_meta(database, 'federation')!r} as it was when they were counted; "
             f"{federation.name!r} differs in its name, plays, arms or gaps: use another database"
         )
-    if (_meta(database, _MODE) == _SUMS) != (federation.privacy is not None):
-        found, wanted = "counts of single agents", "sums alone, as [privacy] asks"
-        if federation.privacy is None:
-            found, wanted = "sums alone", "counts of single agents, as there is no [privacy]"
+    mode = dict(_told_mode(federation)).get(_MODE)
+    found = _meta(database, _MODE)
+    if found != mode:
+        asks = "as there is no [privacy]" if mode is None else "as [privacy] asks"
         raise FederationError(
-            f"database {database.place} has {found}, but {federation.name!r} is to have {wanted}: "
-            "use another database"
+            f"database {database.place} has {_HAS.get(found, found)}, but {federation.name!r} is "
+            f"to have {_HAS[mode]}, {asks}: use another database"
         )
+    if mode == _NOISE:
+        check_budget(database, federation)
+
+
+def check_budget(database: Database, federation: Federation) -> None:
+    """Refuse another epsilon or delta than the database was begun with."""
+    budget = kept(database, BUDGET)
+    if budget != told_budget(federation):
+        raise FederationError(
+            f"database {database.place} was begun with {budget} under [privacy], which must "
+            f"stay, got {told_budget(federation)}: use another database"
+        )
+
+
+def told_budget(federation: Federation) -> str:
+    """Epsilon and delta, as `meta` has them."""
+    return "no epsilon" if federation.budget is None else str(federation.budget)
+
+
+def _told_mode(federation: Federation) -> list[tuple[str, str]]:
+    """What `meta` has of [privacy]."""
+    if federation.masks:
+        return [(_MODE, _SUMS)]
+    if federation.draws_noise:
+        return [(_MODE, _NOISE), (BUDGET, told_budget(federation))]
+    return []
 
 
 def _meta(database: Database, name: str) -> str | None:

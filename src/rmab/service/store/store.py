@@ -29,6 +29,7 @@ from rmab.service.store.database import ClaimLostError, Database, Value, connect
 from rmab.service.store.folding import Ended, Folding
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.openings import Openings
+from rmab.service.store.releases import Releases
 from rmab.service.store.schema import (
     check_owner,
     count_up,
@@ -239,9 +240,13 @@ class Store:
         self._shape = federation.shape
         self._folding = Folding(database, self._ledger, limits)
         # Where sums alone are known; None: counts of each agent are.
-        self.openings = (
-            None if federation.privacy is None else Openings(database, federation.shape, limits)
+        self.openings = Openings(database, federation.shape, limits) if federation.masks else None
+        # Where sums have noise that is drawn here; None: they have none, or a helper's.
+        self.releases = (
+            Releases(database, federation, self._ledger) if federation.draws_noise else None
         )
+        # Whether what single agents counted is for people to see.
+        self._tells_agents = federation.privacy is None
         self._rewards = federation.rewards
         self._idle_rewards = federation.idle_rewards
         self._weights = federation.weights
@@ -361,7 +366,7 @@ class Store:
             if tally is not None:
                 seen = max(tally.last_upload, seen or 0.0)
                 fetched = max(tally.last_round, fetched or 0)
-                if self.openings is None:
+                if self._tells_agents:
                     reward = self._paid(tally.visits, tally.idle) / max(1, tally.slots)
             uploads, slots = (tally.uploads, tally.slots) if tally else (0, 0)
             rows.append(
@@ -398,11 +403,12 @@ class Store:
         """Take all counts of an agent out, for good; None if no agent has this name.
 
         The open round keeps the counts that it was planned from until it closes. FederationError
-        where sums alone are known.
+        where sums alone are known, or released: less the agent, the next one would tell of it.
         """
-        if self.openings is not None:
+        if not self._tells_agents:
+            how = "released in sums" if self.openings is None else "in sums alone"
             raise FederationError(
-                f"what {name} gave is in sums alone, as [privacy] asks, and cannot be taken out"
+                f"what {name} gave is {how}, as [privacy] asks, and cannot be taken out"
             )
         with self._atomic():
             self.database.lock_counts()
@@ -496,8 +502,8 @@ class Store:
 
     def merged(self) -> Merged:
         """The sum over all incarnations of all agents; what revoked ones gave stays. Where sums
-        alone are known, of what was opened."""
-        return self._ledger.merged() if self.openings is None else self.openings.merged()
+        alone are known, of what was opened; where they have noise, as it was released last."""
+        return (self.openings or self.releases or self._ledger).merged()
 
     def counts_by_lane(self) -> LaneCounts:
         """What the agent of each lane has counted, as of the same moment as `merged` in the same
@@ -530,15 +536,15 @@ class Store:
 
     def visits_by_agent(self) -> dict[str, Ints]:
         """Plays of each agent by the state they showed, (S, N) by name; nothing where that is not
-        known."""
-        if self.openings is not None:
+        known, or not for people to see."""
+        if not self._tells_agents:
             return {}
         return {name: tally.visits.copy() for name, tally in self._ledger.tallies().items()}
 
     def counts_by_agent(self) -> dict[str, Ints]:
-        """What each agent has counted, by name; nothing where that is too much to compare, or not
-        known."""
-        if self.openings is not None:
+        """What each agent has counted, by name; nothing where that is too much to compare, not
+        known, or not for people to see."""
+        if not self._tells_agents:
             return {}
         with self._atomic():
             return self._ledger.by_agent()

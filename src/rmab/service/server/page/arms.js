@@ -95,6 +95,7 @@ function kind(arm) {
 }
 
 function sharePart(arm, overview) {
+  if (arm.share === null) return [make("p", "part", "Share of plays: not released")];
   const share = number(arm.share) || 0;
   const even = `${(100 * overview.plays) / overview.arms.length}%`; // of slots, with equal shares
   const played = `${Math.min(100, 100 * share * overview.plays).toFixed(2)}%`; // of the slots
@@ -172,7 +173,7 @@ const cards = [];
 
 export const ORDERS = {
   number: ["By number", () => 0],
-  played: ["Most played", ({ share }) => -number(share)],
+  played: ["Most played", ({ share }) => -(number(share) || 0)],
   unsure: ["Least certain", ({ estimate }) => -widest(estimate)],
 };
 

@@ -9,7 +9,7 @@
 
 import { ORDERS, showArms } from "./arms.js";
 import { $, chosen, mark, onChoice, put, showChips } from "./elements.js";
-import { course, showReward, WINDOW } from "./reward.js";
+import { course, hidesReward, showReward, WINDOW } from "./reward.js";
 import { showAgents, showRounds, showSums, showTogether } from "./tables.js";
 import {
   brief,
@@ -53,7 +53,11 @@ function showHead(overview, agents, rounds) {
       : "";
   put(
     $("tile-reward-aside"),
-    latest ? share || `last ${WINDOW} rounds` : "no round has closed yet",
+    latest
+      ? share || `last ${WINDOW} rounds`
+      : hidesReward(overview)
+        ? "not released"
+        : "no round has closed yet",
   );
   const enrolled = agents.filter(({ state }) => state !== "revoked");
   const late = agents.filter(({ state }) => state === "late").length;

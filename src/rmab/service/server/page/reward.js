@@ -26,6 +26,9 @@ export function course(overview) {
   });
 }
 
+/** Whether sums have noise, so that no reward is ever told. */
+export const hidesReward = ({ privacy }) => typeof privacy?.epsilon === "number";
+
 let rewardChart;
 
 export function showReward(overview, rounds) {
@@ -80,17 +83,21 @@ export function showReward(overview, rounds) {
 function showEmpty(overview) {
   const enrolled = overview.agents.filter(({ revoked }) => revoked === null);
   const live = enrolled.filter((agent) => agent.live);
+  const hidden = hidesReward(overview);
   put(
     $("empty-title"),
     overview.uploads > 0
-      ? `${counted(overview.uploads, "upload")}, no round closed yet`
+      ? `${counted(overview.uploads, "upload")}, ` +
+          (hidden ? "no reward is released" : "no round closed yet")
       : "No uploads yet",
   );
   put(
     $("empty-agents"),
     live.length
       ? `${counted(live.length, "agent")} at work in round ${whole(overview.round)}; ` +
-          "its reward shows when it closes."
+          (hidden
+            ? "counts are released with noise, and visits and rewards are not."
+            : "its reward shows when it closes.")
       : (enrolled.length
           ? `${counted(enrolled.length, "agent")} enrolled, none at work. `
           : "No agent is enrolled. ") + "Make an agent's credential, then start it:",

@@ -1,7 +1,18 @@
 // The agents and the rounds: tables whose rows are reused, so that readers keep their place.
 
 import { $, chosen, make, mark, most, offerMore, put, showChips } from "./elements.js";
-import { ago, counted, decimal, duration, isOutlier, MISSING, moment, whole, WHY } from "./words.js";
+import {
+  ago,
+  counted,
+  decimal,
+  duration,
+  isOutlier,
+  MISSING,
+  moment,
+  plain,
+  whole,
+  WHY,
+} from "./words.js";
 
 /** A table whose rows are reused. Columns: {name, word?, fill(cell, row)}; one heads the row. */
 class Table {
@@ -108,29 +119,44 @@ export function showTogether({ correlation }) {
   put(note, `Agents are correlated (${decimal(correlation.value, 2)}): they see the same.${advice}`);
 }
 
-/** Where the server learns sums alone: which were opened, what waits, and how the helper is. */
+/** Where [privacy] is asked for: what was opened or released, what waits, and how the helper is. */
 export function showSums({ privacy, now }) {
   const note = $("agents-sums");
   note.hidden = !privacy;
   if (note.hidden) return;
-  const groups = privacy.groups.map(({ group, opening, at, agents, slots, result }) => {
-    const name = privacy.groups.length > 1 ? `Group ${whole(group)}` : "The group";
-    if (opening === null) return `${name} was not opened yet.`;
+  const noise = privacy.mode === "noise"; // that the server draws: it has no helper
+  const [done, one] = noise ? ["released", "release"] : ["opened", "opening"];
+  const several = privacy.groups.length > 1;
+  const groups = privacy.groups.map(({ group, opening, at, agents, slots, result, ...rest }) => {
+    const name = noise ? "The sum" : several ? `Group ${whole(group)}` : "The group";
+    const left = rest.releases_left;
+    const more = typeof left === "number" ? ` ${counted(left, "release")} left.` : "";
+    if (opening === null) return `${name} was not ${done} yet.${more}`;
     const dropped = result === "impossible" ? " It was impossible, and dropped." : "";
     return (
-      `${name} was last opened ${ago(now - at)}: opening ${whole(opening)}, ` +
-      `${counted(agents, "agent")}, ${counted(slots, "slot")}.${dropped}`
+      `${name} was last ${done} ${ago(now - at)}: ${one} ${whole(opening)}, ` +
+      `${counted(agents, "agent")}, ${counted(slots, "slot")}.${dropped}${more}`
     );
   });
-  const { up, trouble } = privacy.helper;
+  const waits = privacy.waiting_slots === 1 ? "waits" : "wait";
+  const waiting =
+    `${counted(privacy.waiting_slots, "slot")} ${waits} for ${noise ? "a" : "an"} ${one}.`;
+  const budget =
+    typeof privacy.epsilon === "number"
+      ? `Sums have noise, ε = ${plain(privacy.epsilon)}, δ = ${privacy.delta.toExponential()}` +
+        (noise
+          ? ", drawn by the server: it is told each agent's counts, agents and readers are not. "
+          : ". ")
+      : "";
+  const { up, trouble } = privacy.helper ?? { up: true };
   const helper = up ? "The helper is up." : `The helper is down: ${trouble ?? "not asked yet"}.`;
+  const secure =
+    `Secure sums: the server learns sums of at least ${whole(privacy.least)} agents and what no ` +
+    "single one counted; rewards, outliers and correlation of agents are not known. ";
   note.classList.toggle("alarm", !up);
   put(
     note,
-    `Secure sums: the server learns sums of at least ${whole(privacy.least)} agents and what no ` +
-      `single one counted; rewards, outliers and correlation of agents are not known. ` +
-      `${groups.join(" ")} ${counted(privacy.waiting_slots, "slot")} ` +
-      `${privacy.waiting_slots === 1 ? "waits" : "wait"} for an opening. ${helper}`,
+    `${noise ? "" : secure}${budget}${groups.join(" ")} ${waiting}${noise ? "" : ` ${helper}`}`,
   );
 }
 
