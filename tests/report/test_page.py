@@ -11,7 +11,7 @@ from matplotlib.image import imread
 
 from rmab.policies.registry import GOSSIP_OPTIONS
 from rmab.report.page import write_paper, write_study
-from rmab.studies.study import KEYS
+from rmab.studies.study import KEYS, Study
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
@@ -133,11 +133,13 @@ def test_text_is_escaped(study):
     assert "<study>" not in (folder / "report.html").read_text(encoding="utf-8")
 
 
-def test_an_interrupted_study_says_so(small, tmp_path):
+def test_an_interrupted_study_and_one_with_much_noise_say_so(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(Study, "cost_warning", property(lambda _: "noise costs 3 agents much"))
     study = replace(small.several.study, trials=1000)
     path = write_study(tmp_path, "s", replace(small.several, study=study, interrupted=True))
     page = Page(path.read_text(encoding="utf-8"))
     assert "Interrupted: 64 of 1000 trials were done" in page.words
+    assert "Warning: noise costs 3 agents much." in page.words
     assert cells(page, 2)["Trials"] == ["64 of 1000"]
 
 

@@ -1,13 +1,16 @@
 """Studies whose sums are released with noise: what may be asked for."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from rmab import Policy, Study, Sweep, channels
+from rmab.cli import main
 from rmab.errors import StudyError
 from rmab.federation.release import Budget
 from rmab.model.arms import Arm, Arms
+from rmab.report.page import _noise_notes
 from rmab.studies.run import setting_of_study
 from rmab.studies.study import from_table
 
@@ -52,6 +55,26 @@ def test_a_sweep_over_epsilon():
 def test_a_bad_budget_is_refused(privacy, said):
     with pytest.raises(StudyError, match=said):
         replace(STUDY, privacy=privacy)
+
+
+def test_a_run_warns_of_noise_that_costs_few_agents_much(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    arms = "[[arm]]\np01 = 0.2\np11 = 0.8\nreward = 1.0\n" * 2
+    keys = 'schedule = "linear"\nhorizon = 20\ntrials = 2\npolicies = ["random"]\n'
+    Path("study.toml").write_text(f"plays = 1\n{keys}{arms}[privacy]\nepsilon = 8\n")
+    assert main(["run", "study.toml", "--json"]) == 0
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert said.startswith("warning: noise of epsilon = 8 costs 1 agent more than they gain")
+
+
+def test_a_report_names_the_points_where_noise_costs_much():
+    sweep = Sweep(STUDY, {"privacy.epsilon": [1, 8], "agents": [3, 30]})
+    notes = str(_noise_notes([(point.label, point.study) for point in sweep.points]))
+    assert notes.count("Warning: ") == 2
+    assert "epsilon = 1 costs 3 agents more than they gain" in notes
+    assert "epsilon = 8 costs 3 agents" in notes
+    assert "30" not in notes.replace("<p", "")
+    assert not str(_noise_notes([("", replace(STUDY, privacy=None))]))
 
 
 FULLY = Arms([Arm([[0.5, 0.5], [0.2, 0.8]], reward_active=[0, 1], observed="always")])

@@ -313,6 +313,11 @@ def _run_job(
         except RmabError as error:
             raise StudyError(f"{options.study or job.file}: {error}") from None
     results = done if job.sweep.values else done[""]
+    warnings = [found for each in done.values() if (found := each.study.cost_warning) is not None]
+    if warnings:
+        others = len(warnings) - 1
+        more = f" (and at {others} more point{'s' if others > 1 else ''})" if others else ""
+        say(f"warning: {warnings[0]}{more}")
     if checkpoint is not None:
         _write(checkpoint.folder, name, results)
     if options.json:

@@ -57,6 +57,7 @@ from rmab.federation.aggregation import (
     mixes_evidence,
 )
 from rmab.federation.messages import MAX_COUNTS, NAME_RULE, Shape, fingerprint_of, is_name
+from rmab.federation.noise_cost import cost_warning
 from rmab.federation.own_draw import DOUBT
 from rmab.federation.privacy import Privacy, privacy_of
 from rmab.federation.release import Budget
@@ -289,6 +290,11 @@ class Federation:
     def draws_noise(self) -> bool:
         """Whether the server is told counts, and draws the noise of sums that others learn from."""
         return self.privacy is not None and self.privacy.helper is None
+
+    def cost_warning(self, agents: int) -> str | None:
+        """A line where noise costs so many agents much; None where it does not."""
+        groups = 1 if self.privacy is None else self.privacy.groups
+        return cost_warning(self.budget, agents, self.draws, groups)
 
     @property
     def _aggregation(self) -> str:

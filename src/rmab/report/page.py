@@ -34,6 +34,7 @@ from rmab.report.tables import (
 )
 from rmab.studies.figures import Claim, FigureResult
 from rmab.studies.results import Results, SweepResults
+from rmab.studies.study import Study
 from rmab.studies.sweep import key_label
 
 __all__ = ["write_paper", "write_report", "write_study", "write_sweep"]
@@ -58,6 +59,7 @@ def write_study(folder: Path, name: str, results: Results) -> Path:
     body = [
         tag("h1", f"Study {name}"),
         what_was_run(results),
+        _noise_notes([("", results.study)]),
         drawing(svg, _CAPTIONS["slot", "reward"]),
         tag("h2", "Means"),
         tag("p", _MEANS),
@@ -81,6 +83,7 @@ def write_sweep(folder: Path, name: str, results: SweepResults) -> Path:
         tag("h1", f"Study {name}"),
         tag("p", _what_was_swept(results)),
         _sweep_interrupted(results),
+        _noise_notes([(text, each.study) for text, each in results.items()]),
         drawing(svg, _sweep_caption(results)),
         tag("h2", "Means"),
         tag("p", _MEANS),
@@ -114,6 +117,19 @@ def _sweep_interrupted(results: SweepResults) -> Markup:
         f"{len(results)} of {len(results.sweep.points)} points; numbers are of those."
     )
     return tag("p", text, "note")
+
+
+def _noise_notes(studies: Sequence[tuple[str, Study]]) -> Markup:
+    """Where noise costs few agents much: a note, of the points of a sweep that it is of."""
+    points: dict[str, list[str]] = {}
+    for text, study in studies:
+        if (warning := study.cost_warning) is not None:
+            points.setdefault(warning, []).append(text)
+    notes = []
+    for warning, at in points.items():
+        where = f" ({'; '.join(at)})" if any(at) else ""
+        notes.append(tag("p", f"Warning: {warning}{where}.", "note"))
+    return join(*notes)
 
 
 def _sweep_caption(results: SweepResults) -> str:

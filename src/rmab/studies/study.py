@@ -30,6 +30,7 @@ import numpy as np
 from rmab.errors import ModelError, StudyError
 from rmab.federation.aggregation import AGGREGATIONS, Aggregation, Gossip, aggregation_of
 from rmab.federation.gossip import DEGREE, GRAPHS
+from rmab.federation.noise_cost import cost_warning
 from rmab.federation.own_draw import DOUBT
 from rmab.federation.release import Budget
 from rmab.federation.schedule import DRAWS, SCHEDULES
@@ -395,6 +396,11 @@ class Study:
                     f"privacy.epsilon: {policy.name!r} is a learner of one's own, of which it is "
                     "not known what it reads"
                 )
+
+    @property
+    def cost_warning(self) -> str | None:
+        """A line where noise costs so few agents much; None where it does not."""
+        return cost_warning(self.budget, self.agents, self.draws)
 
     @property
     def budget(self) -> Budget | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import httpx
@@ -116,3 +117,31 @@ def test_a_database_keeps_its_epsilon(tmp_path):
         other = replace(federation, privacy=replace(privacy, **changes))
         with pytest.raises(FederationError, match=r"was begun with epsilon = 1\.0 and delta"):
             open_helper_store(place, other)
+
+
+def test_a_helper_and_a_server_warn_of_noise_that_costs_few_agents_much(tmp_path):
+    with secured(tmp_path, epsilon=EPSILON) as both:
+        for name in "abcd":
+            both.agent(name)
+        both.stop_helper()
+        both.start_helper()
+        both.stop_server()
+        both.start_server()
+        logs = both.helper_log.getvalue(), both.log.getvalue()
+    for log in logs:
+        told = [json.loads(line) for line in log.splitlines() if "much noise for few" in line]
+        assert [one["agents"] for one in told] == [0]  # before anybody was enrolled, and not now
+
+
+def test_the_server_tells_how_many_releases_are_left(both):
+    agents = [both.agent(name) for name in "abc"]
+    privacy = both.status()["privacy"]
+    assert (privacy["epsilon"], privacy["delta"]) == (EPSILON, 1e-6)
+    assert [group["releases_left"] for group in privacy["groups"]] == [40]
+    for left in (40, 40, 39, 39, 38):
+        play_round(both, *agents)
+        assert both.status()["privacy"]["groups"][0]["releases_left"] == left
+    with httpx.Client(base_url=both.served.url) as client:
+        assert 'rmab_releases_left{group="1"} 38.0' in client.get("/metrics").text
+    with httpx.Client(base_url=both.helper_url) as client:
+        assert 'rmab_helper_releases_left{group="1"} 38.0' in client.get("/metrics").text

@@ -18,7 +18,7 @@ from rmab.errors import FederationError
 from rmab.federation.laws import LawsMessage
 from rmab.federation.own_draw import Laws
 from rmab.federation.privacy import Privacy
-from rmab.federation.release import GRID, MOST_RELEASES, Release, discrete_gaussian
+from rmab.federation.release import GRID, MOST_RELEASES, Budget, Release, discrete_gaussian
 from rmab.policies.plans import IndexPlan
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.store.releases import Ledgers
@@ -170,7 +170,7 @@ def test_noise_is_drawn_by_opendp(tmp_path, monkeypatch):
     with served(tmp_path, NOISY) as running:
         play_rounds(running, [running.agent("a")], 3)
         z = kept(running, lambda store: store.releases.ledger().releases[0].z)
-        scale = GRID * PRIVACY.budget.scale(2)
+        scale = GRID * Budget(8.0).scale(2)
         assert 0.5 * scale < np.std(z) < 2 * scale
 
 
@@ -201,8 +201,8 @@ class Telling(Flat):
 
 
 OWN = replace(NOISY, draws="own")
-ROUTES = ("/v1/round", "/v1/laws", "/v1/status", "/v1/overview", "/v1/agents", "/metrics")
-ROUTES += ("/readyz", "/openapi.json", "/")
+ROUTES = [f"/v1/{name}" for name in ("round", "laws", "status", "overview", "agents")]
+ROUTES += ["/metrics", "/readyz", "/openapi.json", "/"]
 
 
 def seen_by_all(folder, monkeypatch, state_of, released) -> dict[str, str]:
@@ -312,8 +312,8 @@ def test_a_database_of_another_mode_or_epsilon_is_refused(tmp_path):
     place = str(tmp_path / "noise.db")
     open_store(place, NOISY).close()
     open_store(place, NOISY).close()
-    for changes in ({"epsilon": 2.0}, {"delta": 1e-5}):
-        other = replace(NOISY, privacy=replace(PRIVACY, **changes))
+    for changed in (replace(PRIVACY, epsilon=2.0), replace(PRIVACY, delta=1e-5)):
+        other = replace(NOISY, privacy=changed)
         with pytest.raises(FederationError, match=r"was begun with epsilon = 8\.0 and delta"):
             open_store(place, other)
     clear = replace(NOISY, privacy=None)
@@ -340,3 +340,22 @@ def test_a_server_without_opendp_does_not_start(tmp_path, monkeypatch):
     with pytest.raises(FederationError, match="needs OpenDP"), served(tmp_path, NOISY):
         pass
     assert not list(tmp_path.glob("*.db"))
+
+
+# --------------------------------------------------------------------------------- what it costs
+
+
+@pytest.mark.parametrize(("epsilon", "agents", "warned"), [(8.0, 2, True), (8.0, 4, False)])
+def test_a_server_warns_of_noise_that_costs_few_agents_much(tmp_path, epsilon, agents, warned):
+    federation = spectrum(privacy=Privacy(epsilon=epsilon), slot_seconds=0)
+    with DatabaseAdmin(federation, str(tmp_path / "federation.db")) as admin:
+        for number in range(4):
+            admin.enroll(f"agent-{number}", "agent")
+        for number in range(agents, 4):
+            admin.revoke(f"agent-{number}")
+        admin.enroll("eye", "viewer")
+    with served(tmp_path, federation) as running:
+        found = [e for e in running.events() if e["event"] == "much noise for few agents"]
+    assert [(e["level"], e["agents"]) for e in found] == [("warning", agents)] * warned
+    if warned:
+        assert found[0]["detail"].startswith("noise of epsilon = 8 costs 2 agents more than they")

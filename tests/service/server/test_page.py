@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
@@ -286,7 +286,7 @@ class TestWhatIsShown:
     @WIDTHS
     def test_sums_alone(self, shown):
         group = {"group": 1, "opening": 7, "at": NOW - 5, "agents": 3, "slots": 12}
-        privacy = {
+        privacy: dict[str, Any] = {
             "mode": "sums",
             "least": 3,
             "groups": [group | {"result": "added", "opened_slots": 90}],
@@ -312,7 +312,7 @@ class TestWhatIsShown:
 
     @WIDTHS
     def test_noise_that_the_server_draws(self, shown):
-        group = {"group": 1, "opening": 2, "at": NOW - 5, "agents": 3, "slots": 33}
+        group: dict[str, Any] = {"group": 1, "opening": 2, "at": NOW - 5, "agents": 3, "slots": 33}
         group |= {"result": "released", "opened_slots": 60, "releases_left": 38}
         privacy = {
             "mode": "noise",

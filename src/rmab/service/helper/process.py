@@ -11,7 +11,7 @@ from rmab.federation.release import discrete_gaussian
 from rmab.service.helper.routes import Desk, HelperMetrics, make_helper_app
 from rmab.service.helper.store import HelperStore, open_helper_store
 from rmab.service.server.process import Http, Listening, Settings
-from rmab.service.server.telemetry import Log
+from rmab.service.server.telemetry import Log, warn_of_noise
 
 __all__ = ["Helper"]
 
@@ -49,6 +49,9 @@ class Helper(Listening):
 
     async def _start(self) -> None:
         await self.desk.start()
+        agents = await self.desk.run(lambda store: store.agents())
+        enrolled = sum(agent.revoked is None for agent in agents)
+        warn_of_noise(self.settings.federation, enrolled, self.log)
 
     def _app(self, hosts: frozenset[str] | None) -> ASGIApp:
         return make_helper_app(

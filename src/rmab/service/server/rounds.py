@@ -55,7 +55,7 @@ from rmab.service.server.planning import (
     sums_by_group,
     tells_groups,
 )
-from rmab.service.server.telemetry import Log, Metrics
+from rmab.service.server.telemetry import Log, Metrics, warn_of_noise
 from rmab.service.store.credentials import Sighting
 from rmab.service.store.releases import Told
 from rmab.service.store.store import (
@@ -212,6 +212,9 @@ class Rounds:
         await self.audit()
         if self.federation.weights:
             await self._check_weights()
+        if self.federation.budget is not None:
+            agents = await self.jobs.run(_enrolled)
+            warn_of_noise(self.federation, agents, self._log)
         # Often enough for whoever reads the database to know who is live.
         often = max(0.5, self.federation.heard_seconds / 4)
         self._tasks.start(self.presence.keep_writing(min(self.limits.sightings_seconds, often)))
@@ -573,6 +576,11 @@ def _resumed(store: Store) -> tuple[OpenRound | None, set[str], Mapping[str, int
     found = store.current_round()
     awaited, reports = store.awaited(found.number) if found else (set(), {})
     return found, awaited, reports, store.closed_slots()
+
+
+def _enrolled(store: Store) -> int:
+    """A job: how many agents have a credential."""
+    return sum(row.role == "agent" and row.revoked is None for row in store.agents())
 
 
 def _answered_slots(store: Store) -> int:

@@ -25,9 +25,10 @@ from typing import IO, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from rmab.federation.config import Federation
 from rmab.service.tokens import without_secrets
 
-__all__ = ["REFUSALS_A_SECOND", "ConnectionMetrics", "Log", "Metrics", "quieten"]
+__all__ = ["REFUSALS_A_SECOND", "ConnectionMetrics", "Log", "Metrics", "quieten", "warn_of_noise"]
 
 REFUSALS_A_SECOND = 20
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
@@ -70,6 +71,13 @@ class Log:
             return
         left_out, self._left_out = self._left_out, 0
         self("warning", "refused", left_out=left_out or None, **fields)
+
+
+def warn_of_noise(federation: Federation, agents: int, log: Log) -> None:
+    """Say at the start where noise costs so many agents much."""
+    detail = federation.cost_warning(agents)
+    if detail is not None:
+        log("warning", "much noise for few agents", agents=agents, detail=detail)
 
 
 class _Forward(logging.Handler):
