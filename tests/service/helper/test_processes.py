@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
+import sys
 import time
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
+import tests.service.support
 from rmab.federation.config import load_federation
+from rmab.federation.masks import vector_of
+from rmab.federation.messages import Shape
+from rmab.service.admin import DatabaseAdmin
+from rmab.service.helper.store import default_database, open_helper_store
 from rmab.service.store.store import open_store
 from tests.service.support.processes import RMAB, SPECTRUM, Machine, environment
-from tests.service.support.securing import Securing
 from tests.service.support.serving import until
+
+SUPPORT = Path(tests.service.support.__file__).parent
+FLAT = (sys.executable, str(SUPPORT / "flat_server.py"))
 
 ENV = """\
 import os, random
@@ -60,33 +71,140 @@ class HelperProcess:
         return code
 
 
-def test_a_helper_that_is_killed_goes_on_where_it_was(tmp_path):
-    """kill -9 between and in the midst of openings; the server asks again."""
-    both = Securing(tmp_path)
-    (tmp_path / "spectrum.toml").write_text(SPECTRUM + '[privacy]\nhelper = "http://127.0.0.1:9"\n')
-    helper = HelperProcess(tmp_path, database=both.helper_database)
-    chance = random.Random(4)
+class Agents:
+    """Processes of agents by name (tests/service/support/forked_agents.py)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: dict[str, int] = {}
+        with (folder / "agents.log").open("a") as log:
+            self._parent = subprocess.Popen(
+                [sys.executable, str(SUPPORT / "forked_agents.py")],
+                cwd=folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def start(self, name: str, url: str, *secrets: str) -> None:
+        assert self._parent.stdin is not None
+        assert self._parent.stdout is not None
+        self._parent.stdin.write(" ".join((name, url, *secrets)) + "\n")
+        self._parent.stdin.flush()
+        self._running[name] = int(self._parent.stdout.readline())
+
+    def end(self, name: str, number: signal.Signals) -> None:
+        """Send a signal, and wait until the process is gone."""
+        pid = self._running.pop(name)
+        os.kill(pid, number)
+        until(lambda: not Path(f"/proc/{pid}").exists())
+
+    def close(self) -> None:
+        for name in list(self._running):
+            self.end(name, signal.SIGKILL)
+        self._parent.kill()
+        self._parent.communicate()
+
+    def counted(self, incarnation: str, slots: int, shape: Shape) -> Any:
+        """What an incarnation counted in its first slots, by its own ledger: a vector as uploads
+        have it."""
+        counts = np.zeros((shape.kinds, 2, 2, shape.n_arms), np.int64)
+        visits = np.zeros((2, shape.n_arms), np.int64)
+        last: dict[int, tuple[int, int]] = {}
+        lines = (self._folder / f"{incarnation}.ledger").read_text().splitlines()
+        assert len(lines) >= slots
+        for slot, line in enumerate(lines[:slots]):
+            for arm, state in (map(int, look.split(":")) for look in line.split()):
+                if arm in last:
+                    then, before = last[arm]
+                    counts[min(slot - then, shape.kinds) - 1, before, state, arm] += 1
+                visits[state, arm] += 1
+                last[arm] = (slot, state)
+        return vector_of(counts, visits, shape).view(np.int64)
+
+
+def test_sums_with_noise_are_the_agents_ledgers_whoever_is_killed(tmp_path):
+    """Server, helper and 8 agents, each killed on the way and started again: what was released is
+    what the agents noted themselves, with the noise that the helper has kept."""
+    file, database = tmp_path / "spectrum.toml", str(tmp_path / "spectrum.db")
+    text = SPECTRUM.replace("deadline = 3600", "deadline = 0.5")
+    noise = '[privacy]\nhelper = "{}"\nepsilon = 2\n'
+    file.write_text(text + noise.format("http://127.0.0.1:9"))
+    helper = HelperProcess(tmp_path)
+    file.write_text(text + noise.format(helper.url))
+    federation = load_federation(file)
+    machine = Machine(tmp_path, dict(os.environ), program=FLAT, text=file.read_text())
+    names = [f"radio-{n}" for n in range(8)]
+    keys = open_helper_store(default_database(file), federation)
+    with closing(keys), DatabaseAdmin(federation, database) as admin:
+        token = machine.token_file("helper", keys.enroll_server(1.0))
+        secrets = {
+            name: (admin.enroll(name, "agent"), keys.enroll(name, 1, 1.0)[0]) for name in names
+        }
+    access = ("--helper-token-file", token, "--open")
+    agents, server = Agents(tmp_path), machine.serve(*access)
+
+    def released() -> int:
+        with closing(open_helper_store(default_database(file), federation)) as store:
+            return 40 - store.releases_left()[1]
+
+    def incarnations() -> int:
+        """That the helper has opened."""
+        with closing(open_helper_store(default_database(file), federation)) as store:
+            return sum(agent.incarnations for agent in store.agents())
+
     try:
-        both.use_helper(helper.url)
-        both.start_server()
-        agents = [both.agent(name) for name in "abc"]
-        for number in (1, 2):
-            for agent in agents:
-                agent.fetch(number - 1)
-            for agent in agents:
-                assert agent.send(agent.play()).status_code == 201
-            time.sleep(chance.random() * 0.01)
-            helper.end(signal.SIGKILL)
-            helper = HelperProcess(tmp_path, helper.port, both.helper_database)
-            until(lambda n=number: both.served.server.rounds.number == n + 1)
-            store = open_store(both.server_database, both.federation)
-            try:
-                assert np.array_equal(store.merged().visits, both.ledger())
-            finally:
-                store.close()
+        for name in names:
+            agents.start(name, server.url, *secrets[name])
+        until(lambda: incarnations() == len(names))
+        helper.end(signal.SIGKILL)
+        server.process.kill()
+        server.process.wait()
+        for name in names:
+            agents.end(name, signal.SIGKILL)
+        helper = HelperProcess(tmp_path, helper.port)
+        server.close_pipe()
+        server = machine.serve(*access, port=server.port)
+        for name in names:
+            agents.start(name, server.url, *secrets[name])
+        until(lambda: incarnations() == 2 * len(names))
+        helper.end(signal.SIGKILL)  # once more, while the last answer may be on its way
+        helper = HelperProcess(tmp_path, helper.port)
+        for name in names:
+            agents.end(name, signal.SIGTERM)
+
+        def is_settled() -> bool:
+            with closing(open_store(database, federation)) as store:
+                assert store.openings is not None
+                (group,) = store.openings.groups()
+                return bool(group.opening == released() and group.result == "added")
+
+        until(is_settled)
+        assert server.end() == 0
         assert helper.end() == 0
+        with closing(open_store(database, federation)) as store:
+            rows = store.database.rows(
+                "SELECT agent, incarnation, opened_slots FROM masked WHERE opened_slots > 0"
+            )
+            assert store.openings is not None
+            sums = store.openings.sums()[1]
+        with closing(open_helper_store(default_database(file), federation)) as keys:
+            points = [keys.point(agent, incarnation) for agent, incarnation, _ in rows]
+            ledger = keys.ledger(1)
+        assert [point.slots for point in points if point] == [slots for *_, slots in rows]
+        told = sum(agents.counted(name, slots, federation.shape) for _, name, slots in rows)
+        told[: ledger.size] += ledger.noise(ledger.releases[-1].name)
+        told[ledger.size :] = 0  # of visits nothing is released
+        found = vector_of(sums.counts, sums.visits, federation.shape).view(np.int64)
+        np.testing.assert_array_equal(found, told)
+        assert sums.slots == sum(slots for *_, slots in rows) == ledger.slots
+        assert {agent for agent, *_ in rows} == set(names)
+        assert len(rows) == 2 * len(names)  # each was killed, and then another incarnation
     finally:
-        both.close()
+        agents.close()
+        server.process.kill()
+        server.close_pipe()
         if helper.process.poll() is None:
             helper.end(signal.SIGKILL)
 

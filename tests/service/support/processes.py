@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -44,18 +45,25 @@ def environment(tmp_path_factory) -> dict[str, str]:
 
 
 class Machine:
-    """A folder with a federation's file, and the commands there."""
+    """A folder with a federation's file, and the commands there; program: that has them."""
 
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        environment: dict[str, str],
+        program: Sequence[str] = RMAB,
+        text: str = SPECTRUM,
+    ) -> None:
         self.folder = folder
+        self.program = program
         self.environment = environment | {"XDG_STATE_HOME": str(folder / "state")}
-        (folder / "spectrum.toml").write_text(SPECTRUM)
+        (folder / "spectrum.toml").write_text(text)
         self.log = folder / "server.log"
 
     def start(self, *words: str, **more: Any) -> subprocess.Popen[str]:
         """`rmab` with these words, not waited for."""
         return subprocess.Popen(
-            [*RMAB, *words], cwd=self.folder, env=self.environment, text=True, **more
+            [*self.program, *words], cwd=self.folder, env=self.environment, text=True, **more
         )
 
     def rmab(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -112,6 +120,12 @@ class ServerProcess:
         found = self.said.rpartition(" at ")[2] if plain else json.loads(self.said)["url"]
         self.url = str(found)
         self.port = httpx.URL(self.url).port or 0
+
+    def close_pipe(self) -> None:
+        """Of a process that has ended otherwise."""
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal; the exit code. What it printed after it was ready must be nothing."""
