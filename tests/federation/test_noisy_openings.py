@@ -198,6 +198,9 @@ def test_plans_are_made_from_sums_with_noise():
     plan = made.plan(merged, 2).plan
     assert isinstance(plan, IndexPlan)
     assert np.isfinite(plan.index).all()
+    by_server = Planner(federation(privacy=Privacy(epsilon=4.0)))
+    assert np.array_equal(by_server._mended(merged).counts, made._mended(merged).counts)
+    assert not np.array_equal(made._mended(merged).counts, merged.counts)
     arm = made.estimates(merged)[1]
     assert arm["p01"]["mean"] == pytest.approx(0.9, abs=0.03)
     assert arm["p11"]["mean"] == pytest.approx(0.2, abs=0.06)
