@@ -294,7 +294,8 @@ class Federation:
     def cost_warning(self, agents: int) -> str | None:
         """A line where noise costs so many agents much; None where it does not."""
         groups = 1 if self.privacy is None else self.privacy.groups
-        return cost_warning(self.budget, agents, self.draws, groups)
+        draws = str(self.settings.get("draws", self.draws))
+        return cost_warning(self.budget, agents, draws, groups)
 
     @property
     def _aggregation(self) -> str:

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import httpx
+import jsonschema_rs
 import numpy as np
 import pytest
 
@@ -140,8 +141,13 @@ def test_the_server_tells_how_many_releases_are_left(both):
     assert [group["releases_left"] for group in privacy["groups"]] == [40]
     for left in (40, 40, 39, 39, 38):
         play_round(both, *agents)
-        assert both.status()["privacy"]["groups"][0]["releases_left"] == left
+        privacy = both.status()["privacy"]
+        assert privacy["groups"][0]["releases_left"] == privacy["releases_left"] == left
     with httpx.Client(base_url=both.served.url) as client:
         assert 'rmab_releases_left{group="1"} 38.0' in client.get("/metrics").text
+        components = {"components": client.get("/openapi.json").json()["components"]}
+        for name in ("Status", "Overview"):
+            schema = components | {"$ref": f"#/components/schemas/{name}"}
+            jsonschema_rs.validate(schema, client.get(f"/v1/{name.lower()}").json())
     with httpx.Client(base_url=both.helper_url) as client:
         assert 'rmab_helper_releases_left{group="1"} 38.0' in client.get("/metrics").text

@@ -83,6 +83,7 @@ def test_a_sum_is_released_with_noise_when_slots_have_doubled(tmp_path, database
         assert privacy["waiting_slots"] == 81 - 60
         assert (privacy["mode"], privacy["helper"], privacy["least"]) == ("noise", None, None)
         assert (privacy["epsilon"], privacy["delta"]) == (8.0, 1e-6)
+        assert privacy["releases_left"] == 38
         assert (group["result"], group["agents"], group["slots"]) == ("released", 3, 33)
         ledger = kept(running, lambda store: store.releases.ledger())
         assert [release.slots for release in ledger.releases] == [27, 60]

@@ -205,6 +205,7 @@ class Status:
                 "least": None if opening is None else privacy.least,
                 "epsilon": None if budget is None else budget.epsilon,
                 "delta": None if budget is None else budget.delta,
+                "releases_left": min(left.values(), default=None),
                 "groups": [
                     {
                         **(found.groups[group]._asdict() if group in found.groups else nothing),
