@@ -24,11 +24,10 @@ from rmab.federation.messages import Shape
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.helper.store import default_database, open_helper_store
 from rmab.service.store.store import open_store
-from tests.service.support.processes import RMAB, SPECTRUM, Machine, environment
+from tests.service.support.processes import FLAT, RMAB, SPECTRUM, Machine, environment
 from tests.service.support.serving import until
 
-SUPPORT = Path(tests.service.support.__file__).parent
-FLAT = (sys.executable, str(SUPPORT / "flat_server.py"))
+FORKED = str(Path(tests.service.support.__file__).parent / "forked_agents.py")
 
 ENV = """\
 import os, random
@@ -79,7 +78,7 @@ class Agents:
         self._running: dict[str, int] = {}
         with (folder / "agents.log").open("a") as log:
             self._parent = subprocess.Popen(
-                [sys.executable, str(SUPPORT / "forked_agents.py")],
+                [sys.executable, FORKED],
                 cwd=folder,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import re
+import time
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +19,7 @@ import pytest
 import rmab.federation.release
 import rmab.service.server.rounds
 from rmab.errors import FederationError
+from rmab.federation.config import load_federation
 from rmab.federation.laws import LawsMessage
 from rmab.federation.own_draw import Laws
 from rmab.federation.privacy import Privacy
@@ -24,6 +29,7 @@ from rmab.service.admin import DatabaseAdmin
 from rmab.service.store.releases import Ledgers
 from rmab.service.store.store import Store, open_store
 from tests.federation.test_release import rounded_normal
+from tests.service.support.processes import FLAT, SPECTRUM, Machine
 from tests.service.support.serving import ByHand, Flat, Planned, Served, served, spectrum, until
 
 PRIVACY = Privacy(epsilon=8.0)
@@ -148,6 +154,68 @@ def test_a_server_that_dies_after_a_release_tells_the_same(tmp_path, monkeypatch
         assert np.array_equal(running.server.rounds.opened.merged.counts, sums.counts)
         assert kept(running, lambda store: store.releases.ledger()) == before
         assert len(before.releases) == 1
+
+
+class Elsewhere:
+    """A server in a process of its own, for agents by hand."""
+
+    def __init__(self, url: str) -> None:
+        self.federation, self.url = NOISY, url
+
+    def client(self, token: str | None = None) -> httpx.Client:
+        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"})
+
+
+def test_a_server_that_is_killed_keeps_what_it_has_drawn(tmp_path):
+    """kill -9 while rounds close: each release is the sum of what agents had told, with the noise
+    that is kept, and none is made twice."""
+    text = SPECTRUM.replace("seed = 7", "slot_seconds = 0") + "[privacy]\nepsilon = 8\n"
+    machine = Machine(tmp_path, dict(os.environ), program=FLAT, text=text)
+    federation = load_federation(tmp_path / "spectrum.toml")
+    database, chance = str(tmp_path / "spectrum.db"), random.Random(5)
+    with DatabaseAdmin(federation, database) as admin:
+        tokens = {name: admin.enroll(name, "agent") for name in "abc"}
+    server = machine.serve("--open")
+    elsewhere: Any = Elsewhere(server.url)
+    agents = [ByHand(elsewhere, name, token) for name, token in tokens.items()]
+    released: dict[int, Any] = {}
+    try:
+        for number in range(1, 6):
+            for agent in agents:
+                agent.fetch(number - 1, 20)
+            told = [agent.play() for agent in agents]
+            for agent, upload in zip(agents, told, strict=True):
+                assert agent.send(upload).status_code == 201
+            if number in (3, 5):  # a sum is released
+                time.sleep(0.02 * chance.random())
+                server.process.kill()
+                server.close_pipe()
+                server = machine.serve("--open", port=server.port)
+                for agent in agents:
+                    agent.client.close()
+                    agent.client = elsewhere.client(agent.token)
+            ready = f"{elsewhere.url}/readyz"
+            until(lambda n=number, at=ready: httpx.get(at).json().get("round") == n + 1)
+            with closing(open_store(database, federation)) as store:
+                assert store.releases is not None
+                ledger, found = store.releases.ledger(), store.merged()
+            if len(ledger.releases) > len(released):
+                noise = np.moveaxis(
+                    ledger.noise(str(len(ledger.releases))).reshape(4, -1, 2, 2), 0, -1
+                )
+                assert np.array_equal(found.counts - noise, sum(upload.counts for upload in told))
+                released[number] = ledger
+            elif released:
+                assert ledger == released[max(released)]
+        assert [len(each.releases) for each in released.values()] == [1, 2]
+        assert list(released) == [3, 5]
+        assert released[5].releases[:1] == released[3].releases
+        assert server.end() == 0
+    finally:
+        server.process.kill()
+        server.close_pipe()
+        for agent in agents:
+            agent.client.close()
 
 
 def test_after_the_last_release_agents_play_on(tmp_path):

@@ -15,6 +15,8 @@ from typing import Any
 import httpx
 
 RMAB = (sys.executable, "-c", "from rmab.cli import main; raise SystemExit(main())")
+# A planner that needs no JAX: it starts at once.
+FLAT = (sys.executable, str(Path(__file__).parent / "flat_server.py"))
 SPECTRUM = """\
 name = "spectrum"
 plays = 2
