@@ -8,8 +8,8 @@ be learnt. Loss per slot against known dynamics, measured on the paper's arms (d
     draws = "own"        .0097  .0065  .0058  .0029  .0024    .0100
     draws = "shared"      .062   .025          .011            .021
 
-With draws of their own agents never lose by it, and below 2 they gain less than a fifth. Where one
-draw is for all, below 5 each would do better alone.
+With draws of their own none lost by it, and below 2 they gain less than a fifth. Where one draw is
+for all, below 5 each would do better alone.
 """
 
 from __future__ import annotations
