@@ -278,7 +278,16 @@ def compare(case: Case, policy: str) -> list[Record]:
     return records
 
 
-@pytest.mark.parametrize("policy", PLAIN)
+# Others have the same learner, or the same index.
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param(
+            name, marks=[pytest.mark.slow] if name in ("fedts-myopic", "feducb-wi") else []
+        )
+        for name in PLAIN
+    ],
+)
 def test_two_agents(policy):
     case = CASES["two agents"]
     records = compare(case, policy)
@@ -309,7 +318,7 @@ def test_doubling_episodes_with_light_weights():
     assert all(r.lengths == [2, 4, 8, 16, 32, 58] for r in records)
 
 
-@pytest.mark.parametrize("weights", ["light", "heavy"])
+@pytest.mark.parametrize("weights", [pytest.param("light", marks=pytest.mark.slow), "heavy"])
 def test_dropped_arms_stay_dropped_whatever_agents_weigh(weights):
     records = compare(CASES[f"phases, {weights} weights"], "fed1-ucb")
     assert sum(len(r.lengths) > 2 for r in records) > 5, "some trials should see a second phase"
@@ -328,7 +337,10 @@ def test_draws_of_each_agent(policy):
     compare(replace(CASES["two agents"], agents=3, horizon=100, draws="per-agent"), policy)
 
 
-@pytest.mark.parametrize("policy", ["fedtswi", "feducb-wi", "means by gaps", "fed1-ucb"])
+@pytest.mark.parametrize(
+    "policy",
+    ["fedtswi", "means by gaps", "fed1-ucb", pytest.param("feducb-wi", marks=pytest.mark.slow)],
+)
 def test_agents_that_learn_alone(policy):
     """Each from its own counts and by a stream of its own; weights have no meaning."""
     case = replace(CASES["two agents"], aggregation="none", weights=(0.5, 3.0))

@@ -86,6 +86,7 @@ def whole() -> Results:
 # -------------------------------------------------------------------------------- losing machines
 
 
+@pytest.mark.slow
 def test_a_node_that_is_lost_costs_time_only(nodes, whole, monkeypatch):
     """It is killed in the middle, with blocks under way."""
     monkeypatch.setattr(cluster, "_LOOK_SECONDS", 0.1)

@@ -291,7 +291,7 @@ def test_the_last_tenth_has_at_least_a_slot():
 # ------------------------------------------------------------------- values
 
 
-@pytest.mark.parametrize("plays", [1, 2, 3])
+@pytest.mark.parametrize("plays", [2, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 3))])
 def test_known_dynamics_agree_with_the_exact_values(plays):
     """Within 4 standard errors of the chains' exact gains, after the start has worn off."""
     optimum = optimal(PAPER, plays, max_states=250_000)

@@ -24,6 +24,7 @@ def reward(policy, **changes):
     return run(made).policies[policy].mean
 
 
+@pytest.mark.slow
 def test_a_stranger_does_not_follow_the_others():
     """By one draw of all it plays the arm that is bad for it, and the mean is .75; with known
     dynamics it is .88."""

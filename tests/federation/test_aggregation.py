@@ -61,7 +61,11 @@ def drawn_from_gaps(evidence: Evidence, draws: Draws) -> rmab.Moves:
 # and no matter of aggregation, so by default a learner stands in that reads the same counts.
 BY_GAPS = rmab.Policy("by gaps", whittle_at, drawn_from_gaps, statewise=True, gaps=GAPS)
 LEARNERS = ["fedtswi", pytest.param("fedtswi-gap", marks=pytest.mark.slow)]
-COUNTERS = [*LEARNERS, pytest.param(BY_GAPS, id="by gaps")]
+# Where nothing depends on how dynamics are learnt, one is enough.
+COUNTER = [
+    pytest.param(BY_GAPS, id="by gaps"),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedtswi", "fedtswi-gap")),
+]
 
 
 @pytest.mark.parametrize("xp", [np, jnp], ids=["numpy", "jax"])
@@ -90,7 +94,10 @@ def results(study: rmab.Study, **changes) -> rmab.Results:
     return rmab.run(replace(study, **changes))
 
 
-@pytest.mark.parametrize("policy", [*COUNTERS, "feducb-wi", "fed1-ucb"])
+@pytest.mark.parametrize(
+    "policy",
+    ["fed1-ucb", *COUNTER, pytest.param("feducb-wi", marks=pytest.mark.slow)],
+)
 def test_an_agent_alone_shares_with_nobody_else(policy):
     """With one agent there is nothing to share: both give the same, to the last bit."""
     alone = replace(STUDY, agents=1, policies=[policy])
@@ -100,7 +107,7 @@ def test_an_agent_alone_shares_with_nobody_else(policy):
     assert both[0].mean == both[1].mean
 
 
-@pytest.mark.parametrize("policy", COUNTERS)
+@pytest.mark.parametrize("policy", COUNTER)
 def test_agents_that_learn_alone_are_agents_of_studies_of_their_own(policy):
     """The first of three agents that share nothing does what it does where it is the only one."""
     three = results(STUDY, aggregation="none", policies=[policy])
@@ -123,7 +130,7 @@ def test_an_option_of_a_policy_stands_beside_a_policy_without(policy):
     )
 
 
-@pytest.mark.parametrize("policy", COUNTERS)
+@pytest.mark.parametrize("policy", COUNTER)
 def test_an_aggregation_from_outside_is_a_class_in_one_file(policy, monkeypatch):
     monkeypatch.setitem(AGGREGATIONS, "ring", Ring())
     monkeypatch.setitem(AGGREGATIONS, "sum apart", SumApart())

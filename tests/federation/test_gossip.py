@@ -216,6 +216,7 @@ def test_the_engine_loses_and_doubles_nothing():
         np.testing.assert_allclose(by_arm, 4 * 4 * max(0, past - 1), rtol=1e-5)
 
 
+@pytest.mark.slow  # two programs to compile
 def test_all_with_all_is_a_server_with_a_draw_for_each():
     """To the last bit where a share is a power of two."""
     complete = rmab.run(replace(STUDY, graph="complete"))

@@ -73,7 +73,13 @@ CASES = {
     "fedts-lookahead-gap": (PAPER, 2, 2, {}),
 }
 # Programs of their own, which take long to compile.
-LONG = ("feducb-wi", "fedtswi-gap", "fedts-lookahead-gap", "fedtswi, arms of several sizes")
+LONG = (
+    "feducb-wi",
+    "fedts-myopic",
+    "fedtswi-gap",
+    "fedts-lookahead-gap",
+    "fedtswi, arms of several sizes",
+)
 OTHERS = {
     "fedtswi, one agent, the paper's stop rule": ("fedtswi", PAPER, 1, 2, {"schedule": "paper"}),
     "fedtswi, arms of several sizes": ("fedtswi", MIXED, 2, 1, {}),

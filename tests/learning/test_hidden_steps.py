@@ -138,6 +138,7 @@ def test_consecutive_observations_give_dirichlet_draws(pairs):
     np.testing.assert_allclose(mean, shape / whole, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_without_waits_the_passive_matrix_keeps_the_prior():
     counts = np.zeros((WAITS, 2, 2, 1, 4000), np.float32)
     counts[0] = np.array([[7, 2], [0, 11]])[:, :, None, None]

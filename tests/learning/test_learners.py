@@ -50,7 +50,10 @@ def draws(n_trials: int) -> Draws:
 # ------------------------------------------------------------------------------ Thompson
 
 
-@pytest.mark.parametrize("prior", [(1.0, 1.0), (3.0, 2.0), (0.5, 0.7)])
+@pytest.mark.parametrize(
+    "prior",
+    [(0.5, 0.7), *(pytest.param(x, marks=pytest.mark.slow) for x in ((1.0, 1.0), (3.0, 2.0)))],
+)
 def test_posterior_is_calibrated(prior):
     """Truth from the prior, counts from the truth: the truth's rank among posterior draws is
     uniform (Talts et al. 2018, simulation-based calibration)."""
@@ -96,7 +99,7 @@ def of_kinds(kinds: tuple[ArmKind, ...], counts: np.ndarray) -> Evidence:
     )
 
 
-@pytest.mark.parametrize("prior", [1.0, 0.4])
+@pytest.mark.parametrize("prior", [pytest.param(1.0, marks=pytest.mark.slow), 0.4])
 def test_rows_of_three_states_are_calibrated(prior):
     """As for two states; an arm of two states beside it never goes to a third."""
     replicates, per_rank, pairs = 2000, 9, np.array([0, 3, 400])

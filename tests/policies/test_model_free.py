@@ -93,7 +93,14 @@ def test_tables_are_those_of_plain_loops(arms, own, plain, plays):
         np.testing.assert_allclose(memory.q, plain.q.transpose(1, 2, 0), rtol=1e-4)
 
 
-@pytest.mark.parametrize("own", [ActionValues(), IndexLearning(), IndexLearning(equal=True)])
+@pytest.mark.parametrize(
+    "own",
+    [
+        ActionValues(),
+        IndexLearning(),
+        pytest.param(IndexLearning(equal=True), marks=pytest.mark.slow),
+    ],
+)
 def test_many_agents_and_trials_learn_as_each_alone(own):
     """JAX arrays (N, M, R) and NumPy's (N,), slot by slot."""
     rng = np.random.default_rng(5)
@@ -194,6 +201,7 @@ def test_blocks_are_those_of_plain_rca(plays, level):
 # ------------------------------------------------------------------------------- published numbers
 
 
+@pytest.mark.slow
 def test_values_on_arms_that_are_always_seen():
     """Against independent programs: WIQL's is known to .01, that of index learning was measured
     with another convention in one place (docs/learners.md), which is worth up to .013."""

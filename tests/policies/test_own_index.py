@@ -127,11 +127,10 @@ def test_a_learner_may_give_dynamics_from_a_state_of_its_own():
         plays=2,
         horizon=100,
         trials=32,
-        policies=[policy(1.0), policy(0.9), "fedtswi"],
+        policies=[policy(1.0), "fedtswi"],
     )
     found = rmab.run(replace(study, draws="per-agent"))
     np.testing.assert_array_equal(found["keep 1.0"].slots.mean, found["fedtswi"].slots.mean)
-    assert found.mean["keep 0.9"] != found.mean["fedtswi"]
 
 
 class _Waiting(NamedTuple):

@@ -364,7 +364,7 @@ def run(machine: Any, examples: int, **more: Any) -> None:
 
 
 def test_nothing_is_lost_or_counted_twice():
-    run(Federated, 60)
+    run(Federated, 40)
 
 
 @pytest.mark.slow

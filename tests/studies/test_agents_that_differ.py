@@ -170,7 +170,7 @@ def check_each_plays_its_own_game(study: rmab.Study, arms: Arms, other: Arms) ->
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param(OTHER, id="laws"),
+        pytest.param(OTHER, id="laws", marks=pytest.mark.slow),
         pytest.param(PAID, id="rewards", marks=pytest.mark.slow),
     ],
 )

@@ -150,6 +150,7 @@ def told(evidence, draws):
     return rmab.Moves(rows, rows)
 
 
+@pytest.mark.slow
 def test_a_draw_at_the_truth_plays_as_the_optimum():
     mine = rmab.Policy("told", rule=JointRule(12, accuracy=1e-4), learner=told)
     study = rmab.Study(C1, plays=1, horizon=300, trials=64, policies=[mine, "optimal"])
