@@ -10,8 +10,10 @@ XLA_FLAGS, even to nothing, decides instead. Nothing compiled goes into the user
 A Ray that tests start is theirs alone: it asks for a token that is made up here.
 """
 
+import gc
 import os
 import secrets
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,3 +34,15 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _left_open() -> Iterator[None]:
+    """What a module leaves open is told of it, not of the test that is on when garbage is found.
+
+    What is left after it, mostly compiled programs, is not looked through again: that would take
+    seconds for every module.
+    """
+    yield
+    gc.collect()
+    gc.freeze()

@@ -167,7 +167,11 @@ def test_learning_on_arms_of_all_kinds():
 
 
 @pytest.mark.parametrize(
-    ("case", "policy"), [("always", "feducb-wi"), ("when played", "fedts-myopic")]
+    ("case", "policy"),
+    [
+        pytest.param("always", "feducb-wi", marks=pytest.mark.slow),
+        ("when played", "fedts-myopic"),
+    ],
 )
 def test_learning_on_arms_of_one_kind(case, policy):
     compare(CASES[case], policy)

@@ -68,15 +68,20 @@ def some_states(arms: Arms, cases: int, seed: int) -> InformationStates:
     ("arms", "plays", "depth"),
     [
         (PAPER, 1, 1),
-        (PAPER, 1, 2),
         (PAPER, 2, 2),
-        (PAPER, 3, 2),
         (PAPER, 2, 3),
         (HIDDEN, 1, 3),
-        (HIDDEN, 2, 2),
-        (MIXED, 1, 1),
         (MIXED, 2, 2),
-        (MIXED[1:3], 1, 3),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (PAPER, 1, 2),
+                (PAPER, 3, 2),
+                (HIDDEN, 2, 2),
+                (MIXED, 1, 1),
+                (MIXED[1:3], 1, 3),
+            )
+        ),
     ],
 )
 def test_decisions_are_those_of_the_exact_functions(arms, plays, depth):

@@ -226,6 +226,7 @@ def test_what_is_not_drawn_is_one_program():
         assert simulator(apart, policy, 32) is simulator(one, policy, 32)
 
 
+@pytest.mark.slow
 def test_every_agent_has_a_table_of_its_own():
     """The same decisions as those of the formula, evaluated where each agent is."""
     known = jnp.asarray(PAPER.p01)[:, None], jnp.asarray(PAPER.p11)[:, None]

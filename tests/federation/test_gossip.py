@@ -328,6 +328,7 @@ def close(found: tuple[np.ndarray, np.ndarray], slot: int, known: float) -> None
     assert abs(mean - known) < 4 * np.hypot(se, 0.03 * known), (mean, se, known)
 
 
+@pytest.mark.slow
 def test_decentralised_thompson_sampling_of_four_agents_on_a_ring():
     close(regret(4, "ring", 100, 256), 100, 2.38)
 

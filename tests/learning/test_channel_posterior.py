@@ -242,7 +242,7 @@ def ranks_fit(drawn, p01, p11):
     return values
 
 
-@pytest.mark.parametrize("observations", [0, 1, 3, 10, 30, 100, 1000, 10_000, 100_000, 1_000_000])
+@pytest.mark.parametrize("observations", [0, 1, 10, 100, 1000, 1_000_000])
 def test_draws_are_calibrated_at_every_number_of_observations(observations):
     rng = np.random.default_rng(observations + 11)
     for pattern in PATTERNS:

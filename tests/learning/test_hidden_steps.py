@@ -100,6 +100,7 @@ def test_draws_of_more_states_are_calibrated(n_states, prior, gaps):
         assert (abs(deviation(n_states, prior, pairs, gaps, 512)) < allowed(n_states, 512)).all()
 
 
+@pytest.mark.slow
 def test_draws_with_pairs_further_apart_are_calibrated():
     """They are taken as twice GAPS apart, and were drawn from the stationary distribution."""
     off = deviation(3, 1.0, 300, "long and further", 256)
@@ -257,6 +258,7 @@ def test_many_observations_find_both_matrices():
         assert away == pytest.approx([0, 0], abs=0.03)
 
 
+@pytest.mark.slow
 def test_rows_that_are_never_entered_keep_the_prior():
     """A restart to state 0, from which state 2 is never reached: its row cannot be learnt."""
     passive = np.array([[0.7, 0.3, 0.0], [0.4, 0.6, 0.0], [0.2, 0.3, 0.5]])

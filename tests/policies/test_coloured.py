@@ -41,10 +41,8 @@ def test_it_plays_as_plain_loops_do(monkeypatch):
     assert 0 < wanted.mean() < 1
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("sum", "gossip", "pairs")]
-
-
-@pytest.mark.parametrize("aggregation", ["none", *SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("aggregation", ["none", "sum", "gossip", "pairs"])
 def test_agents_stop_by_what_they_share(aggregation):
     """Each by its own colours, or all together."""
     study = rmab.Study(

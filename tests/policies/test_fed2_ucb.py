@@ -69,6 +69,7 @@ STUDY = rmab.Study(
 )
 
 
+@pytest.mark.slow
 def test_the_engine_earns_what_the_plain_program_does():
     """Agents whose arms have no memory and other means: what all are paid until the end."""
     rng = np.random.default_rng(3)

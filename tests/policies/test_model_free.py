@@ -212,6 +212,7 @@ def test_values_on_arms_that_are_always_seen():
     assert abs(found.mean["qwi"] - 1.963) < 0.013 + 4 * found.se["qwi"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plays", "value"), [(1, 0.4054), (2, 0.7893)])
 def test_the_value_of_rca_in_the_papers_scenario(plays, value):
     study = rmab.Study(PAPER, plays=plays, horizon=1000, trials=2048, policies=["rca"])

@@ -52,6 +52,7 @@ def test_an_agent_plays_as_plain_ucb_does(plays, c):
         state = own.update(state, Observations(played, played, played, rewards[t], np.int64(t)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plays", "value"), [(1, 0.4059), (2, 0.8112)])
 def test_the_value_of_ucb_in_the_papers_scenario(plays, value):
     """One agent, T = 1000, against an independent implementation's value, given to four digits."""

@@ -4,7 +4,6 @@ The PostgreSQL is a real one, started here from the system's binaries in a folde
 Unix socket. Where there is none, its tests are left out, unless RMAB_NO_SKIPS is set.
 """
 
-import gc
 import os
 import pwd
 import shutil
@@ -44,13 +43,6 @@ def left_out(reason):
     if os.environ.get("RMAB_NO_SKIPS"):
         pytest.fail(f"left out: {reason}")
     pytest.skip(reason)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _left_open():
-    """What a module leaves open is told of it, not of the test that is on when garbage is found."""
-    yield
-    gc.collect()
 
 
 # --------------------------------------------------------------------------------------- databases

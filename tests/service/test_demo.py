@@ -78,6 +78,7 @@ def test_the_command_ends_on_an_interrupt(folder):
         httpx.get(url)
 
 
+@pytest.mark.slow
 def test_the_command_as_json(folder, monkeypatch, capsys):
     from rmab.cli import main
     from rmab.service import demo as demo_module

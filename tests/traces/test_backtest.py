@@ -156,9 +156,9 @@ def _simulated(arms, policy, seed):
 @pytest.mark.parametrize(
     "policies",
     [
-        ["stay", "random", "fedtswi"],
+        ["stay", "fedtswi"],
         pytest.param(
-            ["round-robin", "ucb", "fedtswi-gap", "fed1-ucb", "fedts-lookahead-gap"],
+            ["random", "round-robin", "ucb", "fedtswi-gap", "fed1-ucb", "fedts-lookahead-gap"],
             marks=pytest.mark.slow,
         ),
     ],
