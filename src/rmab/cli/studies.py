@@ -9,7 +9,9 @@ import shlex
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -300,6 +302,8 @@ def _run_job(
     from rmab.studies.run import run_job
 
     was_done = checkpoint is not None and checkpoint.n_trials(job) == total
+    if checkpoint is not None:  # what draws takes long to load, and may be loaded meanwhile
+        Thread(target=import_module, args=["rmab.report.page"]).start()
     with progress(total, name) as advance:
         try:
             done = run_job(job, advance, folder=checkpoint, workers=workers)
