@@ -145,10 +145,15 @@ def add_commands(command: Commands) -> None:
         _reproduce,
         "run the paper's figures and those beyond it, and write one report",
         "  rmab reproduce\n  rmab reproduce fig06 fig10 --trials 500 --out quick\n"
-        "  rmab reproduce regret-horizon regret-agents regret-arms",
+        "  rmab reproduce regret-horizon regret-agents regret-arms\n"
+        "  rmab reproduce privacy      what noise, liars and strangers cost; by name alone, as it\n"
+        "                              takes about 25 minutes on two cores",
     )
     reproduce.add_argument(
-        "figures", metavar="FIGURE", nargs="*", help="fig06, regret-horizon, ... (default: all)"
+        "figures",
+        metavar="FIGURE",
+        nargs="*",
+        help="fig06, regret-horizon, ... (default: all but privacy)",
     )
     reproduce.add_argument("--trials", metavar="N", help="trials, instead of each figure's own")
     reproduce.add_argument(
