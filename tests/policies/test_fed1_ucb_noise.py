@@ -1,6 +1,7 @@
 """Fed1-UCB whose agents add noise to their means."""
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -108,7 +109,11 @@ def test_without_epsilon_nothing_changes():
 
 def test_what_epsilon_does_not_go_with_is_refused():
     arms = rmab.channels(p01=[0.2, 0.8], p11=[0.8, 0.2], reward=1.0)
-    keys = {"policies": ["fed1-ucb"], "agents": 2, "options": {"fed1-ucb": {"epsilon": 1.0}}}
+    keys: dict[str, Any] = {
+        "policies": ["fed1-ucb"],
+        "agents": 2,
+        "options": {"fed1-ucb": {"epsilon": 1.0}},
+    }
     rmab.Study(arms, **keys)
     with pytest.raises(StudyError, match=r"epsilon of fed1-ucb goes without weights"):
         rmab.Study(arms, **keys, weights=[1.0, 2.0])

@@ -1,11 +1,13 @@
 """The figure of what noise, liars and strangers cost: its cases, its claims, its drawing."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from rmab.report import plots
+from rmab.report.page import write_paper
 from rmab.studies import privacy
 from rmab.studies.figures import FigureResult
 from rmab.studies.reproduce import figures
@@ -97,3 +99,13 @@ def test_a_shorter_one_runs_to_its_claims():
     assert at == [1.0]
     assert np.isfinite(curve.mean).all()
     assert set(privacy.levels(done)) == {"alone"}
+
+
+def test_the_page_has_figure_and_claims(tmp_path):
+    done = made_up()
+    done.claims = privacy._judge(done)
+    page = write_paper(tmp_path, [done]).read_text()
+    assert "Privacy: noise, liars and strangers" in page
+    assert page.count("a loss of 0.0020") == len(privacy._TO_REACH)
+    claims = json.loads((tmp_path / "claims.json").read_text())["privacy"]["claims"]
+    assert claims[0]["held"] is True

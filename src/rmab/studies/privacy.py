@@ -246,7 +246,7 @@ def _reached(losses: _Losses, agents: int, epsilon: float | None, bar: float) ->
     return Claim(
         f"{_at(agents, epsilon)}: agents lose at most {bar:g} a slot.",
         f"a loss of {_shown(found)}; alone {_shown(losses.of(_ALONE))}.",
-        found[0] <= bar,
+        bool(found[0] <= bar),
     )
 
 
@@ -263,7 +263,7 @@ def _noise_hardly_costs(losses: _Losses, done: FigureResult) -> Claim:
     return Claim(
         "With epsilon of 1 or more nobody loses more than alone by above .001.",
         f"at most {_shown(more[worst])} more than alone, at {worst}.",
-        more[worst][0] <= 0.001,
+        bool(more[worst][0] <= 0.001),
     )
 
 
@@ -276,7 +276,7 @@ def _liars(losses: _Losses) -> Claim:
         f"{_LIARS} plausible liars of {_AMONG} cost honest agents at most {_MOST_BY_LIARS:g}.",
         f"{_shown(worse)}: {_shown(honest)} among liars, {_shown(none)} without; by {_SHARED} they "
         f"lose {_shown(shared)} among liars.",
-        worse[0] <= _MOST_BY_LIARS,
+        bool(worse[0] <= _MOST_BY_LIARS),
     )
 
 
@@ -291,12 +291,12 @@ def _with_strangers(losses: _Losses) -> list[Claim]:
             "alone.",
             f"{_shown(gain)} more: they lose {_shown(own)}, alone {_shown(alone)}, by {_SHARED} "
             f"{_shown(shared)}.",
-            gain[0] >= _LEAST_OF_STRANGERS,
+            bool(gain[0] >= _LEAST_OF_STRANGERS),
         ),
         Claim(
             f"Those among whom {_STRANGERS} strangers are earn no less than alone.",
             f"{_shown(others)} more.",
-            others[0] >= _LEAST_OF_OTHERS,
+            bool(others[0] >= _LEAST_OF_OTHERS),
         ),
     ]
 
