@@ -84,7 +84,7 @@ def test_arms_are_dropped_as_a_plain_program_drops_them(phase, epsilon):
 
 def test_nothing_is_dropped_before_the_first_phase():
     nothing = np.zeros((N, 6), int)
-    options = {"pulls": PULLS, "horizon": HORIZON, "sigma": 0.001, "epsilon": 0.01}
+    options: dict[str, Any] = {"pulls": PULLS, "horizon": HORIZON, "sigma": 0.001, "epsilon": 0.01}
     assert np.asarray(survivors(evidence(nothing, 1), draws(1), **options)[0]).all()
 
 
@@ -99,7 +99,7 @@ def test_the_noise_of_a_phase_stays_and_is_laplace():
 
 def test_without_epsilon_nothing_changes():
     good = np.random.default_rng(0).integers(0, 30, (N, 6))
-    options = {"pulls": PULLS, "horizon": HORIZON, "sigma": 0.02}
+    options: dict[str, Any] = {"pulls": PULLS, "horizon": HORIZON, "sigma": 0.02}
     plain, none = (
         survivors(evidence(good, 3), draws(3), **options, **more)
         for more in ({}, {"epsilon": None})
