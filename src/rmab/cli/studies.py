@@ -146,7 +146,7 @@ def add_commands(command: Commands) -> None:
         "run the paper's figures and those beyond it, and write one report",
         "  rmab reproduce\n  rmab reproduce fig06 fig10 --trials 500 --out quick\n"
         "  rmab reproduce regret-horizon regret-agents regret-arms\n"
-        "  rmab reproduce privacy      what noise, liars and strangers cost; by name alone: it is long",
+        "  rmab reproduce privacy      what noise, liars and strangers cost; run by name alone",
     )
     reproduce.add_argument(
         "figures",
