@@ -19,7 +19,7 @@ COMPILE := pip compile --no-config --quiet --universal --python-version 3.11 \
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup arena reproduce check test test-slow bench bench-gpu format lock clean crash load liar own-draws traces year
+.PHONY: help setup arena reproduce check test test-slow bench bench-gpu format lock clean crash load liar traces year
 
 help:  ## Show this list
 	@echo "usage: make TARGET [ARGS='options for the command'] [PYTHON=python3.11]"
@@ -92,9 +92,6 @@ crash: setup  ## Kill a server 1,000 times under load and look for what was lost
 
 liar: setup  ## Measure what one agent that lies costs, with and without the server's remedies
 	$(BIN)/python -m benchmarks.liar $(ARGS)
-
-own-draws: setup  ## Measure what agents lose that draw for themselves: among liars, strangers, with noise
-	$(BIN)/python -m benchmarks.own_draws $(ARGS)
 
 load: setup  ## Measure uploads a second, overload and a thousand agents at once
 	$(BIN)/python -m benchmarks.load $(ARGS)

@@ -81,6 +81,10 @@ class Draws:
         self._used += size
         return jnp.asarray(items * jnp.uint32(ATTEMPTS))
 
+    def of_episode(self, number: Array) -> Draws:
+        """Fresh numbers of another episode, the same in all trials."""
+        return Draws(self._key, jnp.full_like(self._episode, number), self.wanted)
+
     def uniform(self, *lead: int) -> Array:
         """Uniforms on (0, 1) of shape (*lead, trials)."""
         counters = self._counters((*lead, self._episode.shape[-1]))

@@ -15,6 +15,7 @@ VALUES = {
     "degree": 3,
     "delta": 0.01,
     "depth": 3,
+    "epsilon": 1.0,
     "equal": True,
     "exploration": 2.0,
     "explore": 0.2,

@@ -204,6 +204,11 @@ class Federation:
             one_of("draws", self.draws, DRAWS)
             one_of("aggregation", self.aggregation, tuple(AGGREGATIONS))
             check_options(self.policy, self.options, "options")
+            if "epsilon" in self.options:
+                raise StudyError(
+                    f"options.epsilon of {self.policy} is for studies: served agents upload counts "
+                    "without noise; privacy.epsilon has sums with noise"
+                )
             self._check_sharing()
             check_depth(self.kinds, self.plays, self.options.get("depth", DEPTH))
             check_kinds(self.policy, self.options, self.kinds, self.aggregation, "options")

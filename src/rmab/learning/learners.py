@@ -38,12 +38,13 @@ waits.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from jax import Array
+from jax import Array, lax
 
 from rmab.learning.channel.likelihood import BetaPrior
 from rmab.learning.channel.mode import channel_modes
@@ -52,10 +53,20 @@ from rmab.learning.hidden_steps import both_matrices, one_matrix
 from rmab.model.arms import WAITS, ArmKind, Moves, Tie
 from rmab.random import Draws, Mask
 
-__all__ = ["WAITS", "Evidence", "Prior", "count_kinds", "survivors", "thompson", "ucb"]
+__all__ = [
+    "WAITS",
+    "Evidence",
+    "Prior",
+    "count_kinds",
+    "phase_noise",
+    "survivors",
+    "thompson",
+    "ucb",
+]
 
 Prior = float | tuple[float, float]  # Dirichlet(a, ..., a), or for two states Beta(a, b)
 
+_BETA = 0.1  # the chance with which noise may be larger than bounds allow for
 _WAIT_STREAMS = 1 << 16  # of random numbers: that of arms of S states is this plus S
 _TIED_STREAMS = 1 << 17  # that of the n-th tie is this plus n
 # Of next states before anything is observed: (1, S, 1, 1), or by state, (2, 2, 1, trials).
@@ -289,22 +300,54 @@ def _valid(kinds: tuple[ArmKind, ...], n_states: int) -> npt.NDArray[np.bool_] |
 
 def survivors(
     evidence: Evidence,
-    draws: Draws,  # noqa: ARG001 - every learner takes it; this one is deterministic
+    draws: Draws,
     *,
     pulls: int,
     horizon: int,
     sigma: float = 0.5,
+    epsilon: float | None = None,
 ) -> tuple[Array, Array]:
     """Fed1-UCB: drop arms whose upper bound lies under the lower bound of the K-th best.
 
     In each phase every agent pulls every arm in play `pulls` times, so an arm still in play is
     one whose pulls are within half a phase of the most: no other memory is needed.
+
+    With epsilon each of M agents adds Lap(d / (epsilon f)) to its mean of a phase of f pulls, d the
+    range of the arm's rewards, and after p phases bounds are wider by
+    d ln(4 N p^2 / beta) / (epsilon f sqrt(M)).
     """
     pulled = evidence.visits.sum(0)
     playing = pulled >= pulled.max(0) - evidence.agents * pulls / 2
     mean = (evidence.rewards * evidence.visits).sum(0) / jnp.maximum(pulled, 1)
     width = jnp.sqrt(4 * sigma**2 * jnp.log(float(horizon)) / jnp.maximum(pulled, 1))
+    if epsilon is not None:
+        shared = isinstance(evidence.agents, int | float)
+        agents = round(evidence.agents) if shared else 1  # where agents are alone, each is one
+        phases = jnp.maximum(evidence.episode - 1, 1)
+        span = (evidence.rewards.max(0) - evidence.rewards.min(0)) / (epsilon * pulls)
+        mean = mean + span * phase_noise(draws, phases, agents, mean.shape[0])
+        unsure = jnp.log(4 * mean.shape[0] * phases.astype(jnp.float32) ** 2 / _BETA)
+        width = width + span * unsure / math.sqrt(agents)
     ranked = jnp.sort(jnp.where(playing, mean, -jnp.inf), axis=0)[::-1]
     kth_best = jnp.take(ranked, evidence.plays - 1, axis=0)
-    alive = (playing & (mean + width >= kth_best - width)).astype(jnp.float32)
+    keeps = mean + width >= kth_best - width
+    if epsilon is not None:  # before the first phase there is noise alone
+        keeps = keeps | (evidence.episode <= 1)
+    alive = (playing & keeps).astype(jnp.float32)
     return alive, alive
+
+
+def phase_noise(draws: Draws, phases: Array, agents: int, n_arms: int) -> Array:
+    """The mean over phases and agents of Laplace numbers of scale 1, (N, trials).
+
+    Those of a phase are a function of its number, so that they are the same in all later ones.
+    """
+
+    def add(number: Array, total: Array) -> Array:
+        uniform = draws.of_episode(number + 1).uniform(agents, n_arms) - 0.5
+        laplace = -jnp.sign(uniform) * jnp.log1p(-2 * jnp.abs(uniform))
+        return total + jnp.where(number < phases, laplace.mean(0), 0)
+
+    zeros = jnp.zeros((n_arms, phases.shape[-1]), jnp.float32)
+    total: Array = lax.fori_loop(0, phases.max(), add, zeros)
+    return total / phases

@@ -147,16 +147,26 @@ def thompson_lookahead_gap(
 
 
 def fed1_ucb(
-    name: str, horizon: int, *, sigma: float = 0.5, aggregation: str | Aggregation | None = None
+    name: str,
+    horizon: int,
+    *,
+    sigma: float = 0.5,
+    epsilon: float | None = None,
+    aggregation: str | Aggregation | None = None,
 ) -> Policy:
-    """Fed1-UCB: phases of int(10 ln T) pulls of every arm in play; then K arms for ever."""
+    """Fed1-UCB: phases of int(10 ln T) pulls of every arm in play; then K arms for ever.
+
+    epsilon: of the noise that agents add to the means of a phase; None: they add none.
+    """
     pulls = max(1, int(10 * math.log(horizon)))
 
     def phase(evidence: Evidence, found: tuple[Array, Array]) -> Array:
         left = found[1].sum(0).astype(jnp.int32)
         return jnp.where(left > evidence.plays, -(-pulls * left // evidence.plays), horizon)
 
-    learner = partial(learners.survivors, pulls=pulls, horizon=horizon, sigma=sigma)
+    learner = partial(
+        learners.survivors, pulls=pulls, horizon=horizon, sigma=sigma, epsilon=epsilon
+    )
     return Policy(
         name,
         rule=TurnsRule(),

@@ -45,6 +45,7 @@ __all__ = [
     "check_arms",
     "check_kinds",
     "check_noise",
+    "check_noisy_means",
     "check_options",
     "check_own_draws",
     "named",
@@ -139,6 +140,12 @@ OPTIONS: Mapping[str, Option] = {
         lambda v: is_number(v) and 0 <= v <= 1,
         "a number from 0 to 1",
         "the power of the horizon with which exploration grows",
+    ),
+    "epsilon": Option(
+        "none",
+        lambda v: is_number(v) and 0 < v <= 100,
+        "a number above 0 and at most 100",
+        "of the Laplace noise that agents add to each phase's means, in studies alone",
     ),
     "equal": Option(
         "false",
@@ -455,7 +462,7 @@ POLICIES: Mapping[str, Entry] = {
         "FedCE-Myopic-robust", "#228833", "-", "d", {**_ROBUST, "plan_by": "mode"},
     ),
     "fed1-ucb": Entry(
-        "paper", _MAKERS + "fed1_ucb", ("aggregation", "sigma"),
+        "paper", _MAKERS + "fed1_ucb", ("aggregation", "epsilon", "sigma"),
         "Fed1-UCB: arms are eliminated until K remain",
         "Fed1-UCB", "#cc79a7", "-", "v",
     ),
@@ -642,6 +649,26 @@ def check_kinds(
             f"{place}.{found[0]} of {name} must not be {shown(value)}, as arm {other[0]} is not of "
             "two states, observed when played, moving alike played or not"
         )
+
+
+def check_noisy_means(
+    name: str, options: Mapping[str, Any] | None, aggregation: str, place: str, *, weights: bool
+) -> None:
+    """Refuse fed1-ucb's epsilon where its noise would not be that of M agents, or of one.
+
+    aggregation: where the policy has none of its own; weights: whether agents have some.
+    """
+    settings = settings_of(name, options)
+    if "epsilon" not in settings:
+        return
+    shares = settings.get("aggregation", aggregation)
+    why = None
+    if weights:
+        why = "goes without weights: the noise of each agent's means is for agents that count alike"
+    elif shares not in ("sum", "none"):
+        why = f"goes with aggregation 'sum' or 'none', got {shown(shares)}"
+    if why:
+        raise StudyError(f"{place}.epsilon of {name} {why}")
 
 
 def check_noise(

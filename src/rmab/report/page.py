@@ -192,6 +192,14 @@ _CHAPTERS = {
         "is per agent, against the Whittle policy with known dynamics.",
         "What is claimed",
     ),
+    "privacy": _Chapter(
+        "Privacy: noise, liars and strangers",
+        "Sums of counts are released with noise, so that what one slot of an agent's log showed is "
+        "differentially private. Agents draw for themselves: their own observations count in full, "
+        "and the others' as far as they are alike. Loss is reward per agent and slot less than the "
+        "Whittle policy with known dynamics earns on the same trials.",
+        "What is claimed",
+    ),
     "beyond": _Chapter(
         "Beyond the paper: arms of other kinds",
         "The paper's framework is for arms with any number of states, whose transitions may depend "
@@ -232,6 +240,12 @@ _CAPTIONS = {
     "last two.",
     ("agents", "regret"): _SCALING,
     ("arms", "regret"): _SCALING,
+    (
+        "epsilon",
+        "loss",
+    ): "Less noise to the right. Dotted, in the same colours: without noise. Grey: "
+    "agents that learn alone. On the right Fed1-UCB, whose agents add noise to their mean rewards: "
+    "epsilon there hides one pull in one phase. Bars are 95 %.",
     ("belief", "value"): "Computed, not simulated. The arm is played where playing is worth more.",
 }
 _MARKS = {True: ("held", "✓"), False: ("broken", "✗"), None: ("noted", "•")}

@@ -31,6 +31,7 @@ from rmab.report.canvas import (
     bin_edges,
     binned,
     capital,
+    draw_bars,
     draw_legend,
     draw_line,
     kept_episodes,
@@ -41,6 +42,7 @@ from rmab.report.canvas import (
     signed_log_y,
 )
 from rmab.report.style import STYLE, LineStyle, label, line_styles, spare_style
+from rmab.studies import privacy
 from rmab.studies.figures import FigureResult, Fit
 from rmab.studies.results import Curve, Floats, PolicyResult, Results
 from rmab.studies.scaling import GAP, KNOWN, MAX_NAMED_PLACES, PLAIN, Law, Scaling, scalings
@@ -347,6 +349,31 @@ def _x_ticks(axes: Axes, at: Floats) -> None:
     )
 
 
+def _losses(done: FigureResult) -> Figure:
+    """Loss against epsilon, a line for each M: the learner, and beside it the baseline."""
+    named = [name for name in (privacy.LEARNER, privacy.BASELINE) if privacy.curves(done, name)]
+    figure, panels = panels_of(1, len(named))
+    for axes, name in zip(panels[0], named, strict=True):
+        curves, learner = privacy.curves(done, name), name == privacy.LEARNER
+        for place, (agents, (at, curve)) in enumerate(curves.items()):
+            style = spare_style(f"M = {agents}", place)
+            draw_bars(axes, style, np.asarray(at), curve, joined=True)
+            level = privacy.levels(done).get(f"M = {agents}, no noise")
+            if learner and level is not None:
+                axes.axhline(level[0], color=style.colour, linewidth=1.1, linestyle=":")
+        alone = privacy.levels(done).get("alone")
+        if learner and alone is not None:
+            axes.axhline(alone[0], color=_GREY, linewidth=0.9, label="Alone")
+        axes.set_title(label(name))
+        axes.set_xscale("log")
+        axes.set_ylim(bottom=0)
+        _x_ticks(axes, np.asarray(at))
+        axes.set_xlabel("epsilon")
+    panels[0, 0].set_ylabel("Loss per slot against WI policy")
+    draw_legend(figure, panels)
+    return figure
+
+
 _KINDS: dict[tuple[str, str], Callable[[FigureResult], Figure]] = {
     ("episode", "reward"): _episodes,
     ("episode", "regret"): _episodes,
@@ -357,4 +384,5 @@ _KINDS: dict[tuple[str, str], Callable[[FigureResult], Figure]] = {
     ("slot", "regret"): _scaling,
     ("agents", "regret"): _scaling,
     ("arms", "regret"): _scaling,
+    ("epsilon", "loss"): _losses,
 }

@@ -4,6 +4,7 @@
     paper     paper_figures/    rmab.studies.paper
     gaps      regret_figures/   rmab.studies.scaling: learning from observations at any gap
     beyond    catalogue/        here: arms of other kinds
+    privacy   privacy_figures/  rmab.studies.privacy: noise, liars, strangers; run by name alone
 
 The claims about the catalogue are not the paper's. They say what its framework promises (Section II
 is for any arms) and are judged as its own claims are.
@@ -20,7 +21,7 @@ import numpy as np
 
 from rmab.errors import StudyError
 from rmab.planning.index.indices import whittle_indices
-from rmab.studies import paper, scaling
+from rmab.studies import paper, privacy, scaling
 from rmab.studies.figures import (
     MIN_SIGMA,
     Claim,
@@ -76,16 +77,24 @@ def _any_arms(done: FigureResult) -> list[Claim]:
 
 
 class _Section(NamedTuple):
-    """The folder of a section's figures, and their judges."""
+    """The folder of a section's figures, and their judges; extended: adds variants that no file can
+    say; by_name: whether its figures are run only when they are named, as they take long."""
 
     folder: str
     judges: Mapping[str, Judge]
+    extended: Callable[[Figure], Figure] | None = None
+    by_name: bool = False
+
+    def figure(self, name: str, key: str, trials: int | None) -> Figure:
+        found = load_figure(self.folder, name, key, trials)
+        return found if self.extended is None else self.extended(found)
 
 
 _SECTIONS = {
     "paper": _Section("paper_figures", paper.JUDGES),
     "gaps": _Section("regret_figures", scaling.JUDGES),
     "beyond": _Section("catalogue", dict.fromkeys(("fading", "machine", "adherence"), _any_arms)),
+    "privacy": _Section("privacy_figures", privacy.JUDGES, privacy.with_cases, by_name=True),
 }
 FIGURES: dict[str, Judge] = {
     name: judge for section in _SECTIONS.values() for name, judge in section.judges.items()
@@ -93,15 +102,16 @@ FIGURES: dict[str, Judge] = {
 
 
 def figures(names: Sequence[str] = (), trials: int | None = None) -> list[Figure]:
-    """The figures of these names, all if none is given, with that many trials each."""
+    """The figures of these names, with that many trials each; without names all but those that take
+    long."""
     for name in names:
         if name not in FIGURES:
             raise StudyError(f"unknown figure {name!r}; known are {', '.join(FIGURES)}")
     return [
-        load_figure(section.folder, name, key, trials)
+        section.figure(name, key, trials)
         for key, section in _SECTIONS.items()
         for name in section.judges
-        if not names or name in names
+        if (name in names if names else not section.by_name)
     ]
 
 

@@ -46,6 +46,7 @@ from rmab.policies.registry import (
     check_arms,
     check_kinds,
     check_noise,
+    check_noisy_means,
     check_options,
     check_own_draws,
     settings_of,
@@ -319,6 +320,9 @@ class Study:
                 own = self.options.get(policy)
                 check_kinds(policy, own, self.arms.kinds, self.aggregation, f"options.{policy}")
                 check_arms(policy, own, self.arms.kinds, self.plays)
+                weighed = self.weights is not None
+                place = f"options.{policy}"
+                check_noisy_means(policy, own, self.aggregation, place, weights=weighed)
 
     def _check_weights(self) -> None:
         if self.weights is None:
