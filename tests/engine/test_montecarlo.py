@@ -265,7 +265,7 @@ def test_batches_fit_the_cache_and_long_horizons_are_not_kept_in_bulk():
     paper = batch_size(setting(4, 4, 1000))
     assert paper % BLOCK == 0
     assert paper * 16 <= montecarlo._CACHED_ELEMENTS
-    assert batch_size(setting(16, 100, 1000)) == BLOCK
+    assert batch_size(setting(16, 100, 1000)) == 2 * BLOCK
     for horizon in (10**4, 10**5, 10**6):
         size = batch_size(setting(1, 2, horizon))
         assert size % BLOCK == 0

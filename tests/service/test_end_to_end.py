@@ -248,7 +248,9 @@ def test_interrupted_the_server_ends_in_order(tmp_path, machine):
     server = other.serve()
     assert server.end(signal.SIGINT) == 0
     events = [json.loads(line)["event"] for line in other.log.read_text().splitlines()]
-    assert [event for event in events if event != "round open"] == ["listening", "stopped"]
+    # Where loading was quick, it is ready before it is interrupted.
+    unsure = {"ready", "round open"}
+    assert [event for event in events if event not in unsure] == ["listening", "stopped"]
 
 
 @pytest.mark.parametrize(

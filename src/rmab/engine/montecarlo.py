@@ -59,6 +59,7 @@ __all__ = [
 
 REFERENCE = "whittle"
 BLOCK = 32  # widths of batches are multiples of this
+_MIN_WIDTH = 64  # of batches, unless rewards by slot take too much: each slot has a cost of its own
 _CACHED_ELEMENTS = 16384  # arms x agents x trials that nearly keep a slot inside a core's cache
 _DEVICE_ELEMENTS = 1 << 24  # the same for an accelerator, which wants many
 _SERIES_BYTES = 1 << 26  # the most a batch may keep of rewards by slot
@@ -104,7 +105,8 @@ def batch_size(setting: Setting) -> int:
         if jax.default_backend() == "cpu"
         else (_DEVICE_ELEMENTS, _DEVICE_SERIES_BYTES)
     )
-    size = min(elements // (setting.n_arms * setting.n_agents), series // (4 * setting.horizon))
+    wide = max(_MIN_WIDTH, elements // (setting.n_arms * setting.n_agents))
+    size = min(wide, series // (4 * setting.horizon))
     return max(BLOCK, 1 << (max(1, size).bit_length() - 1))
 
 

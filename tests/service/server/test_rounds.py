@@ -204,16 +204,6 @@ def test_a_server_drops_what_can_no_longer_matter(tmp_path, database_url):
     limits = ServerLimits(tidy_seconds=0.02, tidy_agents=1, store=store)
     with served(tmp_path, spectrum(), database=database_url, limits=limits) as live:
         agents = [live.agent(name) for name in "ab"]
-        first: dict[str, Upload] = {}
-        for number in range(1, 7):
-            for agent in agents:
-                agent.incarnation, agent.player, agent.sequence = secrets.token_hex(16), None, 0
-                assert agent.fetch(after=number - 1, wait=10).round == number
-            for agent in agents:
-                upload = agent.play()
-                first.setdefault(agent.name, upload)
-                assert agent.send(upload).status_code == 201
-
         loop = live.server._loop
         assert loop is not None
 
@@ -221,6 +211,18 @@ def test_a_server_drops_what_can_no_longer_matter(tmp_path, database_url):
             job = f"SELECT COUNT(*) FROM {table}"
             done = live.server.rounds.jobs.run(lambda store: store.database.rows(job)[0][0])
             return asyncio.run_coroutine_threadsafe(done, loop).result(PATIENCE)
+
+        first: dict[str, Upload] = {}
+        for number in range(1, 7):
+            for agent in agents:
+                agent.incarnation, agent.player, agent.sequence = secrets.token_hex(16), None, 0
+                assert agent.fetch(after=number - 1, wait=10).round == number
+            # What is folded after the agents' last upload would be told apart for ever.
+            until(lambda: rows("incarnations") <= len(agents))
+            for agent in agents:
+                upload = agent.play()
+                first.setdefault(agent.name, upload)
+                assert agent.send(upload).status_code == 201
 
         until(lambda: rows("incarnations") <= 6 and rows("ended") <= 6)
         # A repeat of the last upload is known as one until its row is dropped.
