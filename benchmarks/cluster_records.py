@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.records import NotHere, Part, Row
@@ -17,11 +18,9 @@ PACKAGES = ("numpy", "jax", "jaxlib", "ray")
 def measure(quick: bool, say: Callable[[str], None]) -> Part:
     """Workers beside threads, and the cost of a block."""
     load = os.getloadavg()[0]
-    try:
-        importlib.import_module("ray")
-        module: Any = importlib.import_module("benchmarks.cluster")
-    except ModuleNotFoundError as error:
-        raise NotHere(f"{error.name} is not installed") from None
+    if find_spec("ray") is None:  # imported later: Ray reads once whether there is a token
+        raise NotHere("ray is not installed")
+    module: Any = importlib.import_module("benchmarks.cluster")
     return part_of(module.measured(quick, say), load)
 
 

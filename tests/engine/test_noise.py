@@ -108,6 +108,45 @@ def test_agents_that_draw_for_themselves_keep_what_they_counted():
         assert np.all(np.asarray(kept.pairs) == 10 * episode * AGENTS)
 
 
+def test_sums_of_groups_have_noise_of_their_own():
+    """Agents 1, 3 and 5 are the first group. The sum of all is that of both releases, and has the
+    noise of both."""
+    own = replace(SETTING, draws="own", groups=2)
+    counting = Counting(own, POLICY, world_of(own), learns=True, visits=False)
+    assert (counting.groups, counting.sums, counting.merges) == (2, 3, False)
+    pairs = jnp.broadcast_to(1000.0 * jnp.arange(1, AGENTS + 1)[:, None], (1, 2, 2, 4, 5, TRIALS))
+    length = jnp.full(TRIALS, 8, jnp.int32)
+    shared, kept = counting.recalled(
+        Counts(pairs, None), counting.kept(TRIALS), length, chances, jnp.int32(PLAYS)
+    )
+    assert isinstance(kept, Noisy)
+    assert np.asarray(kept.pairs)[0, 0, 0, 0, :, 0].tolist() == [9000, 6000]
+    z = np.asarray(chances(2, 0).normal(1, 2, 2, 4, 2))
+    assert abs(np.corrcoef(z[..., 0, :].ravel(), z[..., 1, :].ravel())[0, 1]) < 0.05
+    released = np.floor(np.asarray(kept.pairs) + BUDGET.scale(PLAYS) * z + 0.5)
+    s = cell_noise(BUDGET, PLAYS, 1)
+    whole = mended(released.sum(-2, keepdims=True), s * np.sqrt(2))
+    expected = np.concatenate([whole, mended(released, s)], -2)
+    np.testing.assert_allclose(shared.pairs, expected, rtol=2e-3)
+
+
+def test_without_noise_groups_are_told_their_sums():
+    own = replace(SETTING, draws="own", groups=2, budget=None)
+    counting = Counting(own, POLICY, world_of(own), learns=True, visits=False)
+    pairs = jnp.broadcast_to(jnp.arange(1.0, AGENTS + 1)[:, None], (1, 2, 2, 4, 5, 3))
+    length = jnp.full(3, 8, jnp.int32)
+    shared, _ = counting.recalled(Counts(pairs, None), counting.kept(3), length, chances)
+    assert np.asarray(shared.pairs)[0, 1, 0, 2, :, 1].tolist() == [15, 9, 6]
+
+
+def test_groups_make_no_difference_to_who_draws_from_the_whole_sum():
+    """But to its noise."""
+    for budget, groups in ((None, 1), (BUDGET, 2)):
+        setting = replace(SETTING, groups=2, budget=budget)
+        counting = Counting(setting, POLICY, world_of(setting), learns=True, visits=False)
+        assert (counting.groups, counting.sums) == (groups, 1)
+
+
 @pytest.mark.slow  # a program of its own
 def test_noise_does_not_harm_who_draws_for_itself():
     """As .96 without noise, and less than .9 by sums of this noise alone."""

@@ -9,7 +9,7 @@ from scipy import special
 from rmab.errors import ModelError
 from rmab.federation.own_draw import PLACES, UNIFORMS, Laws, draw_own
 from rmab.learning.channel.posterior import channel_laws, draw_channels
-from rmab.learning.own_draws import check_own_draws
+from rmab.learning.own_draws import check_own_draws, draw_each
 from rmab.policies.registry import named
 from rmab.random import Draws, seed_words, stream
 from tests.federation.test_own_draw import observed
@@ -86,6 +86,27 @@ def test_a_law_of_consecutive_observations_is_that_of_betas():
         spread = special.polygamma(1, a) + special.polygamma(1, b)
         assert covariance[2 * row, 0, 0] == pytest.approx(spread, rel=1e-4)
     assert covariance[1, 0, 0] == 0
+
+
+def test_agents_draw_from_the_laws_of_all_sums():
+    """Of two sums the first is not like what agents observe, the second is: they believe it."""
+    policy = named("fedtswi-gap", 100, {"gaps": GAPS})
+    seen = np.stack([observed(0.2, 0.9, 40, GAPS), observed(0.9, 0.2, 40, GAPS)], -1)  # (..., N)
+    sums = jnp.asarray(np.stack([25 * seen[..., ::-1], 25 * seen], -1)[..., None], jnp.float32)
+    own = jnp.asarray(seen, jnp.float32)[..., None, None]
+    sums, own = (jnp.tile(x, (*[1] * (x.ndim - 2), n, 2)) for x, n in ((sums, 1), (own, 3)))
+    lanes = jnp.arange(6, dtype=jnp.uint32)
+    draws = Draws(stream(seed_words(0), lanes, jnp.uint32(0), 1), jnp.ones(6))
+    both = draw_each(policy, sums, own, draws, 0.1)
+    unlike = draw_each(policy, sums[..., :1, :], own, draws, 0.1)
+    like = draw_each(policy, sums[..., 1:, :], own, draws, 0.1)
+    assert both.p01.shape == (2, 3 * 2)
+    assert np.all(unlike.alike < 0.2)
+    assert np.all(both.alike > 0.9)
+    # The law that is like them tells them more than what they observed themselves.
+    near = like.p01.mean(1, keepdims=True)
+    assert np.abs(both.p01 - near).max() < 0.05
+    assert np.abs(unlike.p01 - near).max(1).min() > 0.05
 
 
 @pytest.mark.parametrize("name", ["feducb-wi", "fed1-ucb", "fedts-lookahead-gap", "tsde"])

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rmab.policies.policy import Policy
 from rmab.report import plots
 from rmab.report.page import write_paper
 from rmab.studies import privacy
@@ -53,17 +54,28 @@ def test_the_cases_are_those_of_the_claims():
     assert last.p01.tolist() == strange.arms.p01[[1, 0, 3, 2]].tolist()
     assert first.reward[0] == pytest.approx(1e-3 * last.reward[0])
     assert STUDIES["fed1-ucb, M = 4, epsilon = 8"].options["fed1-ucb"] == {"epsilon": 8}
+    lied = STUDIES["M = 16, 5 groups, the sum of one is a lie"]
+    assert (lied.groups, lied.budget, lied.draws) == (5, None, "own")
+    learner = lied.policies[0]
+    assert isinstance(learner, Policy)
+    assert isinstance(learner.aggregation, privacy.WithLies)
+    assert learner.aggregation.liars == (0, 5, 10, 15)  # one group's agents
 
 
 def test_claims_hold_or_do_not():
     verdicts = {claim.text: claim.held for claim in privacy._judge(made_up())}
     assert set(verdicts.values()) == {True, None}
-    worse = {"M = 4, epsilon = 1": 0.0096, "M = 16, 3 liars: honest agents": 0.008}
+    worse = {
+        "M = 4, epsilon = 1": 0.0096,
+        "M = 16, 3 liars: honest agents": 0.008,
+        "M = 16, 5 groups, the sum of one is a lie": 0.0071,
+    }
     done = made_up(**{label.replace(" ", "_"): loss for label, loss in worse.items()})
     broken = [claim for claim in privacy._judge(done) if claim.held is False]
     assert [claim.text.partition(":")[0] for claim in broken] == [
         "M = 4, epsilon = 1",
         "3 plausible liars of 16 cost honest agents at most 0.005.",
+        "One of 5 groups' sums that is a lie costs 16 agents at most 0.005.",
     ]
     assert "a loss of 0.0096" in broken[0].measured
     assert done.series["epsilon"].tolist() == [0.5, 1, 2, 4, 8]
@@ -80,7 +92,7 @@ def test_it_is_drawn_with_what_there_is(there):
 def test_liars_say_what_they_would_have_seen():
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 5, (3, 2, 2, 4, 4, 1)).astype(np.float32)
-    told = privacy.WithLies(liars=1).combine(counts, np.ones(4, np.float32))
+    told = privacy.WithLies(liars=(3,)).combine(counts, np.ones(4, np.float32))
     truth = counts.sum(-2, keepdims=True)
     assert told[:, :, :, [0, 3]].tolist() == truth[:, :, :, [0, 3]].tolist()
     slots = counts[..., -1, 0].sum() / 2

@@ -41,6 +41,18 @@ def test_a_sweep_over_epsilon():
     assert [point.label for point in sweep.points] == ["epsilon = 0.5", "epsilon = 8"]
 
 
+def test_groups_are_for_sums_with_noise_and_without():
+    many = replace(STUDY, agents=10, privacy={"epsilon": 1.0, "groups": 3})
+    assert (setting_of_study(many).groups, many.budget) == (3, Budget(1.0))
+    bare = replace(many, schedule="paper", privacy={"groups": 3})
+    assert (setting_of_study(bare).groups, bare.budget, bare.cost_warning) == (3, None, None)
+    assert from_table(bare.to_table()).groups == 3
+    sweep = Sweep(replace(many, agents=20), {"privacy.groups": [1, 5]})
+    assert [point.study.groups for point in sweep.points] == [1, 5]
+    assert "(23 or more" not in (many.cost_warning or "")
+    assert "40 or more gain" in (many.cost_warning or "")
+
+
 @pytest.mark.parametrize(
     ("privacy", "said"),
     [
@@ -48,8 +60,16 @@ def test_a_sweep_over_epsilon():
         ({"epsilon": 101}, r"^privacy\.epsilon must be .* got 101$"),
         ({"epsilon": 1, "delta": 0.01}, r"^privacy\.delta must be .* at most 0\.001, got 0\.01$"),
         ({"delta": 1e-6}, r"^privacy\.epsilon is missing$"),
-        ({"epsilon": 1, "sigma": 3}, r"^privacy: unknown 'sigma'; known are epsilon, delta$"),
+        (
+            {"epsilon": 1, "sigma": 3},
+            r"^privacy: unknown 'sigma'; known are epsilon, delta, groups$",
+        ),
         (3, r"^privacy must be a table, got 3$"),
+        ({}, r"^privacy\.epsilon is missing$"),
+        ({"groups": 1, "delta": 1e-6}, r"^privacy\.epsilon is missing$"),
+        ({"groups": 2}, r"^privacy\.groups must be .* from 1 to 1, for 3 of 3 agents .* got 2$"),
+        ({"epsilon": 1, "groups": 0}, r"^privacy\.groups must be a whole number .* got 0$"),
+        ({"epsilon": 1, "groups": 1.5}, r"^privacy\.groups must be a whole number .* got 1\.5$"),
     ],
 )
 def test_a_bad_budget_is_refused(privacy, said):

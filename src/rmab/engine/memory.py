@@ -18,7 +18,9 @@ many:
            then merged as they count, each pair with its agent's weight.
 
 Where sums are released with noise (`Setting.budget`), learners see the last release alone
-(`Noisy`): no sum that has none leaves this module.
+(`Noisy`): no sum that has none leaves this module. Where they are opened by group
+(`Setting.groups`), the sum of all comes first and each group's after it: they are what agents that
+draw for themselves are told laws of.
 
 Counts are whole, and exact up to 2^31, unless they are merged with weights. Those are single
 precision: a sum of n equal weights is off by at most a share n 2^-24 of itself, in the worst case,
@@ -39,7 +41,7 @@ from rmab.engine.setting import Setting
 from rmab.engine.world import Truth, World
 from rmab.errors import ModelError
 from rmab.federation.aggregation import Gossip, mixes_evidence
-from rmab.federation.release import FIRST_SLOTS, MOST_RELEASES, Budget, mended, mixing
+from rmab.federation.release import FIRST_SLOTS, MOST_RELEASES, mended, mixing
 from rmab.learning.forgetting import Memory
 from rmab.learning.learners import Evidence, count_kinds
 from rmab.learning.recall import Shared, recall_of
@@ -95,9 +97,9 @@ class Kept(NamedTuple):
 class Noisy(NamedTuple):
     """Of sums that are released with noise, as `rmab.federation.release` has it.
 
-    pairs: (C, S, S, N, 1, R), of all agents in all episodes before; told: what learners make of the
-    last release, of the same shape; slots: (R,) of each agent, and last: those of the last release;
-    releases: (R,), how many there were.
+    pairs: (C, S, S, N, G, R), of the agents of each group in all episodes before; told: what
+    learners make of the last release, (C, S, S, N, J, R), J as `Counting.sums`; slots: (R,) of each
+    agent, and last: those of the last release; releases: (R,), how many there were.
     """
 
     pairs: Array
@@ -137,12 +139,18 @@ class Counting:
         self.whole = jnp.int16 if setting.horizon < 2**15 else jnp.int32
         self.weights = jnp.asarray(setting.weights or (1.0,) * setting.n_agents, jnp.float32)
         self.recall = recall_of(policy, setting.kinds, setting.aggregation)
-        # Whether agents are merged as they count; not where each needs its own counts, too.
-        self.merges = bool(self.gaps) and self.running and setting.draws != "own"
-        # Whether what is kept elsewhere is counted anew in every episode.
-        self.clears = setting.draws != "own"
+        own = setting.draws == "own"
         # Who shares nothing releases nothing.
         self.budget = setting.budget if learns and self.running else None
+        # Sums are added up by group where that makes a difference: to noise, or to laws.
+        self.groups = setting.groups if learns and (own or self.budget is not None) else 1
+        # Sums that learners are told: that of all, and where agents draw for themselves each
+        # group's.
+        self.sums = 1 + self.groups if own and self.groups > 1 else 1
+        # Whether agents are merged as they count; not where each needs its own counts, too.
+        self.merges = bool(self.gaps) and self.running and not own and self.groups == 1
+        # Whether what is kept elsewhere is counted anew in every episode.
+        self.clears = not own
 
     def start(self, n_trials: int) -> Counts:
         """Before the first slot."""
@@ -284,9 +292,13 @@ class Counting:
         """Before the first slot; None where nothing is forgotten, mixed or released with noise."""
         setting, S = self.setting, self.setting.n_states
         if self.budget is not None:
-            zeros = jnp.zeros((self.count_kinds, S, S, setting.n_arms, 1, n_trials), jnp.float32)
+            cells = (self.count_kinds, S, S, setting.n_arms)
+            zeros, untold = (
+                jnp.zeros((*cells, size, n_trials), jnp.float32)
+                for size in (self.groups, self.sums)
+            )
             none = jnp.zeros(n_trials, jnp.int32)
-            return Noisy(zeros, zeros, none, none, none)
+            return Noisy(zeros, untold, none, none, none)
         if self.recall is None:
             return None
         lanes = 1 if self.merges else setting.n_agents
@@ -313,12 +325,14 @@ class Counting:
         """
         pairs, visits = self.pairs(counts), counts.visits
         if isinstance(kept, Noisy):
-            assert self.budget is not None
-            counted = pairs if self.merges else self.combined(pairs)
+            counted = pairs if self.merges else self.by_group(pairs)
             if not self.clears:
                 counted = counted - kept.pairs
-            noisy = _released(kept, counted, length, self.budget, jnp.asarray(plays), chances)
+            noisy = self._released(kept, counted, length, jnp.asarray(plays), chances)
             return Shared(noisy.told, None), noisy
+        if self.recall is None and self.sums > 1:
+            sums = jnp.concatenate([self.combined(pairs), self.by_group(pairs)], -2)
+            return Shared(sums, visits), None
         if self.recall is None:
             return Shared(pairs if self.merges else self.combined(pairs), visits), None
         if kept is None:
@@ -374,46 +388,54 @@ class Counting:
         weights = self.weights if weights is None else weights
         return jnp.asarray(self.setting.aggregation.combine(numbers, weights))
 
+    def by_group(self, numbers: Array) -> Array:
+        """The same of each group's agents alone: (..., M, R) -> (..., G, R)."""
+        if self.groups == 1:
+            return self.combined(numbers)
+        group = jnp.arange(self.setting.n_agents)[:, None] % self.groups
+        each = [self.combined(jnp.where(group == g, numbers, 0)) for g in range(self.groups)]
+        return jnp.concatenate(each, -2)
 
-def _released(
-    kept: Noisy,
-    new: Array,
-    length: Array,
-    budget: Budget,
-    plays: Array,
-    chances: Callable[..., Draws],
-) -> Noisy:
-    """After an episode, whose pairs are `new`: the sum is released again if it is due.
+    def _released(
+        self, kept: Noisy, new: Array, length: Array, plays: Array, chances: Callable[..., Draws]
+    ) -> Noisy:
+        """After an episode, whose pairs are `new`: the sum is released again if it is due.
 
-    z of a release is a function of its number, so that it is not kept. It is a continuous Gaussian
-    here, where nobody is to be protected.
-    """
-    pairs, slots = kept.pairs + new, kept.slots + length
-    least = jnp.where(kept.releases == 0, FIRST_SLOTS, 2 * kept.last)
-    due = (slots >= least) & (kept.releases < MOST_RELEASES)
-    mix = np.array([float(b) for b in mixing()], np.float32)
-    spread = np.sqrt(np.cumsum(mix**2))
+        z of a release is a function of its number, so that it is not kept. It is a continuous
+        Gaussian here, where nobody is to be protected. Groups have as many slots, so they are due
+        together.
+        """
+        budget = self.budget
+        assert budget is not None
+        pairs, slots = kept.pairs + new, kept.slots + length
+        least = jnp.where(kept.releases == 0, FIRST_SLOTS, 2 * kept.last)
+        due = (slots >= least) & (kept.releases < MOST_RELEASES)
+        mix = np.array([float(b) for b in mixing()], np.float32)
+        spread = np.sqrt(np.cumsum(mix**2))
 
-    def told() -> Array:
-        def mixed(number: Array, noise: Array) -> Array:
-            z = chances(_NOISE_LANE, number).normal(*pairs.shape[:-1])
-            back = kept.releases - number
-            return noise + jnp.where(back >= 0, jnp.asarray(mix)[back], 0) * z
+        def told() -> Array:
+            def mixed(number: Array, noise: Array) -> Array:
+                z = chances(_NOISE_LANE, number).normal(*pairs.shape[:-1])
+                back = kept.releases - number
+                return noise + jnp.where(back >= 0, jnp.asarray(mix)[back], 0) * z
 
-        sigma = budget.scale(1) * jnp.sqrt(plays.astype(jnp.float32))
-        many = jnp.minimum(kept.releases.max() + 1, MOST_RELEASES)
-        noise = lax.fori_loop(0, many, mixed, jnp.zeros_like(pairs))
-        s = sigma * jnp.asarray(spread)[jnp.minimum(kept.releases, MOST_RELEASES - 1)]
-        seen = mended(jnp.floor(pairs + sigma * noise + 0.5), s)
-        return jnp.where(due, seen, kept.told)
+            sigma = budget.scale(1) * jnp.sqrt(plays.astype(jnp.float32))
+            many = jnp.minimum(kept.releases.max() + 1, MOST_RELEASES)
+            noise = lax.fori_loop(0, many, mixed, jnp.zeros_like(pairs))
+            s = sigma * jnp.asarray(spread)[jnp.minimum(kept.releases, MOST_RELEASES - 1)]
+            released = jnp.floor(pairs + sigma * noise + 0.5)
+            seen = mended(released.sum(-2, keepdims=True), s * math.sqrt(self.groups))
+            if self.sums > 1:
+                seen = jnp.concatenate([seen, mended(released, s)], -2)
+            return jnp.where(due, seen, kept.told)
 
-    return Noisy(
-        pairs,
-        lax.cond(due.any(), told, lambda: kept.told),
-        slots,
-        jnp.where(due, slots, kept.last),
-        kept.releases + due,
-    )
+        return Noisy(
+            pairs,
+            lax.cond(due.any(), told, lambda: kept.told),
+            slots,
+            jnp.where(due, slots, kept.last),
+            kept.releases + due,
+        )
 
 
 def by_colour(pairs: Array) -> Array:

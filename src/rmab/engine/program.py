@@ -86,6 +86,11 @@ class _Run(NamedTuple):
     out: Outcome
 
 
+# Neither Eigen nor XLA's own kernels, which a pass splits that has no other switch.
+_ONE_THREAD = {
+    "xla_cpu_multi_thread_eigen": False,
+    "xla_disable_hlo_passes": "cpu-parallel-task-assigner",
+}
 _Served = tuple[_Episode, Array, Kept | Noisy | None]  # the error of all episodes is the second
 
 
@@ -144,7 +149,7 @@ def _compiled(
     # Batches run side by side in threads of their own, so one batch must not split itself.
     program = jax.jit(
         _Simulator(setting, policy, plays).run,
-        compiler_options={"xla_cpu_multi_thread_eigen": False},
+        compiler_options=_ONE_THREAD,
     )
     guide, recorded = jax.tree.unflatten(tree, [kind(*shape) for shape in shapes])
     S, n_arms, by_agent = setting.n_states, setting.n_arms, (setting.n_agents,)
@@ -299,6 +304,9 @@ class _Simulator:
                 return Draws(key, number if of is None else jnp.full_like(number, of))
 
             shared, kept = self.counting.recalled(counts, kept, episode.length, chances, plays)
+            told = shared.pairs  # of all agents first, then perhaps of groups
+            if self.counting.sums > 1:
+                shared = shared._replace(pairs=told[..., :1, :])
             evidence = self.counting.evidence(shared, truth, plays, number)._replace(slot=slot)
             agents: Any = evidence.agents
             if not self.counting.running:
@@ -318,8 +326,7 @@ class _Simulator:
                 )
             if self.setting.draws == "own":
                 apart = self.counting.pairs(counts)
-                merged = shared.pairs[..., 0, :]
-                p01, p11, _ = draw_each(self.policy, merged, apart, draws, self.setting.doubt)
+                p01, p11, _ = draw_each(self.policy, told, apart, draws, self.setting.doubt)
                 drawn = p01, p11
             else:
                 drawn = self.policy.learner(evidence, draws)

@@ -26,9 +26,9 @@ from rmab.errors import FederationError, ModelError
 from rmab.federation.release import DELTA, Budget
 from rmab.reading import is_whole, shown
 
-__all__ = ["Privacy", "is_loopback", "privacy_of"]
+__all__ = ["LEAST_AGENTS", "Privacy", "is_loopback", "privacy_of"]
 
-_LEAST, _MOST = 3, 10_000  # agents of a sum
+LEAST_AGENTS, _MOST = 3, 10_000  # of a sum
 _MOST_GROUPS = 1000
 
 
@@ -37,7 +37,7 @@ class Privacy:
     """The table, checked once, here."""
 
     helper: str | None = None  # None: the server draws the noise
-    least: int = _LEAST
+    least: int = LEAST_AGENTS
     groups: int = 1
     epsilon: float | None = None
     delta: float = DELTA
@@ -50,7 +50,7 @@ class Privacy:
                 "privacy.helper is missing: the address of whoever opens sums; or give "
                 "privacy.epsilon alone, for sums with noise that the server draws"
             )
-        for key, low, high in (("least", _LEAST, _MOST), ("groups", 1, _MOST_GROUPS)):
+        for key, low, high in (("least", LEAST_AGENTS, _MOST), ("groups", 1, _MOST_GROUPS)):
             value = getattr(self, key)
             if not is_whole(value) or not low <= value <= high:
                 raise FederationError(

@@ -1,7 +1,7 @@
-"""Agents that each draw for themselves, by their own observations and the law of all: many at once.
+"""Agents that draw for themselves, by their own observations and the laws of sums: many at once.
 
-The law of each channel is that of the sum's posterior (`channel.posterior.channel_laws`); an agent
-draws as `rmab.federation.own_draw` says.
+The laws of each channel are those of the sums' posteriors (`channel.posterior.channel_laws`); an
+agent draws as `rmab.federation.own_draw` says.
 """
 
 from __future__ import annotations
@@ -57,16 +57,29 @@ def laws_of(policy: Policy, merged: Array) -> Laws:
     return Laws(mean[None], covariance[None])
 
 
-def draw_each(policy: Policy, merged: Array, own: Array, draws: Draws, doubt: float) -> OwnDraw:
+def _laws_of_each(policy: Policy, sums: Array) -> Laws:
+    """J laws of each channel, from J sums (C, 2, 2, N, J, R): all lie side by side."""
+    several, trials = sums.shape[-2:]
+    found = laws_of(policy, sums.reshape(*sums.shape[:-2], several * trials))
+
+    def apart(x: Array) -> Array:
+        """(1, k, N, J R) -> (J, k, N, R)."""
+        return jnp.moveaxis(x[0].reshape(*x.shape[1:-1], several, trials), -2, 0)
+
+    return Laws(*(apart(x) for x in found))
+
+
+def draw_each(policy: Policy, sums: Array, own: Array, draws: Draws, doubt: float) -> OwnDraw:
     """Draws of A agents, (N, A R), agent after agent.
 
-    merged: (C, 2, 2, N, R), counts of all; own: (C, 2, 2, N, A, R), each agent's.
+    sums: (C, 2, 2, N, J, R), counts of all, and perhaps of each group; own: (C, 2, 2, N, A, R),
+    each agent's.
     """
     agents = own.shape[-2]
     own = jnp.asarray(own[: policy.gaps + 1] if policy.gaps else own[:1], jnp.float32)
     if not policy.gaps:  # no pair is further apart than one slot
         own = jnp.concatenate([own, jnp.zeros_like(own)])
-    laws = laws_of(policy, merged)
+    laws = _laws_of_each(policy, sums)
     shape = (own.shape[3], agents * own.shape[-1])  # (N, A R)
     uniforms = jnp.stack([draws.uniform(PLACES, shape[0]) for _ in range(UNIFORMS)])
     size = math.prod(shape)

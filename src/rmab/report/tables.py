@@ -186,11 +186,14 @@ def _agents(tables: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _privacy(privacy: Mapping[str, float] | None) -> str:
-    """What sums may tell of a slot, delta with its default."""
-    if privacy is None:
-        return "sums without noise"
-    budget = Budget(**privacy)
-    return f"ε = {budget.epsilon:g}, δ = {budget.delta:g} for each slot"
+    """What sums may tell of a slot, delta with its default, and whose sums they are."""
+    given = dict(privacy or {})
+    groups = given.pop("groups", 1)
+    text = "sums without noise"
+    if given:
+        budget = Budget(**given)
+        text = f"ε = {budget.epsilon:g}, δ = {budget.delta:g} for each slot"
+    return text if groups == 1 else f"{text}, {groups} groups"
 
 
 # How keys are shown that are more than one number or word.

@@ -4,7 +4,8 @@ The paper's arms, `fedtswi-gap` with 8 gaps, linear rounds, draws = "own". The f
 epsilon and the number of agents. Here are the cases that no sweep can say: agents alone and without
 noise; *liars*, who claim of arms 2 and 3 that they played both in every slot and saw what
 p01 = p11 = .05 would have shown; *strangers*, whose arms move as arms 2 1 4 3 do; a sum that is a
-lie as a whole; and Fed1-UCB with noise, which knows nothing of memory.
+lie as a whole, and one of five groups' that is; and Fed1-UCB with noise, which knows nothing of
+memory.
 
 Loss is reward per agent and slot less than Whittle indices with known dynamics earn on the same
 trials. Where the loss of some agents is asked for, the rewards of the others count a thousandth: no
@@ -13,7 +14,7 @@ index changes its rank by that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,13 +35,15 @@ LEARNER, BASELINE, KNOWN = "fedtswi-gap", "fed1-ucb", "whittle"
 _CLAIMED = 0.05  # p01 and p11, of liars
 _LIED_OF = (1, 2)  # arms, from 0
 _STRANGE = (1, 0, 3, 2)  # whose law each arm of a stranger has
-_LIARS, _STRANGERS, _AMONG = 3, 4, 16
+_LIARS, _STRANGERS, _AMONG, _GROUPS = 3, 4, 16, 5
 _MORE_DOUBT = 0.3
 _UNREAD = 1e-3  # of rewards that are not asked for
 
 _ALONE = "alone"
 _LYING = f"M = {_AMONG}, {_LIARS} liars: honest agents"
 _REPLACED = f"M = {_AMONG}, the sum is a lie"
+_GROUPED = f"M = {_AMONG}, {_GROUPS} groups"
+_GROUP_REPLACED = f"{_GROUPED}, the sum of one is a lie"
 _STRANGE_ONES = f"M = {_AMONG}, {_STRANGERS} strangers: strangers"
 _OTHERS = f"M = {_AMONG}, {_STRANGERS} strangers: the others"
 _SHARED = "one draw for all"
@@ -54,16 +57,16 @@ _TO_REACH: Mapping[tuple[int, float | None], float] = {
     (16, 8.0): 0.004,
     (64, 8.0): 0.003,
 }
-_MOST_BY_LIARS = 0.005
+_MOST_BY_LIARS = _MOST_BY_GROUP = 0.005
 _LEAST_OF_STRANGERS, _LEAST_OF_OTHERS = -0.005, 0.0
 
 
 @dataclass(frozen=True)
 class WithLies(Sum):
-    """The sum, in which the last agents' counts of some arms are made up."""
+    """The sum, in which some agents' counts of some arms are made up; liars: agents, from 0."""
 
     running: bool = False
-    liars: int = _LIARS
+    liars: tuple[int, ...] = ()
     plays: int = 2
 
     def combine(self, counts: Array, weights: Array) -> Array:
@@ -76,9 +79,7 @@ class WithLies(Sum):
         first = (np.arange(counts.shape[0]) == 0).astype(np.float32)
         cells = (first[:, None, None] * np.outer(row, row))[..., None, None, None]
         agents, arms = np.arange(counts.shape[-2]), np.arange(counts.shape[-3])
-        lies = (
-            np.isin(arms, _LIED_OF)[:, None, None] & (agents >= agents.size - self.liars)[:, None]
-        )
+        lies = np.isin(arms, _LIED_OF)[:, None, None] & np.isin(agents, self.liars)[:, None]
         return super().combine(xp.where(lies, cells * slots, counts), weights)
 
 
@@ -96,24 +97,27 @@ def with_cases(figure: Figure) -> Figure:
         without = {"agents": agents, "trials": trials[agents], "privacy": None}
         return replace(study, **{**without, **changes})
 
-    def lying(liars: int, **changes: Any) -> Study:
-        lies = WithLies(liars=liars, plays=study.plays)
+    def lying(liars: Iterable[int], **changes: Any) -> Study:
+        lies = WithLies(liars=tuple(liars), plays=study.plays)
         options = {**study.options[LEARNER], "aggregation": lies}
         policy = named(LEARNER, study.horizon, options)
         return of(_AMONG, policies=(policy, KNOWN), options={}, **changes)
 
     shared = {"draws": "shared"}
     alone = {**shared, "aggregation": "none"}
-    few = min(trials)
+    few, everybody = min(trials), range(_AMONG)
+    last, groups = everybody[-_LIARS:], {"privacy": {"groups": _GROUPS}}
     cases = {
         _ALONE: of(few, **alone),
         **{_at(agents): of(agents) for agents in trials},
         f"{_at(few, 1.0)}, {_SHARED}": of(few, privacy={"epsilon": 1.0}, **shared),
-        _LYING: _read(lying(_LIARS), _LIARS, others=True),
-        f"{_LYING}, {_SHARED}": _read(lying(_LIARS, **shared), _LIARS, others=True),
-        _REPLACED: lying(_AMONG),
-        f"{_REPLACED}, doubt {_MORE_DOUBT:g}": lying(_AMONG, doubt=_MORE_DOUBT),
-        f"{_REPLACED}, {_SHARED}": lying(_AMONG, **shared),
+        _LYING: _read(lying(last), _LIARS, others=True),
+        f"{_LYING}, {_SHARED}": _read(lying(last, **shared), _LIARS, others=True),
+        _REPLACED: lying(everybody),
+        f"{_REPLACED}, doubt {_MORE_DOUBT:g}": lying(everybody, doubt=_MORE_DOUBT),
+        f"{_REPLACED}, {_SHARED}": lying(everybody, **shared),
+        _GROUPED: of(_AMONG, **groups),
+        _GROUP_REPLACED: lying(everybody[::_GROUPS], **groups),
         _STRANGE_ONES: _strangers(of(_AMONG), others=False),
         f"{_STRANGE_ONES}, {_ALONE}": _strangers(of(_AMONG, **alone), others=False),
         f"{_STRANGE_ONES}, {_SHARED}": _strangers(of(_AMONG, **shared), others=False),
@@ -227,6 +231,7 @@ def _judge(done: FigureResult) -> list[Claim]:
         _liars(losses),
         *_with_strangers(losses),
         _whole_sum(losses),
+        _one_group(losses),
         _one_draw(losses),
         _baseline(done),
     ]
@@ -310,6 +315,18 @@ def _whole_sum(losses: _Losses) -> Claim:
         f"{_AMONG} agents earn {shared} a slot by {_SHARED}, {own} by their own, {doubting} with "
         f"doubt = {_MORE_DOUBT:g}.",
         None,
+    )
+
+
+def _one_group(losses: _Losses) -> Claim:
+    lied, honest = losses.of(_GROUP_REPLACED), losses.of(_GROUPED)
+    worse = _less(lied, honest)
+    return Claim(
+        f"One of {_GROUPS} groups' sums that is a lie costs {_AMONG} agents at most "
+        f"{_MOST_BY_GROUP:g}.",
+        f"{_shown(worse)}: {_shown(lied)} with the lie, {_shown(honest)} without; "
+        f"{_shown(losses.of(_at(_AMONG)))} where there are no groups.",
+        bool(worse[0] <= _MOST_BY_GROUP),
     )
 
 

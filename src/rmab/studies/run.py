@@ -269,6 +269,7 @@ def setting_of_study(study: Study) -> Setting:
         weights=None if study.weights is None else tuple(study.weights),
         max_age=max(map(table_ages, study.differing_arms)),
         budget=study.budget,
+        groups=study.groups,
         each=study.agent_arms,
     )
 

@@ -32,6 +32,7 @@ from rmab.federation.aggregation import AGGREGATIONS, Aggregation, Gossip, aggre
 from rmab.federation.gossip import DEGREE, GRAPHS
 from rmab.federation.noise_cost import cost_warning
 from rmab.federation.own_draw import DOUBT
+from rmab.federation.privacy import LEAST_AGENTS
 from rmab.federation.release import Budget
 from rmab.federation.schedule import DRAWS, SCHEDULES
 from rmab.model.arms import Arm, Arms
@@ -51,7 +52,7 @@ from rmab.policies.registry import (
     check_own_draws,
     settings_of,
 )
-from rmab.reading import is_number, one_of, read_toml, shown
+from rmab.reading import is_number, is_whole, one_of, read_toml, shown
 from rmab.studies.arm_tables import arm_table, changed_arms, check_rewards, read_agents, read_arm
 
 __all__ = [
@@ -110,7 +111,7 @@ class Study:
     counts in the sum (default 1 each); aggregation: see rmab.federation.aggregation; graph, degree,
     failure: of gossip, see rmab.federation.gossip; agent: what is different of some agents' arms,
     as [[agent]] tables say it, see rmab.studies.arm_tables; privacy: epsilon and perhaps delta, see
-    rmab.federation.release.
+    rmab.federation.release, and groups of agents whose sums are opened apart.
     """
 
     arms: Arms
@@ -168,7 +169,8 @@ class Study:
     privacy: Mapping[str, float] | None = _key(
         None,
         "Privacy",
-        "a table: epsilon and delta (1e-6) of one slot, for sums released with noise",
+        "a table: epsilon and delta (1e-6) of one slot, for sums released with noise; groups (1) "
+        "of agents, whose sums are opened apart",
         last=True,
         optional=True,
     )
@@ -377,11 +379,20 @@ class Study:
         if not isinstance(given, Mapping):
             raise StudyError(f"privacy must be a table, got {shown(given)}")
         for key in given:
-            one_of("privacy", key, ("epsilon", "delta"))
+            one_of("privacy", key, ("epsilon", "delta", "groups"))
+        groups = given.get("groups", 1)
+        most = max(1, self.agents // LEAST_AGENTS)
+        if not is_whole(groups) or not 1 <= groups <= most:
+            raise StudyError(
+                f"privacy.groups must be a whole number from 1 to {most}, for {LEAST_AGENTS} of "
+                f"{self.agents} agents in each; got {shown(groups)}"
+            )
         if "epsilon" not in given:
-            raise StudyError("privacy.epsilon is missing")
+            if "delta" in given or "groups" not in given:
+                raise StudyError("privacy.epsilon is missing")
+            return
         try:
-            Budget(**given)
+            _ = self.budget
         except ModelError as error:
             raise StudyError(str(error)) from None
         if self.schedule == "paper":
@@ -404,12 +415,18 @@ class Study:
     @property
     def cost_warning(self) -> str | None:
         """A line where noise costs so few agents much; None where it does not."""
-        return cost_warning(self.budget, self.agents, self.draws)
+        return cost_warning(self.budget, self.agents, self.draws, self.groups)
 
     @property
     def budget(self) -> Budget | None:
         """What sums may tell of a slot; None: they are released without noise."""
-        return None if self.privacy is None else Budget(**self.privacy)
+        given = {key: value for key, value in (self.privacy or {}).items() if key != "groups"}
+        return Budget(**given) if given else None
+
+    @property
+    def groups(self) -> int:
+        """G, groups whose sums are opened apart; the first has agents 1, 1 + G, 1 + 2 G, ..."""
+        return int((self.privacy or {}).get("groups", 1))
 
     def shares(self, name: str = "") -> Aggregation:
         """What agents share, under the policy of that name if it has options of its own."""
