@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rmab.federation.release import Budget
 from rmab.policies.policy import Policy
 from rmab.report import plots
 from rmab.report.page import write_paper
@@ -36,7 +37,7 @@ def made_up(**losses: float) -> FigureResult:
 
 
 def test_it_is_run_by_name_alone():
-    assert "privacy" not in [each.name for each in figures()]
+    assert not {"privacy", "privacy-arms"} & {each.name for each in figures()}
     assert FIGURE.section == "privacy"
     (few,) = figures(["privacy"], trials=2)
     assert {variant.study.trials for variant in few.variants} == {2}
@@ -87,6 +88,57 @@ def test_it_is_drawn_with_what_there_is(there):
     done.results = done.results[:there]
     drawing = plots.paper(done)
     assert len(drawing.axes) == (1 if there else 2)
+
+
+def random_arms(*gains: float) -> FigureResult:
+    """Agents earn so much more than alone, who are .01 behind Whittle; errors are .0001 each."""
+    (figure,) = figures(["privacy-arms"])
+    done = FigureResult(figure, [])
+    behind = [loss for gain in gains for loss in (ALONE - gain, ALONE)]
+    for variant, loss in zip(figure.variants, behind, strict=False):
+        policies = {privacy.LEARNER: result(1 - loss, behind=loss)}
+        done.results.append(Results(variant.study, 100, False, policies, 1e-8 * np.eye(1)))
+    return done
+
+
+def test_channels_are_drawn_evenly():
+    """p01 and p11 from .05 to .95, rewards from .3 to 1; each beside agents alone."""
+    points = random_arms().figure.variants
+    assert len(points) == 2 * 200
+    own, alone = points[12].study, points[13].study
+    assert own.arms == alone.arms
+    assert (own.draws, own.aggregation, own.budget) == ("own", "sum", Budget(1.0))
+    assert (alone.draws, alone.aggregation, alone.budget) == ("shared", "none", None)
+    drawn = [point.study.arms for point in points[::2]]
+    for values, low, high in (
+        ([arms.p01 for arms in drawn], 0.05, 0.95),
+        ([arms.p11 for arms in drawn], 0.05, 0.95),
+        ([arms.reward for arms in drawn], 0.3, 1.0),
+    ):
+        width = high - low
+        assert low <= np.min(values) < low + 0.02 * width
+        assert high - 0.02 * width < np.max(values) <= high
+
+
+def test_nobody_should_earn_less_than_alone():
+    (claim,) = privacy._judge_random_arms(random_arms(0.002, -0.0011, -0.0005))
+    assert claim.held  # -.0011 is no more than two errors below -.001
+    assert (
+        "on 3 draws they earn -0.0011 ± 0.0001 more at worst, 0.0001 in the mean" in claim.measured
+    )
+    assert "1 are measured to be lower by more, 0 of them by more than 2" in claim.measured
+    (claim,) = privacy._judge_random_arms(random_arms(0.002, -0.0014))
+    assert not claim.held
+
+
+@pytest.mark.parametrize("there", [1, 5])
+def test_gains_are_drawn_with_what_there_is(there):
+    done = random_arms(0.002, -0.001, 0.0)
+    done.results = done.results[:there]
+    (axes,) = plots.paper(done).axes
+    drawn = axes.containers[0][0].get_ydata()
+    assert drawn.tolist() == sorted(drawn)
+    assert len(drawn) == there // 2
 
 
 def test_liars_say_what_they_would_have_seen():

@@ -18,7 +18,7 @@ BEYOND = ["fading", "machine", "adherence"]
 
 
 def test_every_figure_has_a_file_and_a_judge():
-    assert list(FIGURES) == [*PAPER, *GAPS, *BEYOND, "privacy"]
+    assert list(FIGURES) == [*PAPER, *GAPS, *BEYOND, "privacy", "privacy-arms"]
     assert [each.name for each in figures()] == [*PAPER, *GAPS, *BEYOND]
     sections = ["paper"] * len(PAPER) + ["gaps"] * len(GAPS) + ["beyond"] * len(BEYOND)
     assert [each.section for each in figures()] == sections

@@ -148,13 +148,13 @@ def add_commands(command: Commands) -> None:
         "run the paper's figures and those beyond it, and write one report",
         "  rmab reproduce\n  rmab reproduce fig06 fig10 --trials 500 --out quick\n"
         "  rmab reproduce regret-horizon regret-agents regret-arms\n"
-        "  rmab reproduce privacy      what noise, liars and strangers cost; run by name alone",
+        "  rmab reproduce privacy privacy-arms   noise, liars and strangers; by name alone",
     )
     reproduce.add_argument(
         "figures",
         metavar="FIGURE",
         nargs="*",
-        help="fig06, regret-horizon, ... (default: all but privacy)",
+        help="fig06, regret-horizon, ... (default: all but privacy and privacy-arms)",
     )
     reproduce.add_argument("--trials", metavar="N", help="trials, instead of each figure's own")
     reproduce.add_argument(

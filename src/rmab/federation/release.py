@@ -61,6 +61,7 @@ GRID = 2**8  # z, and C, are whole multiples of 1 / GRID
 Draw = Callable[["Budget", int, int], Sequence[int]]  # budget, K, how many -> multiples of 1 / GRID
 Ints = npt.NDArray[np.int64]
 
+_LEAST_TOTAL = 2.5  # of a row that says something: standard deviations of its noise
 _MOST_EPSILON, _MOST_DELTA = 100.0, 1e-3
 _LARGEST_SCALE = 2.0**50  # of z in steps of the grid: more than any count, and exact in a float
 _HALVINGS = 200  # of an interval that a number is looked for in
@@ -333,7 +334,10 @@ def mended(counts: Array, s: Array | float) -> Array:
     """Sums with noise as counts that a learner may read, (C, S, S, ...).
 
     s: standard deviation of the noise of a count, above 0. Rows counts[c, a, :] with a total n
-    below sqrt(2) s say nothing and are left out. Others are cut at 0, and weighed by
+    below 2.5 sqrt(2) s, as many standard deviations of its noise, say too little and are left out:
+    there are many rows of long gaps, and where little was counted those that the noise lifts over
+    a lower bar would together outweigh an agent's own observations. Others are cut at 0, and
+    weighed by
 
         n p q / (n p q + s^2 (p^2 + q^2))
 
@@ -348,4 +352,5 @@ def mended(counts: Array, s: Array | float) -> Array:
     shares = (cut + s) / (n + counts.shape[2] * s)
     known = n * shares.prod(2, keepdims=True)
     weight = known / (known + s * s * (shares**2).sum(2, keepdims=True))
-    return xp.where(total >= math.sqrt(2) * s, cut * weight, 0)
+    least = _LEAST_TOTAL * math.sqrt(counts.shape[2]) * s
+    return xp.where(total >= least, cut * weight, 0)

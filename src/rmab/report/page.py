@@ -246,6 +246,11 @@ _CAPTIONS = {
     ): "Less noise to the right. Dotted, in the same colours: without noise. Grey: "
     "agents that learn alone. On the right Fed1-UCB, whose agents add noise to their mean rewards: "
     "epsilon there hides one pull in one phase. Bars are 95 %.",
+    (
+        "draw",
+        "gain",
+    ): "Four channels, p01 and p11 from .05 to .95, rewards from .3 to 1; each at one "
+    "place. Bars are 95 %.",
     ("belief", "value"): "Computed, not simulated. The arm is played where playing is worth more.",
 }
 _MARKS = {True: ("held", "✓"), False: ("broken", "✗"), None: ("noted", "•")}

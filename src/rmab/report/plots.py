@@ -374,6 +374,22 @@ def _losses(done: FigureResult) -> Figure:
     return figure
 
 
+def _gains(done: FigureResult) -> Figure:
+    """Gains over learning alone, from the least to the most."""
+    figure, panels = panels_of(1, 1)
+    (axes,) = panels.flat
+    gain = privacy.gains(done)
+    order = gain.mean.argsort()
+    style = line_styles([privacy.LEARNER])[privacy.LEARNER]
+    places = np.arange(1, len(order) + 1)
+    draw_bars(axes, style, places, Curve(gain.mean[order], gain.se[order]), joined=False)
+    axes.axhline(0, color=_GREY, linewidth=0.9, label="Alone")
+    axes.set_xlabel("Draws of channels, by gain")
+    axes.set_ylabel("Gain per slot over learning alone")
+    draw_legend(figure, panels)
+    return figure
+
+
 _KINDS: dict[tuple[str, str], Callable[[FigureResult], Figure]] = {
     ("episode", "reward"): _episodes,
     ("episode", "regret"): _episodes,
@@ -385,4 +401,5 @@ _KINDS: dict[tuple[str, str], Callable[[FigureResult], Figure]] = {
     ("agents", "regret"): _scaling,
     ("arms", "regret"): _scaling,
     ("epsilon", "loss"): _losses,
+    ("draw", "gain"): _gains,
 }

@@ -36,7 +36,7 @@ MIN_SIGMA = 4  # standard errors that a difference must exceed to count
 
 @dataclass(frozen=True, eq=False)
 class Figure:
-    """What is run and how it is drawn: x is episode, slot, belief, agents, arms or epsilon."""
+    """What is run and how it is drawn: x is episode, slot, belief, agents, arms, epsilon, draw."""
 
     name: str
     title: str

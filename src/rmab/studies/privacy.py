@@ -5,7 +5,7 @@ epsilon and the number of agents. Here are the cases that no sweep can say: agen
 noise; *liars*, who claim of arms 2 and 3 that they played both in every slot and saw what
 p01 = p11 = .05 would have shown; *strangers*, whose arms move as arms 2 1 4 3 do; a sum that is a
 lie as a whole, and one of five groups' that is; and Fed1-UCB with noise, which knows nothing of
-memory.
+memory. A second figure has four agents on 200 draws of random channels, beside agents alone.
 
 Loss is reward per agent and slot less than Whittle indices with known dynamics earn on the same
 trials. Where the loss of some agents is asked for, the rewards of the others count a thousandth: no
@@ -29,7 +29,16 @@ from rmab.studies.results import Curve
 from rmab.studies.study import Study
 from rmab.studies.sweep import Point
 
-__all__ = ["BASELINE", "JUDGES", "LEARNER", "WithLies", "curves", "levels", "with_cases"]
+__all__ = [
+    "BASELINE",
+    "JUDGES",
+    "LEARNER",
+    "WithLies",
+    "curves",
+    "gains",
+    "levels",
+    "with_cases",
+]
 
 LEARNER, BASELINE, KNOWN = "fedtswi-gap", "fed1-ucb", "whittle"
 _CLAIMED = 0.05  # p01 and p11, of liars
@@ -37,6 +46,9 @@ _LIED_OF = (1, 2)  # arms, from 0
 _STRANGE = (1, 0, 3, 2)  # whose law each arm of a stranger has
 _LIARS, _STRANGERS, _AMONG, _GROUPS = 3, 4, 16, 5
 _MORE_DOUBT = 0.3
+_DRAWN = 200  # draws of random channels: p01 and p11 from .05 to .95, rewards from .3 to 1
+_MOST_BELOW_ALONE = 0.001
+_CERTAIN = 2  # standard errors
 _UNREAD = 1e-3  # of rewards that are not asked for
 
 _ALONE = "alone"
@@ -87,7 +99,37 @@ class WithLies(Sum):
 
 
 def with_cases(figure: Figure) -> Figure:
-    """The figure with all cases after its sweep; each has the trials of the sweep's M agents."""
+    """The figure with what its file cannot say."""
+    return _on_random_arms(figure) if figure.x == "draw" else _with_adversaries(figure)
+
+
+def _on_random_arms(figure: Figure) -> Figure:
+    """Draws of channels in place of the file's, each also with agents that learn alone."""
+    study = figure.variants[0].study
+    rng = np.random.default_rng(study.seed)
+    points = []
+    for number in range(1, _DRAWN + 1):
+        p01, p11 = rng.uniform(0.05, 0.95, (2, len(study.arms)))
+        arms = channels(p01, p11, rng.uniform(0.3, 1.0, len(study.arms)))
+        drawn = replace(study, arms=arms)
+        alone = replace(drawn, draws="shared", aggregation="none", privacy=None)
+        points += [Point(f"draw {number}", drawn), Point(f"draw {number}, {_ALONE}", alone)]
+    return replace(figure, variants=tuple(points))
+
+
+def gains(done: FigureResult) -> Curve:
+    """Of the random channels that were run: reward per agent and slot more than alone."""
+    pairs = [*zip(done.results[::2], done.results[1::2], strict=False)]
+    loss, se = (
+        np.array([[getattr(r[LEARNER], key) for r in pair] for pair in pairs]).reshape(-1, 2)
+        for key in ("behind", "behind_se")
+    )
+    # Both are behind the same policy on the same trials; that their errors are paired is not used.
+    return Curve(loss[:, 1] - loss[:, 0], np.hypot(se[:, 0], se[:, 1]))
+
+
+def _with_adversaries(figure: Figure) -> Figure:
+    """All cases after its sweep; each has the trials of the sweep's M agents."""
     study = figure.variants[0].study
     trials = {point.study.agents: point.study.trials for point in figure.variants}
     budgets = [point.study.budget for point in figure.variants if point.study.agents == min(trials)]
@@ -353,4 +395,22 @@ def _baseline(done: FigureResult) -> Claim:
     )
 
 
-JUDGES: Mapping[str, Judge] = {"privacy": _judge}
+def _judge_random_arms(done: FigureResult) -> list[Claim]:
+    gain = gains(done)
+    done.series.update({"gain": gain.mean, "gain, se": gain.se})
+    worst = int(gain.mean.argmin())
+    below = gain.mean + _CERTAIN * np.nan_to_num(gain.se) < -_MOST_BELOW_ALONE
+    return [
+        Claim(
+            f"With epsilon = 1 four agents earn nowhere less than alone by above "
+            f"{_MOST_BELOW_ALONE:g}.",
+            f"on {len(gain.mean)} draws they earn {_shown((gain.mean[worst], gain.se[worst]))} "
+            f"more at worst, {gain.mean.mean():.4f} in the mean and {gain.mean.max():.4f} at best; "
+            f"{np.count_nonzero(gain.mean < -_MOST_BELOW_ALONE)} are measured to be lower by more, "
+            f"{np.count_nonzero(below)} of them by more than {_CERTAIN} standard errors.",
+            not below.any(),
+        )
+    ]
+
+
+JUDGES: Mapping[str, Judge] = {"privacy": _judge, "privacy-arms": _judge_random_arms}

@@ -4,7 +4,8 @@
     paper     paper_figures/    rmab.studies.paper
     gaps      regret_figures/   rmab.studies.scaling: learning from observations at any gap
     beyond    catalogue/        here: arms of other kinds
-    privacy   privacy_figures/  rmab.studies.privacy: noise, liars, strangers; run by name alone
+    privacy   privacy_figures/  rmab.studies.privacy: noise, liars, strangers, random channels; run
+                                by name alone
 
 The claims about the catalogue are not the paper's. They say what its framework promises (Section II
 is for any arms) and are judged as its own claims are.
