@@ -11,7 +11,7 @@ from rmab.engine.program import simulator, world_of
 from rmab.engine.setting import Setting
 from rmab.engine.world import truth
 from rmab.federation.aggregation import AGGREGATIONS
-from rmab.federation.release import Budget, cell_noise, mended, mixing
+from rmab.federation.release import LEAST_OF_LAWS, Budget, cell_noise, mended, mixing
 from rmab.model.arms import channels
 from rmab.policies.registry import named
 from rmab.random import EXPERTS, Draws, seed_words, stream
@@ -125,8 +125,8 @@ def test_sums_of_groups_have_noise_of_their_own():
     assert abs(np.corrcoef(z[..., 0, :].ravel(), z[..., 1, :].ravel())[0, 1]) < 0.05
     released = np.floor(np.asarray(kept.pairs) + BUDGET.scale(PLAYS) * z + 0.5)
     s = cell_noise(BUDGET, PLAYS, 1)
-    whole = mended(released.sum(-2, keepdims=True), s * np.sqrt(2))
-    expected = np.concatenate([whole, mended(released, s)], -2)
+    whole = mended(released.sum(-2, keepdims=True), s * np.sqrt(2), least=LEAST_OF_LAWS)
+    expected = np.concatenate([whole, mended(released, s, least=LEAST_OF_LAWS)], -2)
     np.testing.assert_allclose(shared.pairs, expected, rtol=2e-3)
 
 

@@ -13,7 +13,7 @@ from rmab.federation.masks import numbers_of, vector_of, vector_size
 from rmab.federation.openings import Opening, answered
 from rmab.federation.planner import Planner
 from rmab.federation.privacy import Privacy, privacy_of
-from rmab.federation.release import MOST_RELEASES, Budget, Ledger
+from rmab.federation.release import MOST_RELEASES, Budget, Ledger, cell_noise
 from rmab.federation.uploads import Merged
 from rmab.policies.plans import IndexPlan
 from rmab.policies.registry import SERVED
@@ -206,3 +206,20 @@ def test_plans_are_made_from_sums_with_noise():
     assert arm["p11"]["mean"] == pytest.approx(0.2, abs=0.06)
     exact = math.sqrt(0.9 * 0.1 / 1000)  # without noise
     assert arm["p01"]["high"] - arm["p01"]["low"] > 4 * exact
+
+
+def test_laws_are_told_of_rows_that_stand_further_out_than_plans_need():
+    """A row of one deviation of its noise tells a plan something, and a law nothing."""
+    made = Planner(federation(policy="fedtswi", draws="own", privacy=Privacy(epsilon=4.0)))
+    budget = made.federation.budget
+    assert budget is not None
+    s = cell_noise(budget, made.federation.plays, MOST_RELEASES)
+    counts = np.zeros((2, 2, 2, 3))
+    counts[0, 0] = np.array([2.4, 2.6, 9.0]) * math.sqrt(2) * s / 2
+    merged = Merged(np.round(counts), np.zeros((2, 3), np.int64), 5)
+    (spread,) = made.laws(merged, 2).laws.covariance[:, 0]
+    prior = math.pi**2 / 3
+    assert spread[0] == pytest.approx(prior, rel=1e-4)
+    assert spread[1] < 0.9 * prior
+    assert spread[2] < spread[1]
+    assert made._mended(merged).counts[0, 0].min() > 0

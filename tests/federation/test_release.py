@@ -293,11 +293,11 @@ def test_without_opendp_the_message_says_what_to_install(monkeypatch):
 
 def test_rows_of_noise_alone_are_left_out_and_others_weighed():
     counts = np.zeros((1, 2, 2, 3))
-    counts[0, :, :, 0] = [[40, 30], [-9, 79]]
+    counts[0, :, :, 0] = [[20, 7], [-9, 30]]
     counts[0, :, :, 1] = [[400, 400], [-30, 900]]
     counts[0, :, :, 2] = [[4e6, 4e6], [1e6, 9e6]]
     found = mended(counts, 20.0)
-    assert not found[0, 0, :, 0].any()  # 70 < 2.5 sqrt(2) 20 = 70.7
+    assert not found[0, 0, :, 0].any()  # 27 < sqrt(2) 20
     assert not found[0, 1, :, 0].any()
     np.testing.assert_allclose(found[0, 0, :, 1], 400 * 200 / (200 + 400 * 0.5))
     assert found[0, 1, 0, 1] == 0
@@ -306,3 +306,6 @@ def test_rows_of_noise_alone_are_left_out_and_others_weighed():
     np.testing.assert_allclose(found[..., 2], counts[..., 2], rtol=5e-4)
     clear = np.abs(counts)
     np.testing.assert_allclose(mended(clear, 1e-6), clear, rtol=1e-5)
+    counts[0, :, :, 0] = [[30, 41], [-9, 79]]  # 2.5 sqrt(2) 20 = 70.7
+    assert mended(counts, 20.0, least=2.5)[0, :, 1, 0].astype(bool).tolist() == [True, False]
+    assert mended(counts, 20.0)[0, :, 1, 0].astype(bool).tolist() == [True, True]

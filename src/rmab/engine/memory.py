@@ -41,7 +41,7 @@ from rmab.engine.setting import Setting
 from rmab.engine.world import Truth, World
 from rmab.errors import ModelError
 from rmab.federation.aggregation import Gossip, mixes_evidence
-from rmab.federation.release import FIRST_SLOTS, MOST_RELEASES, mended, mixing
+from rmab.federation.release import FIRST_SLOTS, LEAST_OF_LAWS, MOST_RELEASES, mended, mixing
 from rmab.learning.forgetting import Memory
 from rmab.learning.learners import Evidence, count_kinds
 from rmab.learning.recall import Shared, recall_of
@@ -424,9 +424,11 @@ class Counting:
             noise = lax.fori_loop(0, many, mixed, jnp.zeros_like(pairs))
             s = sigma * jnp.asarray(spread)[jnp.minimum(kept.releases, MOST_RELEASES - 1)]
             released = jnp.floor(pairs + sigma * noise + 0.5)
-            seen = mended(released.sum(-2, keepdims=True), s * math.sqrt(self.groups))
+            least = LEAST_OF_LAWS if self.setting.draws == "own" else 1.0
+            whole = released.sum(-2, keepdims=True)
+            seen = mended(whole, s * math.sqrt(self.groups), least=least)
             if self.sums > 1:
-                seen = jnp.concatenate([seen, mended(released, s)], -2)
+                seen = jnp.concatenate([seen, mended(released, s, least=least)], -2)
             return jnp.where(due, seen, kept.told)
 
         return Noisy(

@@ -5,7 +5,7 @@ with it. So M / z(epsilon, delta), over the root of the number of groups, tells 
 be learnt. Loss per slot against known dynamics, measured on the paper's arms (docs/privacy.md):
 
     M / z                  .88    3.5    5.8     14     23    alone
-    draws = "own"        .0089  .0065  .0058  .0029  .0024    .0100
+    draws = "own"        .0093  .0072  .0067  .0036  .0026    .0101
     draws = "shared"      .062   .025          .011            .021
 
 With draws of their own none lost by it, and below 2 they gain less than a fifth. Where one draw is

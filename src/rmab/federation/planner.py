@@ -29,7 +29,7 @@ from rmab.federation.config import Federation
 from rmab.federation.laws import INDICES, LawsMessage
 from rmab.federation.memory import RoundMemory
 from rmab.federation.own_draw import Laws
-from rmab.federation.release import MOST_RELEASES, cell_noise, mended
+from rmab.federation.release import LEAST_OF_LAWS, MOST_RELEASES, cell_noise, mended
 from rmab.federation.uploads import LaneCounts, Merged
 from rmab.learning.forgetting import Memory, pick_expert
 from rmab.learning.learners import Evidence, count_kinds, thompson
@@ -133,8 +133,9 @@ class Planner:
 
         merged: as of its plan; groups: the sum of each, where there are several.
         """
-        sums = {"all": self._mended(merged)}
-        sums |= {f"group-{group}": self._mended(each, 1) for group, each in (groups or {}).items()}
+        sums = {"all": self._mended(merged, least=LEAST_OF_LAWS)}
+        for group, each in (groups or {}).items():
+            sums[f"group-{group}"] = self._mended(each, 1, least=LEAST_OF_LAWS)
         # One after another: another number of groups is no other program.
         found = [
             self._tell(np.asarray(each.counts[: self._kinds], np.float32)[..., None])
@@ -154,7 +155,7 @@ class Planner:
             laws=Laws(*(np.concatenate(x, dtype=np.float64) for x in zip(*found, strict=True))),
         )
 
-    def _mended(self, merged: Merged, groups: int | None = None) -> Merged:
+    def _mended(self, merged: Merged, groups: int | None = None, least: float = 1.0) -> Merged:
         """Sums with noise as counts, by the noise that they have after all releases: before, they
         have a little less. groups: of how many it is the sum; None: of all."""
         budget, privacy = self.federation.budget, self.federation.privacy
@@ -163,7 +164,7 @@ class Planner:
         s = cell_noise(budget, self.federation.plays, MOST_RELEASES) * math.sqrt(
             groups or privacy.groups
         )
-        return merged._replace(counts=mended(merged.counts, s))
+        return merged._replace(counts=mended(merged.counts, s, least=least))
 
     def _given(self, merged: Merged) -> tuple[Any, ...]:
         counts = np.asarray(self._steps(merged.counts)[: self._kinds], np.float32)[..., None]

@@ -39,6 +39,7 @@ __all__ = [
     "DELTA",
     "FIRST_SLOTS",
     "GRID",
+    "LEAST_OF_LAWS",
     "MOST_RELEASES",
     "Budget",
     "Ledger",
@@ -56,12 +57,15 @@ __all__ = [
 MOST_RELEASES = 40
 FIRST_SLOTS = 8  # of each member, before the first release
 DELTA = 1e-6
+# `least` of `mended` for laws that agents draw by beside their own observations. There are many
+# rows of long gaps; where little was counted, those that noise lifts over a lower bar mislead
+# agents more than the others tell them.
+LEAST_OF_LAWS = 2.5
 GRID = 2**8  # z, and C, are whole multiples of 1 / GRID
 
 Draw = Callable[["Budget", int, int], Sequence[int]]  # budget, K, how many -> multiples of 1 / GRID
 Ints = npt.NDArray[np.int64]
 
-_LEAST_TOTAL = 2.5  # of a row that says something: standard deviations of its noise
 _MOST_EPSILON, _MOST_DELTA = 100.0, 1e-3
 _LARGEST_SCALE = 2.0**50  # of z in steps of the grid: more than any count, and exact in a float
 _HALVINGS = 200  # of an interval that a number is looked for in
@@ -330,14 +334,12 @@ def discrete_gaussian(budget: Budget, plays: int, size: int) -> Sequence[int]:
 # ------------------------------------------------------------------------------- what is learnt
 
 
-def mended(counts: Array, s: Array | float) -> Array:
+def mended(counts: Array, s: Array | float, *, least: float = 1.0) -> Array:
     """Sums with noise as counts that a learner may read, (C, S, S, ...).
 
     s: standard deviation of the noise of a count, above 0. Rows counts[c, a, :] with a total n
-    below 2.5 sqrt(2) s, as many standard deviations of its noise, say too little and are left out:
-    there are many rows of long gaps, and where little was counted those that the noise lifts over
-    a lower bar would together outweigh an agent's own observations. Others are cut at 0, and
-    weighed by
+    below `least` sqrt(2) s, so many standard deviations of its noise, say too little and are left
+    out. Others are cut at 0, and weighed by
 
         n p q / (n p q + s^2 (p^2 + q^2))
 
@@ -352,5 +354,4 @@ def mended(counts: Array, s: Array | float) -> Array:
     shares = (cut + s) / (n + counts.shape[2] * s)
     known = n * shares.prod(2, keepdims=True)
     weight = known / (known + s * s * (shares**2).sum(2, keepdims=True))
-    least = _LEAST_TOTAL * math.sqrt(counts.shape[2]) * s
-    return xp.where(total >= least, cut * weight, 0)
+    return xp.where(total >= least * math.sqrt(counts.shape[2]) * s, cut * weight, 0)
