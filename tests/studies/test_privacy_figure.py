@@ -90,13 +90,13 @@ def test_it_is_drawn_with_what_there_is(there):
     assert len(drawing.axes) == (1 if there else 2)
 
 
-def random_arms(*gains: float) -> FigureResult:
-    """Agents earn so much more than alone, who are .01 behind Whittle; errors are .0001 each."""
+def random_arms(*gains: float, se: float = 1e-4) -> FigureResult:
+    """Agents earn so much more than alone, who are .01 behind Whittle."""
     (figure,) = figures(["privacy-arms"])
     done = FigureResult(figure, [])
     behind = [loss for gain in gains for loss in (ALONE - gain, ALONE)]
     for variant, loss in zip(figure.variants, behind, strict=False):
-        policies = {privacy.LEARNER: result(1 - loss, behind=loss)}
+        policies = {privacy.LEARNER: result(1 - loss, se, behind=loss)}
         done.results.append(Results(variant.study, 100, False, policies, 1e-8 * np.eye(1)))
     return done
 
@@ -128,7 +128,14 @@ def test_nobody_should_earn_less_than_alone():
     )
     assert "1 are measured to be lower by more, 0 of them by more than 2" in claim.measured
     (claim,) = privacy._judge_random_arms(random_arms(0.002, -0.0014))
-    assert not claim.held
+    assert claim.held is False
+
+
+@pytest.mark.parametrize(("se", "held"), [(4e-4, None), (3e-4, True), (float("nan"), None)])
+def test_too_few_trials_decide_nothing(se, held):
+    """Twice the error of a difference against .001."""
+    (claim,) = privacy._judge_random_arms(random_arms(0.002, 0.001, se=se))
+    assert claim.held is held
 
 
 @pytest.mark.parametrize("there", [1, 5])

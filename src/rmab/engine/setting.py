@@ -44,9 +44,7 @@ class Setting:
     laws_differ: bool = False  # between agents
     rewards_differ: bool = False
     budget: Budget | None = None  # of sums that are released with noise; None: they have none
-    groups: int = (
-        1  # of agents whose sums are opened apart; the first takes agents 1, 1 + this, ...
-    )
+    groups: int = 1  # of agents whose sums are opened apart: agent m is in group m modulo this
 
     @classmethod
     def of(
