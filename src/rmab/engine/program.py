@@ -86,10 +86,15 @@ class _Run(NamedTuple):
     out: Outcome
 
 
-# Neither Eigen nor XLA's own kernels, which a pass splits that has no other switch.
-_ONE_THREAD = {
+# Batches run side by side in threads of their own, so one batch must not split itself: neither
+# Eigen nor XLA's own kernels, which a pass splits that has no other switch. Two more passes find
+# nothing to do for a processor, and copy each loop again and again to look: a third of the time
+# to compile.
+_CPU_OPTIONS = {
     "xla_cpu_multi_thread_eigen": False,
-    "xla_disable_hlo_passes": "cpu-parallel-task-assigner",
+    "xla_disable_hlo_passes": ",".join(
+        ["cpu-parallel-task-assigner", "simplify-while-loops", "while-loop-invariant-code-motion"]
+    ),
 }
 _Served = tuple[_Episode, Array, Kept | Noisy | None]  # the error of all episodes is the second
 
@@ -146,10 +151,9 @@ def _compiled(
     def kind(shape: tuple[int, ...], dtype: Any) -> Any:
         return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]  # untyped in JAX
 
-    # Batches run side by side in threads of their own, so one batch must not split itself.
     program = jax.jit(
         _Simulator(setting, policy, plays).run,
-        compiler_options=_ONE_THREAD,
+        compiler_options=_CPU_OPTIONS if jax.default_backend() == "cpu" else None,
     )
     guide, recorded = jax.tree.unflatten(tree, [kind(*shape) for shape in shapes])
     S, n_arms, by_agent = setting.n_states, setting.n_arms, (setting.n_agents,)

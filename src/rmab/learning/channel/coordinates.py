@@ -56,10 +56,9 @@ class Place(NamedTuple):
     log_jacobian: Array
 
 
-def channel_at(system: Numbers, *at: tuple[Array, Array]) -> Channel:
-    """The channels at coordinates; at: (x, y) for each system, of which `system` chooses."""
-    makers = _rising, _steep, _falling
-    return Channel(*_chosen(system, [make(*xy) for make, xy in zip(makers, at, strict=True)]))
+def channel_at(system: Numbers, x: Array, y: Array) -> Channel:
+    """The channels at coordinates in systems."""
+    return Channel(*_chosen(system, [make(x, y) for make in (_rising, _steep, _falling)]))
 
 
 def _rising(x: Array, y: Array) -> Channel:
@@ -106,7 +105,7 @@ def places(channel: Channel) -> tuple[Place, Place, Place]:
     )
 
 
-def slopes(system: Numbers, *at: tuple[Array, Array]) -> tuple[Array, ...]:
+def slopes(system: Numbers, x: Array, y: Array) -> tuple[Array, ...]:
     """d b0 / dx, d b0 / dy, dm / dx, dm / dy, and the gradient of the log Jacobian."""
 
     def rising(x: Array, y: Array) -> tuple[Array, ...]:
@@ -127,8 +126,7 @@ def slopes(system: Numbers, *at: tuple[Array, Array]) -> tuple[Array, ...]:
         tilts = 1 - 2 * share - side * (1 - bend), other - one - bend * other
         return share * (1 - share), none, -side * memory, memory * other, *tilts
 
-    makers = rising, steep, falling
-    return _chosen(system, [make(*xy) for make, xy in zip(makers, at, strict=True)])
+    return _chosen(system, [make(x, y) for make in (rising, steep, falling)])
 
 
 def _chosen(system: Numbers, found: Sequence[Iterable[Array]]) -> tuple[Array, ...]:

@@ -75,7 +75,7 @@ def channel_modes(counts: Array, pseudo: Array) -> Mode:
 def _modes(counts: Array, pseudo: Array) -> Mode:
     """The same for a few channels at once."""
     observed, x, y = summed(counts.at[0].add(pseudo), (1.0, 1.0))
-    starts = channel_at(_SYSTEMS, *[(x[system], y[system]) for system in range(3)])
+    starts = channel_at(_SYSTEMS, x, y)
     found, *information = _climb(observed, starts)
     height = log_likelihood(observed, _at(*found))
     best = jnp.where(jnp.isfinite(height), height, -jnp.inf).argmax(0)[None]

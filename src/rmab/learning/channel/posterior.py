@@ -284,11 +284,6 @@ def _approximated(counts: Array, prior: BetaPrior) -> _Posterior:
     )
 
 
-def _by_system(x: Array, y: Array) -> list[tuple[Array, Array]]:
-    """Coordinates (3, ...) one by one."""
-    return [(x[system], y[system]) for system in range(3)]
-
-
 def _starts(along: Cells, two_modes: Array, x: Array, y: Array) -> tuple[Array, Array]:
     """Where fits begin: in STEEP and FALLING where estimates agree, if there may be two modes.
 
@@ -312,9 +307,8 @@ def _fit(observed: Observations, weight: float, x: Array, y: Array) -> _Fit:
 
     def turn(fit: _Fit) -> _Fit:
         x, y = fit.x, fit.y
-        at = _by_system(x, y)
-        by_b0, by_m, bb, bm, mm = score(observed, channel_at(_SYSTEMS, *at))
-        bx, by, mx, my, jx, jy = slopes(_SYSTEMS, *at)
+        by_b0, by_m, bb, bm, mm = score(observed, channel_at(_SYSTEMS, x, y))
+        bx, by, mx, my, jx, jy = slopes(_SYSTEMS, x, y)
         share, one = sigmoid(x), sigmoid(y)
         gx, gy = by_b0 * bx + by_m * mx, by_b0 * by + by_m * my
         xx = bb * bx * bx + 2 * bm * bx * mx + mm * mx * mx + weight * share * (1 - share)
@@ -348,7 +342,7 @@ def _fit(observed: Observations, weight: float, x: Array, y: Array) -> _Fit:
 
 def _mode_shares(observed: Observations, fit: _Fit) -> Array:
     """The shares of the modes in the posterior, (3, n, trials), by Laplace's method."""
-    channel = channel_at(_SYSTEMS, *_by_system(fit.x, fit.y))
+    channel = channel_at(_SYSTEMS, fit.x, fit.y)
     spreads = [place.log_jacobian[system] for system, place in enumerate(places(channel))]
     height = log_likelihood(observed, channel) + jnp.stack(spreads)
     height = height - jnp.log(fit.xx) - jnp.log(fit.yy)
@@ -378,14 +372,14 @@ def _proposed(posterior: _Posterior, law: Numbers, uniforms: _Uniforms) -> tuple
     y = jnp.where(by_ridge, jnp.where(place > 0, level, -level), y)
     system = jnp.where(by_ridge, jnp.where(place > 0, RISING, STEEP), law)
     x, y = (jnp.clip(v, -_MAX_COORDINATE, _MAX_COORDINATE) for v in (x, y))
-    memory = channel_at(system, *[(x, y)] * 3).memory
+    memory = channel_at(system, x, y).memory
     system, memory, x, y = _computed_once(observed, system, memory, x, y)
     tails = jnp.where(memory > 0, posterior.tails.x[0], posterior.tails.x[1])
     middle, spread = ridge(observed, memory, tails)
     on_ridge = jnp.clip(middle + spread * far * along, -_MAX_COORDINATE, _MAX_COORDINATE)
     x = jnp.where(by_ridge, on_ridge, x)
     x, middle, spread = _computed_once(observed, x, middle, spread)
-    channel = channel_at(system, *[(x, y)] * 3)
+    channel = channel_at(system, x, y)
     weight = log_likelihood(observed, channel) - _log_density(posterior, channel, middle, spread)
     # Where rounding took off more than is allowed for, far from the modes, there is no number.
     return channel, jnp.where((weight > _NEVER) & (weight < -_NEVER), weight, _NEVER)
