@@ -107,46 +107,6 @@ CASES = {
 }
 
 
-@pytest.mark.slow  # a prior of arrays is a compilation
-@pytest.mark.parametrize("name", CASES)
-def test_a_prior_that_is_learnt_has_its_own_numbers_for_each_row(name):
-    """Draws and means, against the grid: after bad Beta(1.2, 4.8), after good Beta(5, 0.8)."""
-    after_bad, after_good = (1.2, 4.8), (5.0, 0.8)
-    counts = CASES[name]
-    p01, p11, logs = grid(600)
-    height = np.tensordot(counts, logs, 3)
-    for p, (a, b) in ((p01, after_bad), (p11, after_good)):
-        height += (a - 1) * np.log(p) + (b - 1) * np.log1p(-p)
-    weights = np.exp(height - height.max())
-    weights /= weights.sum()
-    drawn, averaged = learnt_prior()(counts, [after_bad[::-1], after_good[::-1]])
-    for found, mean, exact in zip(drawn, averaged, (p01, p11), strict=True):
-        middle = weights @ exact
-        wide = np.sqrt(weights @ (exact - middle) ** 2)
-        assert abs(found.mean() - middle) < 2e-3 + 5 * wide / np.sqrt(found.size)
-        assert found.std() == pytest.approx(wide, rel=0.15, abs=2e-3)
-        assert abs(float(mean) - middle) < 2e-3 + 0.15 * wide
-
-
-@cache
-def learnt_prior():
-    """From counts (G + 1, 2, 2) and a prior (2, 2) to draws (2, WIDTH) and means (2,)."""
-
-    @jax.jit
-    def both(counts, prior):
-        key = stream(seed_words(5), jnp.arange(WIDTH, dtype=jnp.uint32), jnp.uint32(0), 1)
-        wide = jnp.broadcast_to(counts[..., None, None], (*counts.shape, 1, WIDTH))
-        draws = Draws(key, jnp.ones(WIDTH, jnp.uint32))
-        drawn = draw_channels(wide, prior[:, :, None, None], draws)
-        averaged = mean_channels(counts[..., None, None], prior[:, :, None, None])
-        return jnp.stack(drawn)[:, 0], jnp.stack(averaged)[:, 0, 0]
-
-    def found(counts, prior):
-        return both(jnp.asarray(counts, jnp.float32), jnp.asarray(prior, jnp.float32))
-
-    return found
-
-
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("prior", [(1.0, 1.0), SKEWED])
 def test_moments_are_those_of_numeric_integration(name, prior):

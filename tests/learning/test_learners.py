@@ -99,6 +99,25 @@ def of_kinds(kinds: tuple[ArmKind, ...], counts: np.ndarray) -> Evidence:
     )
 
 
+@pytest.mark.parametrize("seen", [0, 40])
+def test_the_numbers_of_a_prior_that_is_learnt_are_pairs_one_slot_apart(seen):
+    """So with pairs one slot apart alone rows are Beta, each with numbers of its own."""
+    learnt = np.array([[4.8, 1.2], [0.8, 5.0]])  # after bad, after good: bad, good next
+    counts = np.zeros((9, 2, 2, 1, 4000), np.float32)
+    counts[0] = seen * np.array([[0.75, 0.25], [0.1, 0.9]])[..., None, None]
+    width = counts.shape[-1]
+    given = evidence(counts[0])._replace(
+        counts=jnp.asarray(counts),
+        prior=jnp.broadcast_to(jnp.float32(learnt)[:, :, None, None], (2, 2, 1, width)),
+    )
+    drawn = np.asarray(thompson(given, draws(width), gaps=8).passive[:, 1, 0])
+    likeliest = thompson(given, draws(width), gaps=8, mode=True).passive[:, 1, 0, 0]
+    for state, (bad, good) in enumerate(learnt + counts[0, :, :, 0, 0]):
+        assert stats.kstest(drawn[state], stats.beta(1 + good, 1 + bad).cdf).pvalue > RARE
+        # The mode of the log odds: there a Beta's numbers are pairs themselves.
+        assert float(likeliest[state]) == pytest.approx(good / (good + bad), rel=1e-3)
+
+
 @pytest.mark.parametrize("prior", [pytest.param(1.0, marks=pytest.mark.slow), 0.4])
 def test_rows_of_three_states_are_calibrated(prior):
     """As for two states; an arm of two states beside it never goes to a third."""

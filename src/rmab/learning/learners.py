@@ -46,7 +46,6 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array, lax
 
-from rmab.learning.channel.likelihood import BetaPrior
 from rmab.learning.channel.mode import channel_modes
 from rmab.learning.channel.posterior import draw_channels, mean_channels
 from rmab.learning.hidden_steps import both_matrices, one_matrix
@@ -272,13 +271,13 @@ def _from_gaps(counts: Array, before: _Weights, draws: Draws | None, *, mode: bo
         return one_matrix(counts, before, draws and draws.again(n_states))
     if mode:
         p01, p11, _ = channel_modes(counts, jnp.asarray(before))
-    else:
-        beta: BetaPrior
-        if isinstance(before, np.ndarray):
-            beta = float(before[0, 1, 0, 0]), float(before[0, 0, 0, 0])
-        else:
-            beta = before
+    elif isinstance(before, np.ndarray):
+        beta = float(before[0, 1, 0, 0]), float(before[0, 0, 0, 0])
         p01, p11 = draw_channels(counts, beta, draws) if draws else mean_channels(counts, beta)
+    else:  # a prior that is learnt
+        counts = counts.at[0].add(before)  # pseudo-counts are pairs one slot apart
+        flat = (1.0, 1.0)
+        p01, p11 = draw_channels(counts, flat, draws) if draws else mean_channels(counts, flat)
     return jnp.stack([jnp.stack([1 - p01, p01]), jnp.stack([1 - p11, p11])])
 
 

@@ -34,9 +34,7 @@ __all__ = [
     "summed",
 ]
 
-# Beta(a, b) of p01 and of p11 alike; or one of each, learnt: (2, 2, n, trials), or what broadcasts
-# to it, b and a after state 0, then b and a after state 1, in the order of the counts.
-BetaPrior = tuple[float, float] | Array
+BetaPrior = tuple[float, float]  # Beta(a, b) of p01 and of p11 alike
 
 TINY = 1e-9  # less than a sum that is not 0
 
@@ -95,13 +93,10 @@ def summed(counts: Array, prior: BetaPrior) -> tuple[Observations, Array, Array]
     The sums and the heights of the posterior at _STARTS are linear in the counts: one product.
     """
     kinds, shape = counts.shape[0], counts.shape[3:]
-    known = isinstance(prior, tuple)
-    rows, before = _linear(kinds, prior if isinstance(prior, tuple) else (1.0, 1.0))
+    rows, before = _linear(kinds, prior)
     # Counts are large: a GPU would otherwise round them to ten bits.
     product = jnp.matmul(rows, counts.reshape(4 * kinds, -1), precision="highest")
     product = (product + before).reshape(-1, *shape)
-    if not known:
-        product = product + _of_prior(rows, jnp.asarray(prior))
     ends = np.cumsum([len(Exponents._fields), len(Totals._fields), *(len(x) for x, _ in _STARTS)])
     exponents, totals, *heights = jnp.split(product, ends[:-1])
     best = []
@@ -111,23 +106,6 @@ def summed(counts: Array, prior: BetaPrior) -> tuple[Observations, Array, Array]
         best.append((highest * points).sum(1) / highest.sum(0))
     x, y = jnp.stack(best, 1)
     return Observations(counts, *_in_blocks(counts), Exponents(*exponents), Totals(*totals)), x, y
-
-
-def _of_prior(rows: npt.NDArray[np.float32], prior: Array) -> Array:
-    """What a prior adds to the sums, (rows, n, trials): as many pairs one slot apart as its
-    exponents."""
-    more = (prior - 1).reshape(4, *prior.shape[2:])
-    first, last = len(Exponents._fields), len(Exponents._fields) + len(Totals._fields)
-    counted = np.zeros(len(rows), bool)
-    counted[first:last] = True
-    direct = rows[:, :4]
-
-    def product(part: npt.NDArray[np.float32], pairs: Array) -> Array:
-        return jnp.tensordot(part, pairs, 1, precision="highest")
-
-    return jnp.where(
-        counted[:, None, None], product(direct, jnp.maximum(more, 0)), product(direct, more)
-    )
 
 
 def _in_blocks(counts: Array) -> tuple[Array, Array]:
@@ -141,7 +119,7 @@ def _in_blocks(counts: Array) -> tuple[Array, Array]:
     return gaps.reshape(n_blocks, _GAP_BLOCK, *shape), used
 
 
-def _linear(kinds: int, prior: tuple[float, float]) -> tuple[npt.NDArray[np.float32], ...]:
+def _linear(kinds: int, prior: BetaPrior) -> tuple[npt.NDArray[np.float32], ...]:
     """Exponents, Totals and the log densities at _STARTS as functions of the counts:
     (rows, 4 kinds), and what the prior adds to them, (rows, 1)."""
     place, s, t = np.indices((kinds, 2, 2))

@@ -87,7 +87,6 @@ class _Tuning:
     more_turns: int = 8  # Fisher scoring takes this many turns more for many pairs.
     many_pairs: float = 5000.0  # Pairs are many beyond this number.
     max_step: float = 3.0  # A turn goes no further than this in a coordinate.
-    learnt_prior: float = 0.5  # A prior that is learnt is taken as at least about this.
 
 
 _TUNING = _Tuning()
@@ -140,21 +139,15 @@ class _Uniforms(NamedTuple):
 def draw_channels(counts: Array, prior: BetaPrior, draws: Draws) -> tuple[Array, Array]:
     """(p01, p11), each (n, trials), from the posterior given observations at any gaps.
 
-    counts: (G + 1, 2, 2, n, trials), the last class further apart; prior: Beta(a, b) of both, or
-    one for each that is learnt.
+    counts: (G + 1, 2, 2, n, trials), the last class further apart; prior: Beta(a, b) of both.
     """
-    size = math.ceil(_TUNING.places / max(_TUNING.min_prior, _least(prior)))
+    size = math.ceil(_TUNING.places / max(_TUNING.min_prior, min(1.0, *prior)))
     lead = (size, *counts.shape[3:-1])
     # One by one: in one piece they would be computed anew wherever they are used.
     uniforms = jnp.stack([draws.uniform(*lead) for _ in range(5)])
     if jax.default_backend() != "cpu":  # an accelerator takes as long for many gaps as for few
         return _drawn(counts, prior, uniforms)
     return _drawn_in_blocks(counts, prior, uniforms, draws.wanted)
-
-
-def _least(prior: BetaPrior) -> float:
-    """The smallest of its numbers, at most 1; of one that is learnt, what it is taken for."""
-    return min(1.0, *prior) if isinstance(prior, tuple) else _TUNING.learnt_prior
 
 
 def _drawn_in_blocks(
@@ -171,14 +164,10 @@ def _drawn_in_blocks(
     order = largest.argsort()
     beyond = -size % _BLOCK
     padded = jnp.concatenate([jnp.broadcast_to(order[:1], beyond), order])
-    priors = prior
-    if not isinstance(prior, tuple):
-        priors = jnp.broadcast_to(prior, (2, 2, *shape)).reshape(2, 2, size)
 
     def draw(these: Array) -> tuple[Array, Array]:
         some = counts[..., these].reshape(-1, 2, 2, 1, _BLOCK)
-        own = priors if isinstance(priors, tuple) else priors[..., None, these]
-        return _drawn(some, own, uniforms[..., None, these])
+        return _drawn(some, prior, uniforms[..., None, these])
 
     def leave(_: Array) -> tuple[Array, Array]:
         return jnp.zeros((1, _BLOCK)), jnp.zeros((1, _BLOCK))
@@ -220,7 +209,7 @@ def mean_channels(counts: Array, prior: BetaPrior) -> tuple[Array, Array]:
     return jnp.minimum(up, 1), jnp.minimum(stay, 1)  # sums are rounded
 
 
-def channel_laws(counts: Array, prior: tuple[float, float], gaps: int) -> tuple[Array, Array]:
+def channel_laws(counts: Array, prior: BetaPrior, gaps: int) -> tuple[Array, Array]:
     """Mean, (2, n, trials), and covariance, (3, n, trials): uu, uv, vv, of the posterior's log odds
     u of p01 and v of p11.
 
@@ -259,17 +248,17 @@ def _spread_evenly(counts: Array, prior: BetaPrior, nodes: int) -> tuple[Channel
 def _approximated(counts: Array, prior: BetaPrior) -> _Posterior:
     observed, x, y = summed(jnp.asarray(counts, jnp.float32), prior)
     by, totals = observed.exponents, observed.totals
-    low_prior = _least(prior) < 1
+    low_prior = min(prior) < 1
     two_modes = jnp.maximum(totals.even0, totals.even1) > _TUNING.even_pairs
     along = cells(observed)
-    weight = min(prior[0], 1) + min(prior[1], 1) if isinstance(prior, tuple) else 2 * _least(prior)
+    weight = min(prior[0], 1) + min(prior[1], 1)
     fit = _fit(observed, weight, *_starts(along, two_modes, x, y))
     # The posterior has tails like those of p01^rises and p10^falls, p00^stays0 and p11^stays1.
     fewest = jnp.minimum(by.rises, by.falls), jnp.minimum(by.stays0, by.stays1)
     tails = jnp.maximum(1, 1 / (1 + jnp.stack(fewest)))
     few = totals.direct0 + totals.direct1 < _TUNING.direct_share * totals.pairs
     few = ((totals.pairs > _TUNING.several_pairs) & few) | two_modes
-    longer = min(prior) < 0.5 if isinstance(prior, tuple) else True
+    longer = min(prior) < 0.5
     misled = low_prior | (few & (along.concentration < _TUNING.concentration))
     return _Posterior(
         observed=observed,
