@@ -259,6 +259,15 @@ def test_a_chapter_without_figures_is_left_out(small, tmp_path):
     assert "Beyond the paper" not in page.words
 
 
+def test_a_report_without_the_papers_figures_has_the_title_of_its_own(small, tmp_path):
+    beyond = [done for done in small.drawn if done.figure.section == "beyond"]
+    html = write_paper(tmp_path, beyond).read_text(encoding="utf-8")
+    assert html.count("<h1>") == 1
+    assert "<h1>Beyond the paper: arms of other kinds</h1>" in html
+    assert "<title>Beyond the paper: arms of other kinds</title>" in html
+    assert "The paper's figures" not in html
+
+
 def test_settings_that_variants_share_stand_once(paper):
     _, page = paper
     start = page.rows.index(["Variant", "Agents M", "Plays in a slot K", "Seed"])

@@ -127,9 +127,10 @@ def _heat_cell(problem: ProblemOutcome, name: str) -> str:
     if standing.share is None:
         return f'<td title="{escaped(f"{name} on {problem.name}: nothing is to gain")}">?</td>'
     share = standing.share
+    percent = f"{100 * share:z.0f}"
     within = min(max(share, 0.0), 1.0)
     mixed = (round(a + within * (b - a)) for a, b in zip(_LOW, _HIGH, strict=True))
-    red, green, blue = _BELOW if share < 0 else mixed
+    red, green, blue = _BELOW if percent.startswith("-") else mixed
     ink = "#fff" if share >= _DARK else "#1c1c1e"
     error = "" if standing.share_se is None else f" ± {100 * standing.share_se:.1f}"
     about = f"{name} on {problem.name}: {100 * share:z.1f}{error} %"
@@ -138,7 +139,7 @@ def _heat_cell(problem: ProblemOutcome, name: str) -> str:
     leads = ' class="leads"' if standing.rank == 1 else ""
     return (
         f'<td{leads} style="background: rgb({red}, {green}, {blue}); color: {ink}" '
-        f'title="{escaped(about)}">{100 * share:z.0f}</td>'
+        f'title="{escaped(about)}">{percent}</td>'
     )
 
 

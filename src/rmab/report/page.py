@@ -150,31 +150,34 @@ def write_paper(
     claims = {done.name: done.to_json() for done in figures}
     text = json.dumps(claims, indent=2, ensure_ascii=False, allow_nan=False)
     (folder / "claims.json").write_text(text + "\n", encoding="utf-8")
-    body = [tag("h1", _TITLE), tag("p", _INTRODUCTION), _overview(figures)]
-    for key, chapter in _CHAPTERS.items():
-        chosen = [done for done in figures if done.figure.section == key]
-        if chosen and chapter.title:
+    chapters = [
+        (chapter, chosen)
+        for key, chapter in _CHAPTERS.items()
+        if (chosen := [done for done in figures if done.figure.section == key])
+    ]
+    first = chapters[0][0] if chapters else _CHAPTERS["paper"]
+    body = [tag("h1", first.title), tag("p", f"{first.about} {_READING}"), _overview(figures)]
+    for chapter, chosen in chapters:
+        if chapter is not first:
             body += [tag("h1", chapter.title), tag("p", chapter.about)]
         for done in chosen:
             files = _write_curves(folder, done, max_slot_rows)
             body.append(_section(folder, done, chapter.claims, files))
-    return write_page(folder, _TITLE, body)
+    return write_page(folder, first.title, body)
 
 
 # -------------------------------------------------------------------------------------------- texts
 
-_TITLE = "The paper's figures, run again"
-_INTRODUCTION = (
-    "All figures of the paper's simulations, computed and drawn again. Below each figure: what the "
-    "paper claims, what was measured, and whether the claim held. A difference counts if it "
-    "exceeds four standard errors. Bands in the drawings are 95 %: 1.96 standard errors to each "
-    "side. Rewards are averages per agent and slot, and regret is against the Whittle (WI) policy "
-    "with known dynamics."
+_READING = (
+    "Below each figure: what is claimed, what was measured, and whether the claim held. A "
+    "difference counts if it exceeds four standard errors. Bands in the drawings are 95 %: 1.96 "
+    "standard errors to each side. Rewards are averages per agent and slot, and regret is against "
+    "the Whittle (WI) policy with known dynamics."
 )
 
 
 class _Chapter(NamedTuple):
-    """A section of the report; the paper's own needs no title below the page's."""
+    """A section of the report; the page has the title of its first."""
 
     title: str
     about: str
@@ -182,7 +185,11 @@ class _Chapter(NamedTuple):
 
 
 _CHAPTERS = {
-    "paper": _Chapter("", "", "What the paper says"),
+    "paper": _Chapter(
+        "The paper's figures, run again",
+        "Figures of the paper's simulations, computed and drawn again.",
+        "What the paper says",
+    ),
     "gaps": _Chapter(
         "Learning from observations at any gap",
         "FedTSWI learns from observations of an arm in two consecutive slots and drops all others. "
