@@ -10,7 +10,7 @@ from rmab.studies.sweep import load_sweep
 from rmab.traces.codes import MODELS
 from rmab.traces.fit import POLICIES, Earned, fit_trace, steps_of, study_text
 from rmab.traces.twin import N_TWINS
-from rmab.traces.verdicts import FITS, UNKNOWN
+from rmab.traces.verdicts import FITS, UNKNOWN, Verdict
 from tests.traces.made import SLOTS, chain, flickering, second_order, trace_of, two_regimes
 
 QUESTIONS = ["memory", "order", "regimes", "flicker", "agents alike", "agents correlated"]
@@ -61,6 +61,7 @@ def test_two_regimes_are_found():
     assert found.to_json()["share"]["order1"] < 0.1
     assert answers(found)["regimes"] == "laws change"
     assert found.regimes == (2.0, 1.0)
+    assert answers(found)["flicker"] == FITS
     for each in found.tested:
         assert each.pieces[1].start == pytest.approx(SLOTS / 2, abs=100)
 
@@ -91,12 +92,32 @@ def test_copies_of_one_recording_are_worth_one_agent():
     assert "per-agent" in found.verdicts[-1].so
 
 
-def test_agents_that_differ_are_not_pooled():
+def test_agents_that_differ_are_not_pooled(tmp_path):
     law = np.array([[0.1, 0.1], [0.6, 0.6]]), np.array([[0.9, 0.9], [0.4, 0.4]])
     found = fit_trace(trace_of(chain(*law)))
     assert found.to_json()["agents"]["pooling_bits_lost"] > 0.3
     assert answers(found)["agents alike"] == "agents differ"
     assert answers(found)["agents correlated"] == FITS
+
+    path = tmp_path / "study.toml"
+    path.write_text(study_text(found), encoding="utf-8")
+    study = rmab.load(path)
+    for agent in range(2):
+        arms = study.agent_arms[agent]
+        np.testing.assert_allclose(arms.p01, law[0][agent], atol=0.06)
+        np.testing.assert_allclose(arms.p11, law[1][agent], atol=0.06)
+
+
+def test_an_agent_that_measured_nothing_is_none():
+    state = np.concatenate([chain(agents=1), np.full((1, SLOTS, 2), -1)])
+    found = fit_trace(trace_of(state))
+    assert (found.n_agents, found.effective) == (1, 1)
+    assert found.verdicts[-1].sentence == "There is one agent."
+
+
+def test_a_trace_of_one_state_is_refused():
+    with pytest.raises(rmab.TraceError, match="the trace: there is no bad anywhere"):
+        fit_trace(trace_of(np.ones((2, SLOTS, 2))))
 
 
 def test_noise_has_no_memory():
@@ -223,6 +244,10 @@ def test_the_study_of_correlated_agents_shares_realisations(tmp_path):
     path.write_text(study_text(found), encoding="utf-8")
     study = rmab.load(path)
     assert (study.realisations, study.draws) == ("shared", "per-agent")
+    differ = Verdict("agents alike", 1.0, "agents differ", "", "")
+    object.__setattr__(found, "verdicts", [differ, found.verdicts[-1]])
+    path.write_text(study_text(found), encoding="utf-8")
+    assert rmab.load(path).realisations == "shared"  # which only agents of the same laws can do
 
 
 def test_levels_are_judged_but_for_flicker(tmp_path):

@@ -203,6 +203,90 @@ def test_arrays_of_states(tmp_path, kind):
         assert states(tmp_path / "raw.npy") == (state - np.eye(3)).tolist()
 
 
+def test_values_are_judged_in_their_precision(tmp_path):
+    share = np.array([[0.95, 0.1], [0.94, 0.95], [0.95, 0.95]])
+    for kind in (np.float16, np.float32, np.float64):
+        np.save(tmp_path / "raw.npy", share.astype(kind))
+        for how in ("first", "mean"):
+            found = states(tmp_path / "raw.npy", good=">= 0.95", how=how)
+            assert found == [[1, 0], [0, 1], [1, 1]], kind
+        assert states(tmp_path / "raw.npy", good="== 0.95") == [[1, 0], [0, 1], [1, 1]]
+        assert states(tmp_path / "raw.npy", levels="0.95") == [[1, 0], [0, 1], [1, 1]]
+    np.save(tmp_path / "raw.npy", np.array([[1, 2], [3, 4]], np.float16))
+    with pytest.raises(rmab.TraceError, match="no bad"):
+        read_recording(tmp_path / "raw.npy", good="<= 1e300")
+
+
+def test_states_of_a_trace_that_are_missing_stay_so_under_any_rule(tmp_path):
+    path = tmp_path / "raw.npz"
+    state = np.array([EXPECTED], np.int8)
+    np.savez(path, state=state, seg=np.zeros(5, int), level=state)
+    for name in ("state", "level"):
+        found = read_recording(path, variable=name, good="<= 0").trace
+        np.testing.assert_array_equal(found.state, np.where(state < 0, -1, 1 - state))
+    np.savez(path, other=state)  # which may be of anything
+    assert read_recording(path, good="<= 0").trace.missing == 0
+
+
+def test_states_alone_are_a_trace_and_other_numbers_are_not(tmp_path):
+    path = tmp_path / "raw.npz"
+    holes = np.tile([[1, 0]], (40, 1))
+    holes[10:25] = -1
+    holes[30] = 0, 1
+    np.savez(path, state=holes)
+    assert read_recording(path).trace.n_segments == rmab.load_trace(path).n_segments == 1
+    np.savez(path, state=VALUES)
+    assert states(path, good=GOOD) == EXPECTED
+    np.savez(path, state=np.array([[-90, -99], [-98, -80]]))
+    assert states(path, good=GOOD) == [[0, 1], [1, 0]]
+    np.savez(path, state=VALUES, seg=np.zeros(5, int))  # of floats is no trace
+    assert states(path, good=GOOD) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"how": "mean"}, "it is a trace, and --how is for samples"),
+        ({"sort": True}, "--sort is for samples"),
+        ({"hole": 3}, "--hole is for samples"),
+        ({"bands": "1:2"}, "--bands is for samples"),
+        ({"time": "t"}, "names of columns are for samples"),
+    ],
+)
+def test_what_is_for_samples_is_refused_for_a_trace(tmp_path, options, rule):
+    np.savez(tmp_path / "t.npz", state=np.array(EXPECTED, np.int8))
+    with pytest.raises(rmab.TraceError, match=rule):
+        read_recording(tmp_path / "t.npz", **options)
+
+
+def test_what_does_not_fit_into_memory_is_refused(tmp_path, write, monkeypatch):
+    def full(*_, **__):
+        raise MemoryError
+
+    np.save(tmp_path / "raw.npy", VALUES)
+    monkeypatch.setattr("rmab.traces.recordings.on_steps", full)
+    monkeypatch.setattr("numpy.lib.format.read_array", full)
+    for path in (write(WIDE), tmp_path / "raw.npy"):
+        with pytest.raises(rmab.TraceError, match=r"raw\.\w+: does not fit into memory"):
+            read_recording(path, good=GOOD)
+
+
+def test_empty_lines_before_the_header(write):
+    assert states(write("\n \n" + WIDE), good=GOOD) == EXPECTED
+    with pytest.raises(rmab.TraceError, match="line 5: column 'a': 'abc'"):
+        read_recording(write("\n\n" + WIDE.replace("-80", "abc")), good=GOOD)
+    with pytest.raises(rmab.TraceError, match="line 1: a header"):
+        read_recording(write("\n\n"), good=GOOD)
+
+
+def test_the_line_that_is_no_text_is_named(write):
+    lines = ["time,a,b", *(f"{t},1,0" for t in range(5000))]
+    text = "\n".join([*lines, "5000,\xe9,1", "5001,1,0"]).encode("latin-1")
+    for data, name in ((text, "raw.csv"), (gzip.compress(text), "raw.csv.gz")):
+        with pytest.raises(rmab.TraceError, match="line 5002: not text in UTF-8: byte 0xe9"):
+            read_recording(write(data, name))
+
+
 def test_a_file_that_is_a_trace_already(tmp_path):
     state = np.array([EXPECTED], np.int8)
     pdr = np.where(state == 1, 99, 12)
@@ -245,6 +329,14 @@ def test_a_parquet_file_is_read_as_pandas_reads_it(write, monkeypatch):
         found = read_recording(path, good=GOOD)
         assert found.trace.state[0].tolist() == EXPECTED
         assert found.trace.slot_s == 1
+
+    single = pd.DataFrame(
+        {"time": [0, 1], "a": np.array([0.95, 0.1], np.float32), "b": [0.1, 0.95]}
+    )
+    states_of = {"time": pd.to_timedelta([0, 2], unit="s"), "a": [True, False], "b": [False, True]}
+    for frame, options in ((single, {"good": ">= 0.95"}), (pd.DataFrame(states_of), {})):
+        monkeypatch.setattr("pandas.read_parquet", lambda name, frame=frame: frame)
+        assert states(path, **options) == [[1, 0], [0, 1]]
 
     def refuse(error):
         def read(name):
@@ -461,7 +553,11 @@ REFUSED = [
     ("time,arm,value\n0,,1\n", {}, "line 2: arm has no name"),
     ("time,a,b,agent\n0,1,1,\n", {}, "line 2: agent has no name"),
     ('time,a,b\n0,1,"\n' + "x" * 200_000, {}, "not CSV: field larger"),
-    ("time,a,b\n0,\xe9,1\n".encode("latin-1"), {}, "not text in UTF-8"),
+    ("time,a,b\n0,\xe9,1\n".encode("latin-1"), {}, "line 2: not text in UTF-8"),
+    (WIDE.replace("-80", "x" * 500), {}, r"line 3: column 'a': 'x+\.\.\. \(502 characters\) is no"),
+    ("time,a,b\x1b[31m\n0,1,0\n", {}, "line 1: the name .* cannot be printed"),
+    ("time,arm,value\n0,a\x07,1\n", {}, "line 2: the name .* cannot be printed"),
+    ("time,a,b,agent\n0,1,0,\x1b\n", {}, "line 2: the name .* cannot be printed"),
     # times
     (WIDE.replace("\n3,", "\n1.5,"), {}, "line 5: time 1.5 s of arm 'a' goes back from 2; --sort"),
     (WIDE.replace("\n3,", "\n2,"), {}, "line 5: time 2 s of arm 'a' comes twice"),
@@ -479,6 +575,7 @@ REFUSED = [
     (WIDE, {"slot": float("inf")}, "--slot must be"),
     (WIDE, {"slot": 1e-3}, "slot of 0.001 s is too short: over 99 % of the grid of 4001 slots"),
     (WIDE, {"slot": 1e-300}, "too short"),
+    (WIDE, {"slot": 5e-324}, "too short"),
     (WIDE, {"slot": 100.0}, "2 slots or more, this has 1"),
     ("time,a,b\n0,-100,0\n", {}, "2 slots or more, this has 1"),
     # good
@@ -562,6 +659,9 @@ def test_arrays_that_are_refused(tmp_path):
 
 
 def test_which_array_of_several_must_be_said(tmp_path):
+    np.savez(tmp_path / "raw.npz", a=VALUES.astype(object), c="text")
+    with pytest.raises(rmab.TraceError, match="a: pickled arrays are not read"):
+        read_recording(tmp_path / "raw.npz", good=GOOD)
     np.savez(tmp_path / "raw.npz", a=VALUES, b=VALUES, c="text")
     with pytest.raises(rmab.TraceError, match=r"--variable must name .* of a, b"):
         read_recording(tmp_path / "raw.npz", good=GOOD)

@@ -260,6 +260,8 @@ def _as_json(found: Recording) -> dict[str, Any]:
 def _fit(options: argparse.Namespace) -> int:
     from rmab.traces.trace import load_trace
 
+    if options.study is not None:
+        _check_file("--study", options.study)
     trace = load_trace(options.trace, levels=options.levels)
     if options.good is not None:
         trace = trace.regraded(options.good)
@@ -285,6 +287,21 @@ def _fit(options: argparse.Namespace) -> int:
     if written:
         say(f"written to {' and '.join(written)}")
     return DONE
+
+
+def _check_file(option: str, path: str) -> None:
+    """Refuse what can be no file to write to before the work that would be lost."""
+    if not path:
+        raise StudyError(f"{option} must name a file, got ''")
+    try:
+        if Path(path).is_dir():
+            raise StudyError(f"{option} {path}: must be a file to write to: it is a folder")
+        if not Path(path).parent.is_dir():
+            raise StudyError(
+                f"{option} {path}: must be a file to write to: there is no such folder"
+            )
+    except (OSError, ValueError) as error:  # a name that is none
+        raise StudyError(f"{option} {path!r}: must be a file to write to: {error}") from None
 
 
 def _write_study(found: Fit, path: str) -> None:

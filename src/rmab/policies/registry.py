@@ -531,7 +531,7 @@ POLICIES: Mapping[str, Entry] = {
     ),
     "rca": Entry(
         "published", _PUBLISHED + "rca", ("L",),
-        "the same from whole cycles between visits of a state, block by block",
+        "RCA: UCB on mean rewards of whole cycles between visits of a state, block by block",
         "RCA", "#bbaa44", _BROKEN, "x",
     ),
     "qwi": Entry(

@@ -19,7 +19,15 @@ import numpy as np
 
 from rmab.errors import TraceError, is_lasting, system_reason
 
-__all__ = ["MAX_CELLS", "ArrayFile", "check_cells", "chosen", "opened", "read_npy"]
+__all__ = [
+    "MAX_CELLS",
+    "ArrayFile",
+    "check_cells",
+    "chosen",
+    "fits_memory",
+    "opened",
+    "read_npy",
+]
 
 MAX_CELLS = 2**31
 _SUFFIX = ".npy"
@@ -47,6 +55,15 @@ def chosen(path: str, asked: str | None, names: list[str], fit: list[str]) -> st
             f"{path}: --variable must name the array of numbers with two or three axes, {found}"
         )
     return fit[0]
+
+
+@contextmanager
+def fits_memory(path: str | PathLike[str]) -> Iterator[None]:
+    """Say of which file what is read does not fit into memory."""
+    try:
+        yield
+    except MemoryError:
+        raise TraceError(f"{path}: does not fit into memory") from None
 
 
 @contextmanager
@@ -96,12 +113,16 @@ class ArrayFile:
         with _damage(f"{place}: cannot be read"), self._zip.open(info) as file:
             return _read(place, file, info.file_size)
 
-    def is_numbers(self, name: str) -> bool:
-        """Whether it is an array of numbers with two or three axes, by its header."""
+    def is_numbers(self, name: str, kinds: str = "biuf") -> bool:
+        """Whether it is an array of numbers with two or three axes, by its header.
+
+        kinds: NumPy's letters of types; "O" is one that is pickled.
+        """
         place = f"{self._path}: {name}: cannot be read"
         with _damage(place), self._zip.open(name + _SUFFIX) as file:
             shape, kind = _header(file)
-        return len(shape) in (2, 3) and kind.kind in "biuf"
+        check_cells(f"{self._path}: {name}", shape)
+        return len(shape) in (2, 3) and kind.kind in kinds
 
 
 @contextmanager
@@ -111,10 +132,8 @@ def _damage(what: str) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of headers that Python 2 wrote
             yield
-    except TraceError:
+    except (TraceError, MemoryError):
         raise
-    except MemoryError:
-        raise TraceError(f"{what}: it does not fit into memory") from None
     except OSError as error:  # a place outside of the file, say
         if not is_lasting(error):
             raise

@@ -52,7 +52,7 @@ from rmab.studies.run import setting_of_study
 from rmab.studies.study import Study
 from rmab.traces.laws import segment_starts, share_laws, step_laws
 from rmab.traces.outcome import Backtest, Earned, Timeline
-from rmab.traces.trace import Trace
+from rmab.traces.trace import Trace, check_usable
 
 __all__ = ["POLICIES_ON_TRACES", "backtest", "rewards_of_rules", "rewards_of_twins", "steps"]
 
@@ -135,6 +135,7 @@ def backtest(
     learner has more slots. progress is called with the number of runs just done. Ctrl-C returns the
     policies that are done, with `interrupted` set.
     """
+    check_usable(trace, "the trace")
     trace = _with_agents(trace, same, agents)
     if not trace.agent_slots:
         raise TraceError("nothing was measured anywhere")

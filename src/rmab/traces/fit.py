@@ -44,9 +44,9 @@ from rmab.traces.flicker import fit_flicker
 from rmab.traces.laws import fitted_chains, pair_counts
 from rmab.traces.portrait import Portrait, portrait_of
 from rmab.traces.stretches import Floats, States, by_series, pairs_of
-from rmab.traces.trace import MISSING, Trace
+from rmab.traces.trace import MISSING, Trace, check_usable
 from rmab.traces.twin import N_TWINS, twins_of
-from rmab.traces.verdicts import CORRELATED, FITS, UNKNOWN, Sizes, Verdict, verdicts_of
+from rmab.traces.verdicts import CORRELATED, DIFFER, FITS, UNKNOWN, Sizes, Verdict, verdicts_of
 
 __all__ = ["POLICIES", "Earned", "Fit", "Series", "fit_trace", "steps_of", "study_text"]
 
@@ -155,8 +155,13 @@ class Fit:
     @cached_property
     def effective(self) -> float:
         """How many independent agents the agents are worth; a negative correlation counts as 0."""
-        M = len(self.trace.agents)
+        M = self.n_agents
         return M / (1 + (M - 1) * max(self.correlation or 0.0, 0.0))
+
+    @cached_property
+    def n_agents(self) -> int:
+        """How many agents measured anything."""
+        return len({each.agent for each in self.series})
 
     @cached_property
     def errors(self) -> tuple[float | None, float | None]:
@@ -185,7 +190,7 @@ class Fit:
                 flicker=flicker,
                 good_when_bad=good_when_bad,
                 bad_when_good=bad_when_good,
-                n_agents=len(self.trace.agents),
+                n_agents=self.n_agents,
                 lost=self.pooling_bits_lost,
                 correlation=self.correlation,
                 by_chance=max(chances),
@@ -319,6 +324,7 @@ def fit_trace(trace: Trace, advance: Callable[[int], None] | None = None) -> Fit
 
     advance: called with what is done of `steps_of`.
     """
+    check_usable(trace, "the trace")
     done = advance or (lambda _: None)
     portraits: list[Portrait] = []
     rewards: dict[str, list[Floats]] = {name: [] for name in POLICIES}
@@ -435,11 +441,13 @@ def _mean(values: Floats) -> float | None:
 def study_text(fit: Fit) -> str:
     """The fitted arms as a study file, which `rmab run` takes as it is.
 
-    A study has one law for an arm and all agents: that of all agents' pairs, counted together. An
-    arm that nobody measured is left out.
+    An arm has one law for all agents: that of all agents' pairs, counted together. Where agents
+    differ each has laws of its own, too, unless they are correlated: only agents of the same laws
+    can share realisations. An arm that nobody measured is left out.
     """
     trace = fit.trace
-    correlated = fit.verdicts[-1].answer
+    alike, correlated = (verdict.answer for verdict in fit.verdicts[-2:])
+    apart = alike == DIFFER and correlated != CORRELATED
     lines = [
         f"# Arms fitted to {json.dumps(trace.source)}, all agents counted together.",
         f"agents = {len(trace.agents)}",
@@ -456,9 +464,24 @@ def study_text(fit: Fit) -> str:
     lines.append(f"policies = {json.dumps(_STUDY_POLICIES)}")
     counts = fit.counts.sum(2)  # (S, S, arms)
     chains = fitted_chains(counts)
-    for arm in sorted({each.arm for each in fit.series}):
+    arms = sorted({each.arm for each in fit.series})
+    for arm in arms:
         lines += ["", f"[[arm]]  # {json.dumps(trace.arms[arm])}", *_law(chains[:, :, arm])]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(_agents_apart(fit, arms) if apart else [])]) + "\n"
+
+
+def _agents_apart(fit: Fit, arms: list[int]) -> list[str]:
+    """Tables of agents' own laws; an arm that an agent did not measure keeps that of all."""
+    chains = fitted_chains(fit.counts)  # (S, S, agents, arms)
+    lines = ["", "# Agents differ: the arms that an agent measured have its own laws."]
+    for agent, name in enumerate(fit.trace.agents):
+        own = [each.arm for each in fit.series if each.agent == agent]
+        if own:
+            lines += ["", f"[[agent]]  # {json.dumps(name)}", f"agents = {agent + 1}"]
+        for arm in own:
+            number = f"number = {arms.index(arm) + 1}"
+            lines += ["", "[[agent.arm]]", number, *_law(chains[:, :, agent, arm])]
+    return lines
 
 
 def _law(chain: Floats) -> list[str]:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rmab.errors import TraceError
-from rmab.traces.arrays import ArrayFile, check_cells, chosen, read_npy
+from rmab.traces.arrays import ArrayFile, check_cells, chosen, fits_memory, read_npy
 from rmab.traces.mat import read_mat
 from rmab.traces.samples import Samples, Series, on_grid, on_steps, segments
 from rmab.traces.tables import Columns, parse_bands, read_csv, read_parquet
@@ -35,7 +35,9 @@ from rmab.traces.trace import MISSING, Comparison, Trace, check_usable, load_tra
 __all__ = ["HOLE", "HOWS", "Floor", "Recording", "read_recording"]
 
 HOWS = ("first", "any-bad", "mean")
+_HOW = HOWS[0]
 HOLE = 10
+_STATE_ARRAYS = ("state", "level")  # of a trace, where -1 is missing
 _AUTO = "auto"
 _STATES = Comparison("==", 1.0)  # of values that are states themselves
 FLOOR_PERCENT = 10.0  # of an arm's powers lie below its noise floor
@@ -89,7 +91,7 @@ def read_recording(
     levels: str | None = None,
     hysteresis: float = 0.0,
     slot: float | None = None,
-    how: str = "first",
+    how: str = _HOW,
     hole: int = HOLE,
     sort: bool = False,
     time: str | None = None,
@@ -126,7 +128,8 @@ def read_recording(
     name = str(path)
     for suffix, read in _READERS.items():
         if name.lower().endswith(suffix):
-            return read(name, options)
+            with fits_memory(name):
+                return read(name, options)
     raise TraceError(f"{name}: the name must end in one of {', '.join(_READERS)}")
 
 
@@ -161,21 +164,45 @@ def _npy(path: str, options: _Options) -> Recording:
 
 def _npz(path: str, options: _Options) -> Recording:
     with ArrayFile(path) as file:
-        is_trace = "state" in file.names and not {"seg", "meta"}.isdisjoint(file.names)
+        is_trace = _is_trace(file)
         if is_trace and options.variable is None:
             return _finished(path, "level" in file.names, options)
         name = options.variable
         fit = [] if name else [one for one in file.names if file.is_numbers(one)]
-        name = chosen(path, name, file.names, fit)
+        pickled = [] if name or fit else [one for one in file.names if file.is_numbers(one, "O")]
+        name = chosen(path, name, file.names, fit or pickled)  # what is pickled is refused by name
         array = file.read(name)
+    if name in _STATE_ARRAYS and array.dtype.kind == "i":
+        array = np.where(array == MISSING, np.nan, array)
     samples = _samples(f"{path}: {name}", array, options)
     if is_trace:
         samples = _as_in(load_trace(path), samples)
     return _recording(path, samples, options)
 
 
+def _is_trace(file: ArrayFile) -> bool:
+    """Whether it has states, beside what only a trace has or by their values."""
+    if "state" not in file.names or not file.is_numbers("state", "biu"):
+        return False
+    if not {"seg", "meta"}.isdisjoint(file.names):
+        return True
+    state = file.read("state")
+    return bool(state.size) and int(state.min()) >= MISSING and int(state.max()) <= 1
+
+
 def _finished(path: str, has_levels: bool, options: _Options) -> Recording:
     """A file that is a trace already."""
+    for_samples = {
+        "--how": options.how != _HOW,
+        "--sort": options.sort,
+        "--hole": options.hole != HOLE,
+        "--bands": options.bands is not None,
+        "names of columns": any(options.columns),
+    }
+    for option, given in for_samples.items():
+        if given:
+            is_or_are = "are" if option.startswith("names") else "is"
+            raise TraceError(f"{path}: it is a trace, and {option} {is_or_are} for samples")
     if options.levels is not None or options.good == _AUTO or options.hysteresis:
         raise TraceError(
             f"{path}: it is a trace, and --levels, --good auto and --hysteresis need what was "
@@ -231,7 +258,8 @@ def _samples(place: str, array: np.ndarray, options: _Options) -> Samples:
     if not array.size:
         raise TraceError(f"{place}: shape {array.shape} has no cells")
     finite = np.isfinite(array)
-    numbers = np.where(finite, array, np.nan).astype(np.float64)
+    kind = array.dtype if array.dtype.kind == "f" else np.float64
+    numbers = np.where(finite, array, np.asarray(np.nan, kind))
     at = np.arange(slots)
     series = {(m, n): Series(at, numbers[m, :, n]) for m in range(agents) for n in range(arms)}
     return Samples(
@@ -353,7 +381,8 @@ def _graded(
         return slots[starts], states
     if how == "mean":
         with np.errstate(over="ignore"):
-            values = np.add.reduceat(values, starts) / np.diff([*starts, values.size])
+            sums = np.add.reduceat(values.astype(np.float64), starts)
+            values = (sums / np.diff([*starts, values.size])).astype(values.dtype)
     else:
         values = values[starts]
     slots = slots[starts]

@@ -14,7 +14,7 @@ from decimal import Decimal, InvalidOperation
 import numpy as np
 
 from rmab.errors import TraceError
-from rmab.traces.arrays import check_cells
+from rmab.traces.arrays import MAX_CELLS, check_cells
 
 __all__ = ["Clock", "Samples", "Series", "natural_order", "on_grid", "on_steps", "segments"]
 
@@ -163,7 +163,12 @@ def on_grid(path: str, samples: Samples, slot_s: float) -> int:
     def slots(times: np.ndarray) -> np.ndarray:
         return np.floor((times - start) / (slot_s * NS) + slack).astype(np.int64)
 
-    n_slots = int((end - start) / (slot_s * NS) + slack) + 1
+    length = (end - start) / (slot_s * NS) + slack
+    if not length < MAX_CELLS:
+        raise TraceError(
+            f"{path}: a slot of {slot_s:g} s is too short: the grid would have more than 2^31 cells"
+        )
+    n_slots = int(length) + 1
     _put(path, samples, slots, n_slots, f"{slot_s:g} s")
     return n_slots
 

@@ -15,16 +15,19 @@ import math
 import re
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import chain
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from rmab.errors import TraceError
+from rmab.reading import shown
 from rmab.traces.arrays import opened
 from rmab.traces.samples import Clock, Samples, Series, natural_order
+from rmab.traces.trace import is_one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,16 +65,21 @@ Row = tuple[int, list[str]]  # a row's line, and its fields
 def read_csv(path: str, columns: Columns, bands: Sequence[Band], slot_s: float | None) -> Samples:
     """The samples of a .csv or .csv.gz file."""
     with _lines(path) as lines:
-        first = next(lines, "")
-        if not first.strip():
+        before: list[str] = []  # lines that are empty
+        for first in lines:
+            if first.strip():
+                break
+            before.append(first)
+        else:
             raise TraceError(f"{path}: line 1: a header with the names of columns must be here")
-        rows = _rows(first, lines)
+        rows = _rows([*before, first], lines)
         if _SWEEP.match(first):
             if any(columns):
                 raise TraceError(f"{path}: a sweep has no columns to be named")
             return _read_sweeps(path, rows, bands, slot_s)
         if bands:
-            raise TraceError(f"{path}: line 1: --bands is for sweeps, and this is none")
+            where = f"{path}: line {len(before) + 1}"
+            raise TraceError(f"{where}: --bands is for sweeps, and this is none")
         return _read_table(path, rows, columns)
 
 
@@ -95,16 +103,22 @@ def read_parquet(path: str, columns: Columns) -> Samples:
     cells = zip(*(_as_text(table.iloc[:, i]) for i in range(table.shape[1])), strict=True)
     rows = ((i + 2, list(row)) for i, row in enumerate(cells))
     header: Row = (1, [str(name) for name in table.columns])
-    return _read_table(path, _chain(header, rows), columns)
+    return _read_table(path, chain([header], rows), columns)
 
 
 def _as_text(column: pd.Series[Any]) -> Iterator[str]:
     """The cells of a column as a CSV file would have them."""
     # NaN stays, to be counted with those of other files; what has no value is empty.
     keeps_nan = isinstance(column.dtype, np.dtype) and column.dtype.kind == "f"
-    for cell, missing in zip(column.astype(object), column.isna(), strict=True):
+    # NumPy writes single precision with the digits it has.
+    cells = column.to_numpy() if keeps_nan else column.astype(object)
+    for cell, missing in zip(cells, column.isna(), strict=True):
         if missing and not keeps_nan:
             yield ""
+        elif isinstance(cell, bool | np.bool_):
+            yield str(int(cell))
+        elif hasattr(cell, "total_seconds"):
+            yield repr(cell.total_seconds())
         else:
             yield cell.isoformat() if hasattr(cell, "isoformat") else str(cell)
 
@@ -126,17 +140,11 @@ def parse_bands(text: str) -> tuple[Band, ...]:
     return tuple(bands)
 
 
-def _chain(first: Row, rest: Iterable[Row]) -> Iterator[Row]:
-    yield first
-    yield from rest
-
-
 @contextmanager
 def _lines(path: str) -> Iterator[Iterator[str]]:
     """The lines of a text file, unpacked where its name says so."""
     with opened(path) as raw:
-        file = gzip.GzipFile(fileobj=raw) if path.lower().endswith(".gz") else raw
-        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+        text = io.TextIOWrapper(_unpacked(path, raw), encoding="utf-8-sig", newline="")
         number = 0
 
         def each() -> Iterator[str]:
@@ -149,25 +157,35 @@ def _lines(path: str) -> Iterator[Iterator[str]]:
 
         try:
             yield each()
-        except UnicodeDecodeError as error:
-            raise TraceError(f"{path}: line {number + 1}: not text in UTF-8: {error}") from None
+        except UnicodeDecodeError:
+            raise _not_text(path) from None
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise TraceError(f"{path}: not a whole .gz file: {error}") from None
         except csv.Error as error:
             raise TraceError(f"{path}: line {number}: not CSV: {error}") from None
-        except MemoryError:
-            raise TraceError(f"{path}: does not fit into memory") from None
 
 
-def _rows(first: str, rest: Iterator[str]) -> Iterator[Row]:
-    """The rows that are not empty, with their lines."""
-    delimiter = max(_DELIMITERS, key=first.count)
+def _unpacked(path: str, raw: IO[bytes]) -> IO[bytes]:
+    packed = path.lower().endswith(".gz")
+    return cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw
 
-    def lines() -> Iterator[str]:
-        yield first
-        yield from rest
 
-    reader = csv.reader(lines(), delimiter=delimiter, skipinitialspace=True)
+def _not_text(path: str) -> TraceError:
+    """Which line is no text: text is decoded in blocks, so the line must be looked for."""
+    with opened(path) as raw:
+        for number, line in enumerate(_unpacked(path, raw), start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                byte = line[error.start]
+                return TraceError(f"{path}: line {number}: not text in UTF-8: byte {byte:#x}")
+    return TraceError(f"{path}: not text in UTF-8")
+
+
+def _rows(head: list[str], rest: Iterator[str]) -> Iterator[Row]:
+    """The rows that are not empty, with their lines; head: the lines up to the first row."""
+    delimiter = max(_DELIMITERS, key=head[-1].count)
+    reader = csv.reader(chain(head, rest), delimiter=delimiter, skipinitialspace=True)
     for fields in reader:
         if any(map(str.strip, fields)):
             yield reader.line_num, fields
@@ -183,7 +201,13 @@ def _number(text: str, where: str) -> float:
         pass
     if not text:
         return math.nan
-    raise TraceError(f"{where}: {text!r} is no number")
+    raise TraceError(f"{where}: {shown(text)} is no number")
+
+
+def _check_name(name: str, where: str) -> None:
+    """Refuse the name of an agent or an arm that would spoil every line it is printed in."""
+    if not is_one_line(name):
+        raise TraceError(f"{where}: the name {shown(name)} has characters that cannot be printed")
 
 
 class _Collected:
@@ -241,7 +265,8 @@ def _read_table(path: str, rows: Iterator[Row], columns: Columns) -> Samples:
         raise _no_column(path, line, "time", names, "; --time names another")
     for place, name in enumerate(names):
         if name and name in names[:place]:
-            raise TraceError(f"{path}: line {line}: two columns have the name {name!r}")
+            raise TraceError(f"{path}: line {line}: two columns have the name {shown(name)}")
+        _check_name(name, f"{path}: line {line}")
     agent = find(columns.agent, "agent")
     arm, value = find(columns.arm, "arm"), find(columns.value, "value")
     checked = _checked(path, rows, len(names))
@@ -289,6 +314,9 @@ def _read_long(
         key = (who, fields[arm].strip())
         if "" in key:
             raise TraceError(f"{where}: {'agent' if not who else 'arm'} has no name")
+        if key not in codes:
+            for name in key:
+                _check_name(name, where)
         code = codes.setdefault(key, len(codes))
         found.add(code, _time(clock, fields[time], where), fields[value], line, where)
     _check_any(path, found)
@@ -310,6 +338,8 @@ def _read_wide(
         who = "0" if agent is None else fields[agent].strip()
         if not who:
             raise TraceError(f"{where}: agent has no name")
+        if who not in seen:
+            _check_name(who, where)
         code = seen.setdefault(who, len(seen)) * len(arms)
         now = _time(clock, fields[time], where)
         for n, (column, name) in enumerate(arms.items()):

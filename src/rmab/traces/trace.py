@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import operator
 import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -25,9 +26,18 @@ import numpy as np
 
 from rmab.errors import TraceError
 from rmab.files import replaced
-from rmab.traces.arrays import ArrayFile
+from rmab.reading import is_number, is_whole, shown
+from rmab.traces.arrays import ArrayFile, fits_memory
 
-__all__ = ["MISSING", "Comparison", "Trace", "check_usable", "load_trace", "save_trace"]
+__all__ = [
+    "MISSING",
+    "Comparison",
+    "Trace",
+    "check_usable",
+    "is_one_line",
+    "load_trace",
+    "save_trace",
+]
 
 MISSING = -1
 _MAX_STATES = 127  # what int8 can count
@@ -67,8 +77,15 @@ class Comparison:
         return cls(found[1], bound)
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
-        """Whether each value is good, in the shape of `values`."""
-        good: np.ndarray = _OPERATORS[self.sign](values, self.bound)
+        """Whether each value is good, in the shape of `values`.
+
+        A value is held against the bound as its own precision has it: of single precision .95 is
+        at least .95.
+        """
+        kind = values.dtype if values.dtype.kind == "f" else np.float64
+        with np.errstate(over="ignore"):
+            bound = np.asarray(self.bound, kind)
+        good: np.ndarray = _OPERATORS[self.sign](values, bound)
         return good
 
     def stricter(self, by: float) -> Comparison:
@@ -109,8 +126,10 @@ class Trace:
                 "state must be whole numbers of shape (agents, slots, arms), got shape "
                 f"{state.shape} of type {state.dtype}"
             )
-        if not 2 <= self.states <= _MAX_STATES:
-            raise TraceError(f"states must be from 2 to {_MAX_STATES}, got {self.states}")
+        if not is_whole(self.states) or not 2 <= self.states <= _MAX_STATES:
+            raise TraceError(
+                f"states must be a whole number from 2 to {_MAX_STATES}, got {shown(self.states)}"
+            )
         _check_states(state, self.states)
         segment = np.asarray(self.segment)
         if segment.shape != state.shape[1:2] or segment.dtype.kind not in "biu":
@@ -122,8 +141,10 @@ class Trace:
         if np.any(np.diff(segment) < 0):
             at = int(np.argmax(np.diff(segment) < 0)) + 1
             raise TraceError(f"segment[{at}] is {segment[at]}, below the one before it")
-        if self.slot_s is not None and not (np.isfinite(self.slot_s) and self.slot_s > 0):
-            raise TraceError(f"slot_s must be above 0 seconds, got {self.slot_s}")
+        if self.slot_s is not None and not (is_number(self.slot_s) and self.slot_s > 0):
+            raise TraceError(
+                f"slot_s must be a number of seconds above 0, got {shown(self.slot_s)}"
+            )
         for axis, what in ((0, "agents"), (2, "arms")):
             names = tuple(getattr(self, what)) or tuple(map(str, range(state.shape[axis])))
             if len(names) != state.shape[axis]:
@@ -211,6 +232,11 @@ def check_usable(trace: Trace, place: str) -> None:
 
 def load_trace(path: str | PathLike[str], levels: bool = False) -> Trace:
     """The trace of an .npz file; levels: in the states of its array `level`."""
+    with fits_memory(path):
+        return _loaded(path, levels)
+
+
+def _loaded(path: str | PathLike[str], levels: bool) -> Trace:
     with ArrayFile(path) as file:
         if "state" not in file.names:
             raise TraceError(
@@ -247,8 +273,6 @@ def load_trace(path: str | PathLike[str], levels: bool = False) -> Trace:
         )
     except TraceError as error:
         raise TraceError(f"{path if name == 'state' else place}: {error}") from None
-    except TypeError:
-        raise TraceError(f"{path}: meta: slot_s and states must be numbers") from None
     check_usable(trace, str(path))
     return trace
 
@@ -318,11 +342,21 @@ def _meta(path: str | PathLike[str], array: np.ndarray) -> dict[str, Any]:
     raise TraceError(f"{path}: meta must be the text of one JSON object")
 
 
+def is_one_line(name: str) -> bool:
+    """Whether a name has no characters that end lines or steer a terminal."""
+    return not any(unicodedata.category(c) in ("Cc", "Zl", "Zp") for c in name)
+
+
 def _names(listed: Any, n: int) -> tuple[str, ...]:
-    """The names of agents or arms; their numbers where each agent has names of its own."""
-    if not isinstance(listed, list) or any(isinstance(name, list | dict) for name in listed):
-        return tuple(map(str, range(n)))
-    return tuple(map(str, listed))
+    """The names of agents or arms.
+
+    Their numbers where each agent has names of its own, or a name cannot be printed.
+    """
+    if isinstance(listed, list) and not any(isinstance(name, list | dict) for name in listed):
+        names = tuple(map(str, listed))
+        if all(map(is_one_line, names)):
+            return names
+    return tuple(map(str, range(n)))
 
 
 def _source(path: str | PathLike[str], meta: dict[str, Any]) -> str:

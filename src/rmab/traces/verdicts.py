@@ -3,7 +3,8 @@
 memory             what order1 saves of the bits of iid                       fits from 2 %
 order              order1's share of what the best model predicts             fits from 75 %
 regimes            how much larger the share of chains on pieces is           fits below 5 %
-flicker            how much larger that of a hidden chain seen wrongly is     fits below 5 %
+flicker            how much larger that of a hidden chain seen wrongly is     fits below 5 %, or
+                   where another model predicts far more than the hidden chain does
 agents alike       share of bits lost by one law for all agents               fits below 5 %
 agents correlated  correlation of two agents on one arm                       fits below .1, and
                    where it is no larger than in the trace's twins, which are independent
@@ -13,14 +14,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["CORRELATED", "FITS", "UNKNOWN", "Sizes", "Verdict", "verdicts_of"]
+__all__ = ["CORRELATED", "DIFFER", "FITS", "UNKNOWN", "Sizes", "Verdict", "verdicts_of"]
 
 FITS = "fits"
 UNKNOWN = "not known"
 CORRELATED = "correlated"
+DIFFER = "agents differ"
 _MIN_MEMORY = 0.02
 _MIN_ORDER = 0.75
 _MAX_MORE = 0.05  # that regimes or flicker add, or one law loses
+_NEARLY_BEST = 0.85  # of what the best model predicts: less is no sign of wrong sensing
 _MAX_CORRELATION = 0.1
 _FLAKY = 0.4  # an error from here on, near 1/2, is none of a sensor
 
@@ -130,6 +133,10 @@ def _flicker(sizes: Sizes) -> Verdict:
         answer = FITS
         so = "Take the states as they are."
         sentence = f"What is seen is what there is: {shares}."
+    elif (sizes.flicker or 0.0) < _NEARLY_BEST:
+        answer = FITS
+        so = "Take the states as they are."
+        sentence = f"Wrong sensing does not explain it, {sizes.best} does better: {shares}."
     elif max(sizes.good_when_bad, sizes.bad_when_good) < _FLAKY:
         answer = "sensing errors"
         so = "Import again with --hysteresis, longer slots or another rule for good."
@@ -164,7 +171,7 @@ def _alike(sizes: Sizes) -> Verdict:
         answer, so = FITS, 'Set aggregation = "sum".'
         sentence = f"Agents are alike: {lost}."
     else:
-        answer = "agents differ"
+        answer = DIFFER
         so = 'Set aggregation = "pairs", or "none" where the server learns sums alone.'
         sentence = f"Agents differ: {lost}."
     return Verdict(question, sizes.lost, answer, so, sentence)
