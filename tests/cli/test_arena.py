@@ -117,6 +117,14 @@ def test_the_table_has_a_row_for_each_problem_and_policy(ran):
     assert {"problem", "policy", "mean", "share", "rank", "stuck"} <= set(rows[0])
 
 
+def test_a_page_without_learners(folder, call, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder)
+    found = call("arena", "first.toml", "--policies", "whittle", "--out", tmp_path, "--json")
+    assert found.code == 0
+    assert set(found.json["problems"]["first"]["policies"]) == {"whittle", "lookahead", "random"}
+    assert (tmp_path / "arena.html").is_file()
+
+
 # ---------------------------------------------------------------------------------------- comparing
 
 
@@ -156,6 +164,29 @@ def test_without_a_run_that_of_the_other_is_run(call, tmp_path, monkeypatch, sto
     found = call("arena", "--out", tmp_path / "new", "--compare", other)
     assert found.code == 130
     assert asked == {"names": ["c1"], "trials": 32, "seed": 0}
+
+
+def test_what_the_other_left_out_is_left_out_again(call, tmp_path, monkeypatch, stored):
+    """Its policies were not named one by one: each problem has those that it had there."""
+    admitted: dict[str, set[str]] = {}
+
+    def note(arena: Any, problem: Any, _: Any) -> None:
+        admitted[problem.name] = set(arena.admitted(problem)[0])
+        raise KeyboardInterrupt
+
+    first = stored["problems"]["first"]
+    first["policies"]["fedtswi@aggregation=none"] = first["policies"]["fedtswi"]
+    stored["problems"] = {"n256": {**first, "name": "n256"}}
+    other = tmp_path / "other.json"
+    monkeypatch.setattr(arenas.Arena, "run", note)
+    for slow in ("lookahead", "fedtswi@aggregation=none"):
+        other.write_text(json.dumps(stored))
+        assert call("arena", "--out", tmp_path / "new", "--compare", other).code == 130
+        assert slow in admitted["n256"]
+        del first["policies"][slow]
+    other.write_text(json.dumps(stored))
+    assert call("arena", "--out", tmp_path / "new", "--compare", other).code == 130
+    assert not admitted["n256"] & {"lookahead", "fedtswi@aggregation=none"}
 
 
 # --------------------------------------------------------------------------------- Ctrl-C, refusals
@@ -217,6 +248,8 @@ def test_problems_are_listed_with_their_reasons(call):
         (["nope"], ["unknown problem 'nope'", "paper-k1-m1"]),
         (["nope.toml"], ["nope.toml: no such file"]),
         (["c1", "--policies", "fly"], ["policies: unknown 'fly'", "fedtswi"]),
+        (["c1", "--policies", ","], ["--policies must name at least one policy"]),
+        (["c1", "--policies", "fedtswi@prior=[1,0]"], ["fedtswi.prior must be", "[1, 0]"]),
         (["--policies", "ucb", "c1"], ["'c1' is a problem"]),
         (["c1", "--trials", "0"], ["--trials must be a whole number", "'0'"]),
         (["c1", "--seed", "-1"], ["--seed must be a whole number"]),

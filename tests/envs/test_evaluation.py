@@ -159,6 +159,8 @@ def test_a_callable_stands_in_the_arena_among_those_that_learn(tmp_path):
         ({"agent_0": always_second}, {}, "callable for agent_1"),
         ({"agent_0": always_second}, {"batched": True}, "one callable for all agents"),
         ("whittle", {}, "must be a callable"),
+        (always_second, {"trials": 0}, "trials must be"),
+        (always_second, {"name": ""}, "name must not be empty"),
         (lambda seen: 9, {}, "action must be from 0 to 5"),
         (lambda seen: [1, 2], {"batched": True}, "the number of a set of arms"),
     ],
@@ -169,7 +171,7 @@ def test_what_cannot_play_is_refused(policy, options, message):
 
 
 def test_a_trace_has_no_trials_to_play_from_outside():
-    trace = rmab.Trace(np.zeros((1, 40, 4), np.int8), np.zeros(40, int))
+    trace = rmab.Trace(np.arange(160).reshape(1, 40, 4) % 2, np.zeros(40, int))
     with pytest.raises(StudyError, match="is played outside the engine"):
         rmab.backtest(trace, policies=[rmab.envs.as_policy(always_second)])
 

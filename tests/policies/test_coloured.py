@@ -109,3 +109,11 @@ def test_what_it_is_not_for_is_refused():
     seen = rmab.Arm([[0.5, 0.5], [0.5, 0.5]], observed="always", reward=[0, 1])
     with pytest.raises(StudyError, match="'colored-ucrl2' is for channels alone, and arm 2 is not"):
         rmab.Study(rmab.Arms([C1[0], seen]), plays=1, horizon=10, trials=32, policies=[NAME])
+
+
+def test_one_arm_leaves_no_choice():
+    study = rmab.Study(
+        rmab.Arms([C1[0]]), plays=1, horizon=60, trials=32, policies=[NAME, "tsde", "whittle"]
+    )
+    found = rmab.run(study)
+    assert found.mean[NAME] == found.mean["tsde"] == found.mean["whittle"]

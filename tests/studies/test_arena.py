@@ -98,6 +98,15 @@ def test_a_problem_file_of_ones_own(tmp_path):
     path.write_text('study = "fading"\n')
     with pytest.raises(StudyError, match="study must be the name of a bundled one"):
         load_problem(str(path))
+    arm = "[[arm]]\np01 = 0.1\np11 = 0.9\nreward = 1\n"
+    for more, rule in (
+        ('[left_out]\nfly = "slow"\n', "left_out: unknown 'fly'"),
+        ("[left_out]\nucb = 1\n", "left_out must be reasons"),
+        ("[sweep]\nagents = [1, 2]\n", "sweep: a problem is one study"),
+    ):
+        path.write_text(arm + more)
+        with pytest.raises(StudyError, match=rf"mine\.toml: {rule}"):
+            load_problem(str(path))
     with pytest.raises(StudyError, match="must differ in name, got 'c1' twice"):
         problems(["c1", "c1"])
 
@@ -133,6 +142,8 @@ def test_named_ones_enter_with_the_references_and_options():
     assert [each.name for each in found] == ["ucb@c=3", "fedtswi@prior=[1, 0.5]", *REFERENCES]
     assert found[0].options == {"c": 3}
     assert found[0].label == "UCB, c 3"
+    values = {"ucb@c=.5": 0.5, "ucb@c=1.": 1.0, "ucb@c=1e1": 10.0, "ucb@c=.5e1": 5.0}
+    assert [each.options["c"] for each in entrants(list(values))[:4]] == list(values.values())
     study = load_problem("c1").study
     assert found[0].enter(study).name == "ucb@c=3"
     assert found[0].enter(study) is entrants(["ucb@c=3"])[0].enter(study)  # and so its program
@@ -145,7 +156,8 @@ def test_named_ones_enter_with_the_references_and_options():
         (["c1"], "'c1' is a problem"),
         (["ucb@c"], "NAME@OPTION=VALUE"),
         (["ucb@speed=2"], "unknown key 'speed'; ucb has c"),
-        (["ucb@c=-1"], "c must be a number from 0"),
+        (["ucb@c=-1"], r"policies: ucb@c=-1: ucb\.c must be a number from 0"),
+        (["ucb@c=."], "c must be a number from 0"),
     ],
 )
 def test_bad_names_are_refused(names, words):
@@ -158,7 +170,8 @@ def test_what_takes_long_plays_if_it_is_named():
     _, refused = Arena(entrants(["fedtswi-robust"])).admitted(many)
     assert refused["fedtswi-robust"].startswith("left out: ")
     assert refused["lookahead"].startswith("left out: ")
-    playing, refused = Arena(entrants(["fedtswi-robust"]), ["fedtswi-robust"]).admitted(many)
+    asked = {"n256": ["fedtswi-robust"]}
+    playing, refused = Arena(entrants(["fedtswi-robust"]), asked).admitted(many)
     assert "fedtswi-robust" in playing
     assert list(refused) == ["lookahead"]
 
@@ -203,7 +216,7 @@ def test_an_agent_of_another_library_is_ranked_with_those_that_learn():
     own = own_entrant("mine:agent", as_policy(lambda observation: observation["age"], "agent"))
     assert not own.knows
     playing, _ = Arena(entrants(["ucb"], [own])).admitted(_short(load_problem("c1")))
-    assert playing["agent"] is own.own
+    assert playing["agent"].name == "agent"
     knowing = own_entrant("mine:known", rmab.Policy("known", planner=expected))
     assert knowing.knows
 
@@ -217,6 +230,32 @@ def test_ones_own_policy_that_fails_ends_the_arena(tmp_path):
     with pytest.raises(RmabError, match="mine:policy: fails on tiny: AttributeError") as said:
         arena.admitted(load_problem(str(path)))
     assert not isinstance(said.value, StudyError)
+
+
+def test_ones_own_policy_that_fails_later_ends_the_arena_on_one_line():
+    calls: list[object] = []
+
+    def later(observation):
+        calls.append(observation)
+        if len(calls) > 20:  # slots of the trial that is tried
+            raise ValueError("no\nmore")
+        return observation["age"]
+
+    own = own_entrant("mine:agent", as_policy(later, "agent"))
+    with pytest.raises(RmabError, match=r"^--policy mine:agent: fails on c1: ValueError: no$"):
+        Arena(entrants(["ucb"], [own])).run(_short(load_problem("c1")))
+
+
+def test_ones_own_policy_that_no_problem_takes_ends_the_arena():
+    wrong = own_entrant("mine:wrong", as_policy(lambda observation: [1, 2, 3], "wrong"))
+    shape = rmab.Policy("shape", planner=lambda dynamics, states: jnp.zeros(3))
+    short = [_short(load_problem("c1"))]
+    for own, rule in ((wrong, "2 scores"), (own_entrant("mine:shape", shape), "its planner must")):
+        with pytest.raises(StudyError, match=f"mine:.*: plays nowhere; c1: .*{rule}"):
+            Arena(entrants(["ucb"], [own])).check_own(short)
+    channels_alone = own_entrant("mine:one", rmab.Policy("one", planner=expected, learner=half))
+    arena = Arena(entrants(["ucb"], [channels_alone]))
+    arena.check_own([*short, _short(load_problem("rb-4"))])  # which one of them takes
 
 
 @pytest.mark.parametrize("found", [3, "policy", lambda: 4, None])

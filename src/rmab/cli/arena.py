@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -28,7 +29,8 @@ a policy of one's own, in mine.py (docs/arena.md has a whole one):
 
 problems are those of --list, or files: a study and `reason = "one line"`
 policies are those of rmab run --help; with options: ucw-value@scale=0.1; whittle, lookahead and
-random, which know the dynamics or nothing, always play. All that a problem's arms allow play it
+random, which know the dynamics or nothing, always play, but where a problem leaves one out for the
+time it takes. All that a problem's arms allow play it
 
 columns, and the keys of each policy in arena.json
   mean, final      average reward per agent and slot, over all of them and the last tenth
@@ -95,25 +97,28 @@ def add_commands(command: Commands) -> None:
 
 def _arena(options: argparse.Namespace) -> int:
     trials, seed = whole("--trials", options.trials, 1), whole("--seed", options.seed, 0)
-    asked = _names(options.policies)
+    names = _names(options.policies)
     if options.list:
         return _list(options)
     from rmab.studies.standings import compare, load_outcome
 
     theirs = None if options.compare is None else load_outcome(Path(options.compare))
-    names, stored = options.problems, Path(options.out) / "arena.json"
-    if theirs is not None and not (names or asked or options.policy):
+    on, stored = options.problems, Path(options.out) / "arena.json"
+    played: dict[str, Collection[str]] = {}  # by problem, where theirs says it
+    if theirs is not None and not (on or names or options.policy):
         if trials is None and seed is None and stored.is_file():
             ours = load_outcome(stored)
             return _finish(options, folder(options.out), ours, compare(ours, theirs), begun=False)
-        names, asked, trials, seed = _as_theirs(theirs, trials, seed)
+        on, names, trials, seed = _as_theirs(theirs, trials, seed)
+        played = {problem.name: problem.standings for problem in theirs.problems}
     from rmab.studies.arena import Arena, entrants, own_entrant, problems
 
     own = [own_entrant(source, _found(source)) for source in options.policy]
-    everyone = entrants(asked, own)
-    chosen = problems(names, trials, seed)
+    everyone = entrants(names, own)
+    chosen = problems(on, trials, seed)
+    arena = Arena(everyone, {p.name: played.get(p.name, names or ()) for p in chosen})
+    arena.check_own(chosen)
     out = folder(options.out)
-    arena = Arena(everyone, asked or ())
     ours = _run(options, arena, chosen, out)
     return _finish(options, out, ours, None if theirs is None else compare(ours, theirs))
 
@@ -121,7 +126,11 @@ def _arena(options: argparse.Namespace) -> int:
 def _names(given: Sequence[str] | None) -> list[str] | None:
     if given is None:
         return None
-    return [name for text in given for name in text.split(",") if name]
+    # A comma within brackets belongs to the value of an option.
+    found = [name for text in given for name in re.split(r",(?![^\[]*\])", text) if name]
+    if not found:
+        raise StudyError("--policies must name at least one policy, got none")
+    return found
 
 
 def _as_theirs(

@@ -57,7 +57,9 @@ def evaluate(
     """
     given = study_of(study)
     mine = as_policy(policy, name, batched=batched, fully_observed=fully_observed)
-    whole = replace(given, policies=(*given.policies, mine), trials=trials or given.trials)
+    whole = replace(
+        given, policies=(*given.policies, mine), trials=given.trials if trials is None else trials
+    )
     return run(whole, progress)
 
 
@@ -65,6 +67,8 @@ def as_policy(
     policy: Players, name: str = "agent", *, batched: bool = False, fully_observed: bool = False
 ) -> Policy:
     """A callable as a policy that a study in Python may have beside others."""
+    if not name:
+        raise StudyError("name must not be empty")
     if batched and not callable(policy):
         raise StudyError("a policy that is batched must be one callable for all agents")
     play: Any = _in_batches if batched else _one_by_one

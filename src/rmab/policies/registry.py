@@ -90,7 +90,7 @@ OPTIONS: Mapping[str, Option] = {
         "ages are told apart up to this many slots in joint plans",
     ),
     "aggregation": Option(
-        "the study's",
+        "the study's; none of rb-tsde, pairs of -robust",
         lambda v: isinstance(v, str) and v in AGGREGATIONS,
         "the name of an aggregation",
         'what agents share: "sum", "none", "pairs", by how alike they are, or "gossip", with '

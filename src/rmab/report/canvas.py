@@ -110,6 +110,8 @@ def draw_legend(figure: Figure, panels: npt.NDArray[Any]) -> None:
         for axes in panels.flat
         for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
     }
+    if not entries:
+        return
     width = 0.7 + 0.08 * max(map(len, entries))  # inches of an entry, about
     fit = max(1, int(figure.get_figwidth() / width))
     rows = -(-len(entries) // fit)

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
@@ -84,6 +86,7 @@ REFERENCES = ("whittle", "lookahead", "random")  # that always play
 _FOLDER = "arena_problems"
 _ASIDE = ("reason", "study", "left_out", "figure", "sweep", "policies", "options")
 _MARK = "@"  # between a name and its options
+_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.)(e[-+]?[0-9]+)?", re.IGNORECASE)
 # Published learners with constants that work beside those that were printed.
 _VARIANTS = (
     "restless-ucb@radius=0",
@@ -146,6 +149,7 @@ def load_problem(name: str) -> Problem:
 def _read_problem(path: str, name: str) -> Problem:
     table = read_table(path)
     try:
+        sweeps = "sweep" in table
         base = table.get("study", None)
         if base is not None:
             if not isinstance(base, str) or not base.startswith("catalogue:"):
@@ -158,6 +162,10 @@ def _read_problem(path: str, name: str) -> Problem:
             isinstance(why, str) for why in left_out.values()
         ):
             raise StudyError(f"left_out must be reasons by policy, got {shown(left_out)}")
+        for policy in left_out:
+            one_of("left_out", policy.partition(_MARK)[0], STUDIED)
+        if sweeps:
+            raise StudyError("sweep: a problem is one study; rmab run has sweeps")
         study = from_table({key: each for key, each in table.items() if key not in _ASIDE})
     except (StudyError, ModelError) as error:
         raise StudyError(f"{path}: {error}") from None
@@ -251,12 +259,17 @@ def _entrant(text: str) -> Entrant:
         key, is_set, given = each.partition("=")
         if not (key and is_set):
             raise StudyError(f"policies: must be NAME or NAME@OPTION=VALUE, got {shown(text)}")
-        try:
-            options[key] = tomllib.loads(f"value = {given}")["value"]
-        except ValueError:
-            options[key] = given
-    check_options(base, options, f"policies: {text}")
+        options[key] = _value(given)
+    check_options(base, options, f"policies: {text}: {base}")
     return Entrant(text, base, options)
+
+
+def _value(given: str) -> Any:
+    """As in TOML, which has no number such as .1; what is none is a word."""
+    try:
+        return tomllib.loads(f"value = {given}")["value"]
+    except ValueError:
+        return float(given) if _NUMBER.fullmatch(given) else given
 
 
 def own_entrant(source: str, found: object) -> Entrant:
@@ -283,12 +296,14 @@ def own_entrant(source: str, found: object) -> Entrant:
 class Arena:
     """Entrants, and the problems that they are run on one by one.
 
-    asked: those that somebody named, which are not left out for the time that they take.
+    asked: by problem those that somebody named, which are not left out for the time that they take.
     """
 
-    def __init__(self, everyone: Sequence[Entrant], asked: Collection[str] = ()) -> None:
+    def __init__(
+        self, everyone: Sequence[Entrant], asked: Mapping[str, Collection[str]] | None = None
+    ) -> None:
         self.everyone = list(everyone)
-        self._asked = asked
+        self._asked = asked or {}
         self._values: list[tuple[Study, Values]] = []  # of arms that several problems may share
         self._admitted: dict[str, tuple[dict[str, Policy], dict[str, str]]] = {}
 
@@ -319,7 +334,7 @@ class Arena:
 
     def _policy(self, entrant: Entrant, problem: Problem) -> Policy:
         study = problem.study
-        asked = entrant.name in self._asked
+        asked = entrant.name in self._asked.get(problem.name, ())
         if not asked and entrant.name in problem.left_out:
             raise StudyError(f"left out: {problem.left_out[entrant.name]}")
         if not asked and entrant.name in _SHARING and study.agents == 1:
@@ -330,8 +345,17 @@ class Arena:
         if isinstance(policy.rule, LookaheadRule):
             check_depth(study.arms.kinds, study.plays, policy.rule.depth)
         if entrant.own is not None:
-            _try(entrant, problem)
+            policy = _tried(entrant, policy, problem)
         return policy
+
+    def check_own(self, chosen: Sequence[Problem]) -> None:
+        """Refuse a policy of one's own that no problem takes: it is more likely to be wrong."""
+        for entrant in self.everyone:
+            if entrant.own is not None:
+                refused = [self.admitted(problem)[1].get(entrant.name) for problem in chosen]
+                if refused and all(refused):
+                    where = f"{chosen[0].name}: {refused[0]}"
+                    raise StudyError(f"--policy {entrant.source}: plays nowhere; {where}")
 
     def steps(self, problem: Problem) -> int:
         """Trials of all policies, as `run` tells of them."""
@@ -415,17 +439,31 @@ def _random(values: Values) -> float:
     return known
 
 
-def _try(entrant: Entrant, problem: Problem) -> None:
-    """Compile a policy of one's own, which may do anything; let one that plays outside the engine
-    play a trial."""
-    assert entrant.own is not None
-    trials = trials_of(replace(problem.study, policies=[entrant.own]))
+def _tried(entrant: Entrant, policy: Policy, problem: Problem) -> Policy:
+    """One's own policy, which may do anything, if it compiles; one that plays outside the engine
+    plays a trial, and names itself where it fails later."""
+    trials = trials_of(replace(problem.study, policies=[policy]))
+    if not isinstance(policy.rule, OutsideRule):
+        with _failing(entrant, problem, StudyError, ModelError, TooLargeError):
+            program_for(trials, policy)
+        return policy
+    play = policy.rule.play
+    with _failing(entrant, problem, StudyError, ModelError, TooLargeError):
+        play(trials, range(1))
+
+    def guarded(trials: Any, numbers: Sequence[int]) -> Any:
+        with _failing(entrant, problem):
+            return play(trials, numbers)
+
+    return replace(policy, rule=OutsideRule(guarded))
+
+
+@contextmanager
+def _failing(entrant: Entrant, problem: Problem, *refusals: type[Exception]) -> Iterator[None]:
+    """Say on one line whose policy fails, and where, but for what refuses the problem."""
     try:
-        if isinstance(entrant.own.rule, OutsideRule):
-            entrant.own.rule.play(trials, range(1))
-        else:
-            program_for(trials, entrant.own)
-    except (StudyError, ModelError, TooLargeError):
+        yield
+    except refusals:
         raise
     except Exception as error:
         first = str(error).strip().partition("\n")[0]

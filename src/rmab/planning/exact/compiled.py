@@ -58,7 +58,7 @@ class JointSpace:
         states = np.array([kind.states for kind in kinds])
         self.rows = tuple(np.where(always, states, 1 + states * ages).tolist())
         caps = np.where(always, 0, ages)
-        strides = np.append(np.cumprod(self.rows[:0:-1])[::-1], 1)
+        strides = np.append(np.cumprod(self.rows[:0:-1], dtype=np.intp)[::-1], 1)
         self.layout = Layout(caps, np.where(always, 0, 1), strides, always)
         sets = combinations(range(len(kinds)), plays)
         self.subsets = np.array([np.isin(np.arange(len(kinds)), each) for each in sets])
