@@ -61,7 +61,8 @@ def test_rows_without_a_step_are_uniform_over_the_states_an_arm_has():
 
 def test_steps_wanted_are_a_power_of_the_horizon():
     assert steps_wanted(5000) == 293  # floor(5000^(2/3)) + 1
-    assert steps_wanted(1000, 0.25) == 25
+    assert [steps_wanted(T**3) for T in (3, 5, 10, 15, 100)] == [10, 26, 101, 226, 10_001]
+    assert steps_wanted(1000, 0.25) == 26
     assert steps_wanted(1000, 1, 0.5) == 32
 
 

@@ -60,6 +60,13 @@ def test_rb_tsde_learns_alone_unless_told_otherwise():
     assert settings_of("rb-tsde")["aggregation"] == "none"
 
 
+def test_one_table_is_for_arms_of_as_many_states():
+    arms = Arms([WATCHED, SEEN_LEVELS])
+    Study(arms, policies=["qwi"])
+    with pytest.raises(StudyError, match=r"one table for all arms, .* arm 2 has 3 states, arm 1 2"):
+        Study(arms, policies=["qwi"], options={"qwi": {"equal": True}})
+
+
 @pytest.mark.parametrize(
     ("name", "option", "value"),
     [

@@ -28,6 +28,14 @@ def test_the_engine_is_told_the_budget():
     assert setting_of_study(replace(STUDY, privacy=None)).budget is None
 
 
+def test_who_learns_alone_needs_no_sums():
+    """Nor does one that agents never tell of anything; the server of fed2-ucb reads their means."""
+    alone = ["ucb", "rca", "rb-tsde", "stay"]
+    assert replace(STUDY, policies=alone).policies == tuple(alone)
+    with pytest.raises(StudyError, match="'fed2-ucb' reads more than counts of pairs"):
+        replace(STUDY, policies=["fed2-ucb"])
+
+
 def test_a_file_says_it():
     table = STUDY.to_table()
     assert table["privacy"] == {"epsilon": 1.0}

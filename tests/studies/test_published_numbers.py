@@ -6,9 +6,11 @@ to be no larger than ours.
 
 import math
 
+import numpy as np
 import pytest
 
 from rmab.model.arms import Arm, Arms, channels
+from rmab.planning.exact.optimum import optimal
 from rmab.studies.run import run
 from rmab.studies.study import Study
 
@@ -78,6 +80,7 @@ def check(expected, error, name, arms, plays, horizon, trials, schedule="paper",
         (0.5709, 0.0003, PAPER, 1, 1000, 2000),
         (0.9772, 0.0006, PAPER, 2, 1000, 2000),
         (0.456464 - 20 / 5000, 5 / 5000, C1, 1, 5000, 200),
+        (1.1137, None, JT4, 2, 10_000, 200),
     ],
 )
 def test_thompson_sampling_on_a_grid(expected, error, arms, plays, horizon, trials):
@@ -98,6 +101,9 @@ def test_rb_tsde():
         (0.8312, 0.0006, PAPER, 2, 1000, 2000, {}),
         (0.5168, None, PAPER, 1, 1000, 1000, {"radius": 0, "scale": 0.25}),
         (0.9361, None, PAPER, 2, 1000, 1000, {"radius": 0, "scale": 0.25}),
+        (0.4787, None, PAPER, 1, 10_000, 300, {}),
+        (0.4843, None, PAPER, 1, 10_000, 300, {"radius": 0}),
+        (0.9205, None, PAPER, 2, 10_000, 300, {"radius": 0}),
     ],
 )
 def test_restless_ucb(expected, error, arms, plays, horizon, trials, options):
@@ -131,3 +137,48 @@ def test_ucwhittle(name, scale, expected):
 )
 def test_dsee(expected, arms, plays, horizon, trials, exploration):
     check(expected, None, "dsee", arms, plays, horizon, trials, exploration=exploration)
+
+
+@pytest.mark.parametrize(
+    ("expected", "plays", "horizon", "trials", "c"),
+    [
+        (0.4301, 1, 10_000, 128, 2),
+        (0.8249, 2, 10_000, 128, 2),
+        (0.7967, 2, 1000, 256, 3),
+    ],
+)
+def test_ucb(expected, plays, horizon, trials, c):
+    check(expected, None, "ucb", PAPER, plays, horizon, trials, c=c)
+
+
+@pytest.mark.parametrize(("expected", "plays"), [(0.4482, 1), (0.8072, 2)])
+def test_rca(expected, plays):
+    check(expected, None, "rca", PAPER, plays, 10_000, 128)
+
+
+def test_index_learning_over_a_long_time():
+    check(2.081, None, "qwi", RB4, 1, 20_000, 64)
+
+
+def test_the_joint_optimum_of_draws_on_riverswim():
+    """One arm of six states that plays move, beside one that pays nothing: a Markov decision
+    process with two actions. Costs are 0 where the river is swum to its end, .8 where one rests."""
+    left, right = np.eye(6, k=-1), np.zeros((6, 6))
+    left[0, 0] = 1
+    right[0, :2] = 0.7, 0.3
+    for s in range(1, 5):
+        right[s, s - 1 : s + 2] = 0.1, 0.6, 0.3
+    right[5, 4:] = 0.7, 0.3
+    river = Arm(
+        left,
+        right,
+        reward_passive=[-0.8] + [-1] * 5,
+        reward_active=[-1] * 5 + [0],
+        observed="always",
+    )
+    nothing = Arm([[0.5, 0.5]] * 2, reward=[0, 0], observed="always")
+    arms = Arms([river, nothing])
+    optimum = -0.7770642
+    assert optimal(arms, 1).value == pytest.approx(optimum, abs=1e-6)
+    for schedule, regret in (("paper", 45.5), ("linear", 45.8)):
+        check(optimum - regret / 1000, 1.5 / 1000, "tsde", arms, 1, 1000, 256, schedule, prior=0.1)

@@ -45,7 +45,8 @@ _FIRST_EXPLOITED = 2  # slots of the first block of exploitation
 
 def steps_wanted(horizon: int, scale: float = 1.0, exponent: float = 2 / 3) -> int:
     """m(T), the steps that exploration wants to see from every state of every arm."""
-    return math.floor(scale * math.pow(horizon, exponent)) + 1
+    power = scale * math.pow(horizon, exponent)
+    return math.floor(power * (1 + 1e-12)) + 1  # of 1000 it is 100, and not a little less
 
 
 def _sizes(kinds: tuple[ArmKind, ...]) -> npt.NDArray[np.int_]:

@@ -312,6 +312,20 @@ def _other_than_channels(
     )
 
 
+def _unequal_or_hidden(
+    kinds: Sequence[ArmKind], plays: int, settings: Mapping[str, Any]
+) -> str | None:
+    """Of one table for equal arms, which are always observed."""
+    hidden = _observed_when_played(kinds, plays, settings)
+    other = [number for number, kind in enumerate(kinds, 1) if kind.states != kinds[0].states]
+    if hidden or not other or not settings.get("equal"):
+        return hidden
+    return (
+        f"has one table for all arms, with equal = true, and arm {other[0]} has "
+        f"{kinds[other[0] - 1].states} states, arm 1 {kinds[0].states}"
+    )
+
+
 def _observed_when_played(
     kinds: Sequence[ArmKind],
     plays: int,  # noqa: ARG001 - as every refusal
@@ -384,6 +398,7 @@ GROUPS: Mapping[str, str] = {
     "hindsight": "see the states, in a back-test alone",
 }
 
+_ALONE = ("ucb", "rca", "qwi", "wiql")  # each agent learns by itself, and is told nothing
 # What learns from sums with noise, and what agents may draw by themselves.
 _THOMPSON_INDEX = ("fedtswi", "fedts-myopic", "fedtswi-gap", "fedts-myopic-gap")
 _MAKERS = "rmab.policies.builtin:"
@@ -537,7 +552,7 @@ POLICIES: Mapping[str, Entry] = {
     "qwi": Entry(
         "published", _PUBLISHED + "qwi", ("equal", "explore", "index_rate", "rate"),
         "Q-learning of the Whittle index of every state, each agent alone",
-        "QWI", "#6633aa", _BROKEN, "1", refuses=_observed_when_played, served=False,
+        "QWI", "#6633aa", _BROKEN, "1", refuses=_unequal_or_hidden, served=False,
     ),
     "wiql": Entry(
         "published", _PUBLISHED + "wiql", (),
@@ -685,7 +700,8 @@ def check_noise(
     settings = settings_of(name, options)
     shares = AGGREGATIONS[settings.get("aggregation", aggregation)]
     entry = POLICIES[name]
-    if entry.group not in ("paper", "gap", "published") or isinstance(shares, Alone):
+    learns = entry.group in ("paper", "gap", "published")
+    if not learns or name in _ALONE or isinstance(shares, Alone):
         return
     other = [number for number, kind in enumerate(kinds, 1) if kind != CHANNEL]
     why = None

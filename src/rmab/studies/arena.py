@@ -29,6 +29,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import jax
 import numpy as np
 
 from rmab.engine.montecarlo import program_for
@@ -402,6 +403,9 @@ class Arena:
 
         margin = MARGIN * (_best(values) - _random(values))
         results = run_watched(study, watch, max(margin, 0.0))
+        # JAX remembers every program that it traced: of hundreds that is gigabytes. Those that are
+        # compiled for the next problem of the same shape are kept elsewhere.
+        jax.clear_caches()  # type: ignore[no-untyped-call]
         by_name = {each.name: each for each in self.everyone}
         return ProblemOutcome(
             name=problem.name,
