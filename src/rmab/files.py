@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -30,8 +31,12 @@ def lock_file(path: Path) -> int:
 def replaced(path: Path) -> Iterator[BinaryIO]:
     """A new file, which takes the place of `path` once it is on the disk, all of it.
 
-    Where that fails, the file that was there before still is.
+    Where that fails, the file that was there before still is. A link stays, and leads to the new
+    file; OSError where `path` is a device, say.
     """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "not a file", str(path))
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as file:

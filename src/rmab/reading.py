@@ -6,6 +6,7 @@ Whatever is wrong is a StudyError of one line: the value, the place and the rule
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Sequence
 from importlib.resources.abc import Traversable
@@ -15,7 +16,10 @@ from typing import Any
 
 from rmab.errors import StudyError
 
-__all__ = ["is_number", "is_whole", "one_of", "read_toml", "shown"]
+__all__ = ["is_number", "is_whole", "one_of", "option_value", "printable", "read_toml", "shown"]
+
+# What TOML does not take for a number.
+_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.)(e[-+]?[0-9]+)?", re.IGNORECASE)
 
 
 def is_number(value: Any) -> bool:
@@ -42,6 +46,20 @@ def shown(value: Any) -> str:
     except (RecursionError, ValueError):  # nested deeply, or more digits than Python prints
         return f"a value of type {type(value).__name__} that is too large to show"
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
+def printable(text: str) -> str:
+    """The text, with ? for bytes that are no text, which names of files may have."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def option_value(text: str) -> Any:
+    """The value of an option on the command line: as in TOML, or a number such as .1, or a word."""
+    text = text.strip()
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return float(text) if _NUMBER.fullmatch(text) else text
 
 
 def one_of(key: str, value: Any, allowed: Sequence[str]) -> None:

@@ -157,7 +157,8 @@ def test_without_a_run_that_of_the_other_is_run(call, tmp_path, monkeypatch, sto
         asked.update(names=names, trials=trials, seed=seed)
         raise KeyboardInterrupt
 
-    stored["problems"] = {"c1": {**stored["problems"]["first"], "name": "c1"}}
+    c1 = {**stored["problems"]["first"], "name": "c1", "trials": 16, "interrupted": True}
+    stored["problems"] = {"c1": c1}
     other = tmp_path / "other.json"
     other.write_text(json.dumps(stored))
     monkeypatch.setattr(arenas, "problems", note)
@@ -256,6 +257,7 @@ def test_problems_are_listed_with_their_reasons(call):
         (["c1", "--policy", "mine"], ["--policy must be like mine:policy, got 'mine'"]),
         (["c1", "--policy", "no_such_module:x"], ["no_such_module:x: cannot be found"]),
         (["c1", "--policy", "json:loads"], ["json:loads: cannot be made: TypeError"]),
+        (["c1", "--policies", "ucb@c=" + 3000 * "["], ["ucb.c must be a number"]),
         (["c1", "--policy", "json:nope"], ["json:nope: cannot be found: AttributeError"]),
         (["c1", "--policy", "math:pi"], ["math:pi: must be an rmab.Policy"]),
         (["--compare", "nope.json"], ["nope.json: cannot be read"]),

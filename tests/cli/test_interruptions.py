@@ -3,6 +3,7 @@
 Some tests raise the interruption in this process; others send the signal to a new one.
 """
 
+import gc
 import json
 import os
 import pty
@@ -10,16 +11,53 @@ import re
 import select
 import signal
 import subprocess
+import sys
 import termios
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from rmab.cli.main import _interruptible as interruptible
 from rmab.studies.results import Results
 from tests.cli.commands import PROGRAM, Ran, toml
 
 PATIENCE = 600.0  # seconds without a sign of life from a command
 PROMPTLY = 60.0  # seconds to end after Ctrl-C, report written; it takes some three
+
+
+def test_an_interruption_amid_an_import_waits_for_its_end(tmp_path, monkeypatch):
+    strike = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(0.1)\n"
+    (tmp_path / "interrupted_module.py").write_text(strike + "whole = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def work() -> None:
+        with interruptible():
+            import_module("interrupted_module")
+            time.sleep(PROMPTLY)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert sys.modules["interrupted_module"].whole
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interruption_that_python_drops_comes_again():
+    def strike(*_: object) -> None:
+        gc.callbacks.remove(strike)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+    def work() -> None:
+        with interruptible():
+            gc.collect()
+            time.sleep(PROMPTLY)
+
+    gc.callbacks.append(strike)
+    with pytest.raises(KeyboardInterrupt):
+        work()
 
 
 def test_an_interruption_before_the_first_trial(call, study, monkeypatch):

@@ -162,6 +162,9 @@ def test_a_callable_stands_in_the_arena_among_those_that_learn(tmp_path):
         (always_second, {"trials": 0}, "trials must be"),
         (always_second, {"name": ""}, "name must not be empty"),
         (lambda seen: 9, {}, "action must be from 0 to 5"),
+        (lambda seen: ["a", "b", "c", "d"], {}, "or 4 scores"),
+        (lambda seen: [None, 1, 2, 3], {}, "or 4 scores"),
+        (lambda seen: [[1], [1, 2]], {}, "or 4 scores"),
         (lambda seen: [1, 2], {"batched": True}, "the number of a set of arms"),
     ],
 )

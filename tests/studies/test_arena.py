@@ -102,6 +102,8 @@ def test_a_problem_file_of_ones_own(tmp_path):
     for more, rule in (
         ('[left_out]\nfly = "slow"\n', "left_out: unknown 'fly'"),
         ("[left_out]\nucb = 1\n", "left_out must be reasons"),
+        ('[left_out]\nrandom = "slow"\n', "left_out: random must play"),
+        ('[left_out]\nwhittle = "slow"\n', "left_out: whittle must play"),
         ("[sweep]\nagents = [1, 2]\n", "sweep: a problem is one study"),
     ):
         path.write_text(arm + more)
@@ -256,6 +258,17 @@ def test_ones_own_policy_that_no_problem_takes_ends_the_arena():
     channels_alone = own_entrant("mine:one", rmab.Policy("one", planner=expected, learner=half))
     arena = Arena(entrants(["ucb"], [channels_alone]))
     arena.check_own([*short, _short(load_problem("rb-4"))])  # which one of them takes
+
+
+def ending():
+    raise SystemExit(3)
+
+
+def test_a_policy_that_would_end_the_program_or_has_two_lines_is_refused():
+    with pytest.raises(StudyError, match="--policy mine:it: cannot be made: SystemExit: 3"):
+        own_entrant("mine:it", ending)
+    with pytest.raises(StudyError, match="its name must be one line"):
+        own_entrant("mine:it", rmab.Policy("a\nb", planner=expected))
 
 
 @pytest.mark.parametrize("found", [3, "policy", lambda: 4, None])

@@ -1,5 +1,6 @@
 """How policies stand: shares, ranks, ties and verdicts, against plain arithmetic."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -254,6 +255,43 @@ def test_other_problems_and_policies_are_said_and_not_compared():
     assert "two: only here: quick" in found.differ
     assert {row["problem"] for row in found.rows} == {"two"}
     assert compare(ours, replace(theirs, problems=[])).in_short.startswith("nothing to compare")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("policies", "quick", "mean"), "x"),
+        (("policies", "quick", "mean"), None),
+        (("policies", "quick", "mean"), float("nan")),
+        (("policies", "quick", "mean"), 10**400),
+        (("policies", "quick", "se"), "x"),
+        (("policies", "quick", "tied"), "abc"),
+        (("policies", "quick", "curve"), {"slot": [1], "regret": [], "se": [0.0]}),
+        (("policies",), {}),
+        (("policies",), []),
+        (("study",), []),
+        (("study",), "abc"),
+        (("study", "seed"), [1]),
+        (("name",), ["a"]),
+        (("trials",), 1.5),
+        (("interrupted",), 1),
+        (("made",), {"time": {"seconds": "x"}}),
+        (("made",), {"versions": "abc"}),
+    ],
+)
+def test_a_value_that_is_none_of_its_kind_is_refused(tmp_path, place, value):
+    outcome().write(tmp_path)
+    path = tmp_path / "arena.json"
+    table = json.loads(path.read_text())
+    *before, last = place
+    inside = table["problems"]["one"]
+    for key in before:
+        inside = inside[key]
+    assert last in inside
+    inside[last] = value
+    path.write_text(json.dumps(table))
+    with pytest.raises(StudyError, match=r"arena\.json: is no arena\.json"):
+        load_outcome(path)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"arena": 2}', "null", '{"arena": 1}', "\xff"])

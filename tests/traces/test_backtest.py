@@ -342,6 +342,13 @@ def _came_to(rewards, measured, starts, **changes):
     )
 
 
+def test_equal_arms_tie_whatever_their_laws_are():
+    """Laws of 1/6 and 5/6 and of 1/2 and 1/2: never seen, both are good half of the time."""
+    state = np.array([[[0, 1], [0, -1], [0, -1], [-1, -1], [1, -1], [1, -1], [1, -1]]], np.int8)
+    found = rmab.backtest(rmab.Trace(state, np.zeros(7, int)), ["myopic"], runs=1)
+    assert found.mean["myopic"] == 0.5
+
+
 def test_blocks_are_segments_or_fiftieths():
     measured = np.ones((1000, 2), bool)
     one = Timeline.of(np.array([0]), measured)

@@ -122,6 +122,12 @@ def test_several_agents(write):
     assert found.state.tolist() == [EXPECTED, EXPECTED]
 
 
+def test_arms_may_be_numbers_of_many_digits(write):
+    names = ["0" + 5000 * "9", 5000 * "8", "7"]
+    text = "time,arm,value\n" + "".join(f"{t},{n},{t}\n" for t in range(2) for n in names)
+    assert read_recording(write(text)).trace.arms == (names[2], names[1], names[0])
+
+
 def test_arms_that_are_numbers_are_in_their_order(write):
     text = "time,arm,value\n" + "".join(f"{t},{n},{n % 2}\n" for t in range(3) for n in (10, 9, 2))
     found = read_recording(write(text)).trace
@@ -568,6 +574,8 @@ REFUSED = [
     (WIDE.replace("\n3,", "\n1.7e12,"), {}, "line 5: time '1.7e12' must be seconds"),
     (WIDE.replace("\n3,", "\n1e999999,"), {}, "line 5: time '1e999999' must be seconds"),
     (WIDE.replace("\n3,", "\n2024-01-01T00:00:00,"), {}, "all times must be of one kind"),
+    ("time,a,b\n2024-01-01T10:00.5,1,0\n", {}, "line 2: time '2024-01-01T10:00.5' is neither"),
+    ("time,a,b\n2024-01-01.5,1,0\n", {}, "line 2: time '2024-01-01.5' is neither"),
     ("time,a,b\n2024-01-01T00:00Z,1,0\n2024-01-01T00:01,1,0\n", {}, "these were dates with a zone"),
     # slots
     (WIDE, {"slot": 0.0}, "--slot must be a number of seconds above 0, got 0.0"),
@@ -603,6 +611,7 @@ REFUSED = [
     (SWEEPS, {}, "a sweep needs --bands"),
     (SWEEPS, {"bands": "1:2:3"}, "--bands must be LOW:HIGH in Hz"),
     (SWEEPS, {"bands": "2:1"}, "--bands must be LOW:HIGH in Hz"),
+    (SWEEPS, {"bands": "2.4e9:2.401e9,1:2,2.4e9:2.401e9"}, "--bands: 2.4e9:2.401e9 comes twice"),
     (SWEEPS, {"bands": "2.4e9:2.401e9,1:2"}, "--bands 1:2: no bin of the sweeps"),
     (SWEEPS, {"bands": "2.4e9:2.401e9", "time": "t"}, "no columns to be named"),
     (SWEEPS.replace("-98", "x"), {"bands": "2.4e9:2.401e9"}, "line 6: 'x' is no number"),

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import zipfile
 
 import numpy as np
@@ -254,3 +255,25 @@ def test_arrays_of_numbers_are_told_by_their_headers(tmp_path):
     np.savez(path, a=STATE, b=STATE[0] * 0.5, c=[1, 2], d=STATE * 1j, e="text", f=STATE > 0)
     with ArrayFile(path) as file:
         assert [name for name in file.names if file.is_numbers(name)] == ["a", "b", "f"]
+
+
+def test_what_is_no_file_stays_and_a_link_leads_to_the_new_one(tmp_path):
+    os.mkfifo(tmp_path / "fifo.npz")
+    with pytest.raises(OSError, match="not a file"):
+        rmab.save_trace(trace(), tmp_path / "fifo.npz")
+    assert (tmp_path / "fifo.npz").is_fifo()
+    (tmp_path / "link.npz").symlink_to(tmp_path / "t.npz")
+    for made in (trace(), trace(slot_s=7.0)):
+        rmab.save_trace(made, tmp_path / "link.npz")
+        assert (tmp_path / "link.npz").is_symlink()
+        assert rmab.load_trace(tmp_path / "t.npz").slot_s == made.slot_s
+
+
+def test_names_that_no_page_could_show_become_numbers(tmp_path):
+    path = tmp_path / "t.npz"
+    for name in ("\ud800", "a\nb", "\x1b[31m", "a\u2028b"):
+        meta = json.dumps({"agents": [name, "b"], "channels": ["x", "y"], "source": "s\udcff"})
+        np.savez(path, state=STATE, meta=meta)
+        found = rmab.load_trace(path)
+        assert found.agents == ("0", "1")
+        assert (found.arms, found.source) == (("x", "y"), "s?")

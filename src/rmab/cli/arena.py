@@ -29,8 +29,8 @@ a policy of one's own, in mine.py (docs/arena.md has a whole one):
 
 problems are those of --list, or files: a study and `reason = "one line"`
 policies are those of rmab run --help; with options: ucw-value@scale=0.1; whittle, lookahead and
-random, which know the dynamics or nothing, always play, but where a problem leaves one out for the
-time it takes. All that a problem's arms allow play it
+random, which know the dynamics or nothing, always play, but for a lookahead that a problem leaves
+out for the time it takes. All that a problem's arms allow play it
 
 columns, and the keys of each policy in arena.json
   mean, final      average reward per agent and slot, over all of them and the last tenth
@@ -142,7 +142,7 @@ def _as_theirs(
 
     names = [p.name for p in theirs.problems if p.name in PROBLEMS]
     known = [n for n in theirs.policies if n.partition("@")[0] in STUDIED]
-    counts = {p.trials for p in theirs.problems}
+    counts = {p.study.get("trials") for p in theirs.problems}
     seeds = {p.study.get("seed") for p in theirs.problems}
     if not names:
         raise StudyError("--compare: none of its problems is known here; name some to run")
@@ -164,7 +164,7 @@ def _found(source: str) -> object:
         sys.path.insert(0, here)
     try:
         found: object = getattr(import_module(module), name)
-    except Exception as error:  # whatever the user's code does
+    except (Exception, SystemExit) as error:  # whatever the user's code does
         reason = f"{type(error).__name__}: {error}"
         raise StudyError(f"--policy {source}: cannot be found: {reason}") from None
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rmab.cli.console import DONE, INTERRUPTED, Commands, columns, folder, progress, say, whole
 from rmab.cli.traces import add_choice_of_states, left_out, several
 from rmab.errors import ModelError, StudyError, TraceError
+from rmab.reading import option_value, printable
 
 if TYPE_CHECKING:
     from rmab.traces.outcome import Backtest
@@ -112,7 +112,7 @@ def _backtest(options: argparse.Namespace) -> int:
     out = None if options.out is None else folder(options.out)
     from rmab.traces.backtest import backtest, steps
 
-    name, runs = Path(options.trace).stem, numbers["runs"] or 1
+    name, runs = printable(Path(options.trace).stem), numbers["runs"] or 1
     with progress(steps(asked, runs), name, "run") as advance:
         try:
             found = backtest(
@@ -149,11 +149,7 @@ def _settings(given: Sequence[str]) -> dict[str, dict[str, Any]]:
         policy, _, option = where.strip().rpartition(".")
         if not (is_set and policy and option):
             raise StudyError(f"--set must be POLICY.OPTION=VALUE, got {text!r}")
-        try:
-            read = tomllib.loads(f"value = {value.strip()}")["value"]
-        except ValueError:
-            read = value.strip()
-        settings.setdefault(policy, {})[option] = read
+        settings.setdefault(policy, {})[option] = option_value(value)
     return settings
 
 

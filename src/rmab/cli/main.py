@@ -6,10 +6,15 @@ missing), 130 interrupted (what was done is written).
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 from rmab.cli import agent, arena, backtest, federation, helper, studies, traces
 from rmab.cli.console import (
@@ -27,6 +32,8 @@ from rmab.errors import RmabError, StorageError, UnavailableError, system_reason
 
 __all__ = ["main"]
 
+_STRIKE_SECONDS = 0.02  # until a Ctrl-C that came at a bad time is tried again
+_MOST_STRIKES = 250  # 5 seconds: a policy's module may do anything while it is imported
 _SERVED = (*federation.COMMANDS, *helper.COMMANDS)
 
 
@@ -74,11 +81,59 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code. Without argv it is the program `rmab`."""
     code = _main(argv)
+    if argv is None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done
     if code == INTERRUPTED and argv is None:
         # Threads in the midst of a batch cannot be stopped, and a plain exit would wait for them.
         sys.stdout.flush()
         os._exit(code)
     return code
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C ends what runs, wherever it strikes.
+
+    Amid an import it would leave a module half made, at worst one in C: it waits until that is
+    done. Where Python drops an exception, as in what garbage collection calls, it comes again.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    struck = 0
+
+    def strike(_: int, frame: FrameType | None) -> None:
+        nonlocal struck
+        struck += 1
+        if struck < _MOST_STRIKES and _is_importing(frame):
+            threading.Timer(_STRIKE_SECONDS, _thread.interrupt_main).start()
+        else:
+            struck = _MOST_STRIKES  # what was put off for long, or comes from a user in a hurry
+            raise KeyboardInterrupt
+
+    def dropped(raised: sys.UnraisableHookArgs) -> None:
+        if raised.exc_type is KeyboardInterrupt:
+            threading.Timer(_STRIKE_SECONDS, _thread.interrupt_main).start()
+        else:
+            report(raised)
+
+    report, sys.unraisablehook = sys.unraisablehook, dropped
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, strike)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        sys.unraisablehook = report
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _main(argv: Sequence[str] | None) -> int:
@@ -95,7 +150,8 @@ def _main(argv: Sequence[str] | None) -> int:
         parser.print_help()
         return DONE
     try:
-        code: int = options.action(options)
+        with _interruptible():
+            code: int = options.action(options)
         sys.stdout.flush()
         return code
     except RmabError as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmab.cli.console import DONE, Commands, columns, folder, progress, say, whole
 from rmab.errors import StudyError, is_lasting, system_reason
+from rmab.reading import printable
 
 if TYPE_CHECKING:
     from rmab.traces.fit import Fit
@@ -276,7 +277,7 @@ def _fit(options: argparse.Namespace) -> int:
     if out is not None:
         from rmab.report.fit_page import write_fit
 
-        write_fit(out, Path(options.trace).stem, found)
+        write_fit(out, printable(Path(options.trace).stem), found)
         written.append(f"{out}/: fit.html, fit.json, pictures")
     if options.json:
         print(json.dumps(found.to_json(), allow_nan=False))
@@ -293,15 +294,16 @@ def _check_file(option: str, path: str) -> None:
     """Refuse what can be no file to write to before the work that would be lost."""
     if not path:
         raise StudyError(f"{option} must name a file, got ''")
+    why = ""
     try:
         if Path(path).is_dir():
-            raise StudyError(f"{option} {path}: must be a file to write to: it is a folder")
-        if not Path(path).parent.is_dir():
-            raise StudyError(
-                f"{option} {path}: must be a file to write to: there is no such folder"
-            )
+            why = "it is a folder"
+        elif not Path(path).parent.is_dir():
+            why = "there is no such folder"
     except (OSError, ValueError) as error:  # a name that is none
-        raise StudyError(f"{option} {path!r}: must be a file to write to: {error}") from None
+        why = str(error)
+    if why:
+        raise StudyError(f"{option} {path}: must be a file to write to: {why}")
 
 
 def _write_study(found: Fit, path: str) -> None:

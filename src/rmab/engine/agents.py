@@ -61,6 +61,7 @@ _PLANNED = 16  # the same for joint plans, of which a few fill a core
 _PLANNED_ELEMENTS = 1 << 26  # codes x trials of joint plans made at once on an accelerator
 _OLDEST = np.finfo(np.float32).max  # a float above all ages
 _TIE = 1e-5  # relative: indices closer than this are equal but for rounding
+_TOLD_BITS = 16  # the same of an index that is rounded: bits after the first
 _NEVER_PLAYED = 1e4  # the largest rewards that an arm is held to lose which cannot be played
 _MAX_PAIRWISE_ARMS = 8  # up to here pairs are cheaper than bisection, and unrolled code stays small
 
@@ -294,7 +295,18 @@ class _ByJointPlan(Agents):
         return played if sight.playable is None else played & sight.playable
 
 
-class _ByFormula(Agents):
+class _ByIndex(Agents):
+    """An index for each arm."""
+
+    def _told_apart(self, sight: Sight, index: Array) -> Array:
+        """The index; to five digits where laws are fitted to a recording. There arms of other laws
+        are often worth the same but for rounding, and ties go to the lower one."""
+        if sight.playable is None or self.policy.learns:
+            return index
+        return lax.reduce_precision(index.astype(jnp.float32), 8, _TOLD_BITS)
+
+
+class _ByFormula(_ByIndex):
     """An index that is a formula of the information state, evaluated where the agents are."""
 
     def _filled(self, learnt: Learnt) -> Any:
@@ -309,7 +321,7 @@ class _ByFormula(Agents):
             found = self._index(sight, rewards)
             return jnp.broadcast_to(found, shape).astype(jnp.float32)
 
-        return sight.largest(_computed_once(sight, index))
+        return sight.largest(self._told_apart(sight, _computed_once(sight, index)))
 
     def _index(self, sight: Sight, rewards: Array) -> Array:
         p01, p11, *first = sight.plan
@@ -330,7 +342,7 @@ class _ByTurns(_ByFormula):
         return played & (sight.plan > 0).any(0) if self.rule.waits else played
 
 
-class _ByTable(Agents):
+class _ByTable(_ByIndex):
     """An index from a table, filled anew in every episode or known."""
 
     light = False
@@ -353,7 +365,7 @@ class _ByTable(Agents):
         index = table_entries(sight.plan, rows)
         if self.rule.by_chance:
             index = index + _TIE * jnp.maximum(jnp.abs(index), 1) * sight.noise(0)
-        return sight.largest(index)
+        return sight.largest(self._told_apart(sight, index))
 
 
 class _ByLookahead(Agents):

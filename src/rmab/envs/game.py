@@ -85,8 +85,11 @@ class Choices:
 
     def played(self, actions: npt.ArrayLike, lead: tuple[int, ...]) -> Bools:
         """Which arms are played, (*lead, N): actions are (*lead,) sets or (*lead, N) scores."""
-        given = np.asarray(actions)
-        if given.shape == (*lead, self.n_arms):
+        try:
+            given = np.asarray(actions)
+        except ValueError:  # rows of different lengths
+            given = np.empty(0, object)
+        if given.shape == (*lead, self.n_arms) and given.dtype.kind in "biuf":
             if np.isnan(given).any():
                 raise StudyError("action: a score must be a number for each arm, got NaN")
             order = np.argsort(-given.astype(np.float64), axis=-1, kind="stable")

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
-import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -38,7 +36,7 @@ from rmab.model.arms import Arms
 from rmab.policies.lookahead import check_depth
 from rmab.policies.policy import LookaheadRule, OptimumRule, OutsideRule, Policy
 from rmab.policies.registry import POLICIES, STUDIED, check_options, named
-from rmab.reading import one_of, shown
+from rmab.reading import one_of, option_value, shown
 from rmab.studies.provenance import Provenance
 from rmab.studies.run import Values, run_watched, trials_of, value
 from rmab.studies.standings import KEPT, ProblemOutcome, standings
@@ -84,10 +82,10 @@ PROBLEMS = (
     "n256",
 )
 REFERENCES = ("whittle", "lookahead", "random")  # that always play
+_MEASURES = ("whittle", "random")  # regret is against the one, and shares begin at the other
 _FOLDER = "arena_problems"
 _ASIDE = ("reason", "study", "left_out", "figure", "sweep", "policies", "options")
 _MARK = "@"  # between a name and its options
-_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.)(e[-+]?[0-9]+)?", re.IGNORECASE)
 # Published learners with constants that work beside those that were printed.
 _VARIANTS = (
     "restless-ucb@radius=0",
@@ -165,6 +163,8 @@ def _read_problem(path: str, name: str) -> Problem:
             raise StudyError(f"left_out must be reasons by policy, got {shown(left_out)}")
         for policy in left_out:
             one_of("left_out", policy.partition(_MARK)[0], STUDIED)
+            if policy in _MEASURES:
+                raise StudyError(f"left_out: {policy} must play, as what others earn is told by it")
         if sweeps:
             raise StudyError("sweep: a problem is one study; rmab run has sweeps")
         study = from_table({key: each for key, each in table.items() if key not in _ASIDE})
@@ -260,17 +260,9 @@ def _entrant(text: str) -> Entrant:
         key, is_set, given = each.partition("=")
         if not (key and is_set):
             raise StudyError(f"policies: must be NAME or NAME@OPTION=VALUE, got {shown(text)}")
-        options[key] = _value(given)
+        options[key] = option_value(given)
     check_options(base, options, f"policies: {text}: {base}")
     return Entrant(text, base, options)
-
-
-def _value(given: str) -> Any:
-    """As in TOML, which has no number such as .1; what is none is a word."""
-    try:
-        return tomllib.loads(f"value = {given}")["value"]
-    except ValueError:
-        return float(given) if _NUMBER.fullmatch(given) else given
 
 
 def own_entrant(source: str, found: object) -> Entrant:
@@ -279,7 +271,7 @@ def own_entrant(source: str, found: object) -> Entrant:
     if callable(found) and not isinstance(found, Policy):
         try:
             made = found()
-        except Exception as error:  # whatever the user's code does
+        except (Exception, SystemExit) as error:  # whatever the user's code does
             raise StudyError(
                 f"--policy {source}: cannot be made: {type(error).__name__}: {error}"
             ) from None
@@ -288,6 +280,8 @@ def own_entrant(source: str, found: object) -> Entrant:
             f"--policy {source}: must be an rmab.Policy or a function that makes one, "
             f"got {shown(made)}"
         )
+    if not made.name.isprintable():
+        raise StudyError(f"--policy {source}: its name must be one line, got {shown(made.name)}")
     return Entrant(made.name, own=made, source=source)
 
 
@@ -372,7 +366,7 @@ class Arena:
         try:
             text = (folder / KEPT / f"{problem.name}.json").read_text(encoding="utf-8")
             found = ProblemOutcome.from_json(json.loads(text))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None  # none, or a torn one: it is run
         playing, refused = self.admitted(problem)
         same = (
@@ -382,7 +376,7 @@ class Arena:
             and set(found.standings) == set(playing)
             and found.refused == refused
         )
-        return found if same else None
+        return replace(found, reason=problem.reason) if same else None
 
     def run(self, problem: Problem, advance: Advance | None = None) -> ProblemOutcome:
         """All on one problem; Ctrl-C returns the trials done, or is raised if there are none.

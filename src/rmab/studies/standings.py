@@ -19,15 +19,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Self
+from types import UnionType
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from rmab.errors import StudyError
-from rmab.reading import shown
+from rmab.reading import is_number, is_whole, shown
 from rmab.studies.results import Floats, Results, write_csv, write_json
 
 __all__ = [
@@ -84,8 +85,13 @@ class Standing:
 
     @classmethod
     def from_json(cls, table: Mapping[str, Any]) -> Self:
-        """What `asdict` gave."""
-        return cls(**{key.name: table[key.name] for key in fields(cls)})
+        """What `asdict` gave; KeyError, TypeError or ValueError if it is anything else."""
+        found = cls(**_fields(cls, table))
+        if [len(found.curve[key]) for key in ("slot", "regret", "se")] != [
+            len(found.curve["se"])
+        ] * 3:
+            raise ValueError("curve: slot, regret and se must be as long as one another")
+        return found
 
 
 def standings(
@@ -215,12 +221,47 @@ class ProblemOutcome:
 
     @classmethod
     def from_json(cls, table: Mapping[str, Any]) -> Self:
-        """What `to_json` gave; KeyError, TypeError or AttributeError if it is anything else."""
-        given = {**table, "standings": table["policies"]}
-        given["standings"] = {
-            name: Standing.from_json(each) for name, each in given["standings"].items()
-        }
-        return cls(**{key.name: given[key.name] for key in fields(cls)})
+        """What `to_json` gave; KeyError, TypeError or ValueError if it is anything else."""
+        found = cls(**_fields(cls, {**table, "standings": table["policies"]}))
+        if not any(each.knows and name != _CHANCE for name, each in found.standings.items()):
+            raise ValueError(f"{shown(found.name)}: nobody there knows the dynamics")
+        _typed(list[Any], found.study["arm"], "study.arm")
+        for key in ("agents", "horizon", "plays", "seed", "trials"):
+            _typed(int, found.study[key], f"study.{key}")
+        _check_made(found.made)
+        _typed(float | None, found.made.get("time", {}).get("seconds"), "time.seconds")
+        return found
+
+
+def _fields(kind: type[Any], table: Any) -> Json:
+    """The values of a dataclass's fields, of the types that it says."""
+    kinds, read = get_type_hints(kind), _typed(Json, table, "a table")
+    return {key.name: _typed(kinds[key.name], read[key.name], key.name) for key in fields(kind)}
+
+
+def _typed(kind: Any, value: Any, place: str) -> Any:
+    """The value, if it is of that type; TypeError says of what is not where it is."""
+    inside = get_args(kind)
+    if kind is Any or (value is None and type(None) in inside):
+        return value
+    if get_origin(kind) is UnionType:
+        return _typed(inside[0], value, place)
+    if is_dataclass(kind):
+        return Standing.from_json(value)
+    if get_origin(kind) is list and isinstance(value, list):
+        return [_typed(inside[0], each, place) for each in value]
+    if get_origin(kind) is dict and isinstance(value, dict):
+        return {key: _typed(inside[1], each, f"{place}.{key}") for key, each in value.items()}
+    is_one = {float: is_number, int: is_whole}.get(kind)
+    plain = kind in (bool, str) and isinstance(value, kind)
+    if plain or (is_one is not None and is_one(value)):
+        return value
+    raise TypeError(f"{place} is {shown(value)}")
+
+
+def _check_made(made: Json) -> None:
+    for key in ("versions", "time"):
+        _typed(Json, made.get(key) or {}, key)
 
 
 # -------------------------------------------------------------------------------------- everywhere
@@ -357,6 +398,7 @@ class ArenaOutcome:
         found = [ProblemOutcome.from_json(each) for each in table["problems"].values()]
         aside = ("arena", "interrupted", "problems", "verdicts", "compare")
         made = {key: each for key, each in table.items() if key not in aside}
+        _check_made(made)
         return cls(found, made, bool(table["interrupted"]))
 
 

@@ -46,8 +46,8 @@ from rmab.policies.policy import (
     Policy,
     RandomRule,
 )
-from rmab.policies.registry import LEARNERS, POLICIES, STUDIED, named
-from rmab.reading import is_number, is_whole, one_of, shown
+from rmab.policies.registry import LEARNERS, OPTIONS, POLICIES, STUDIED, named
+from rmab.reading import is_number, one_of, shown
 from rmab.studies.run import setting_of_study
 from rmab.studies.study import Study
 from rmab.traces.laws import segment_starts, share_laws, step_laws
@@ -60,6 +60,7 @@ Floats = npt.NDArray[np.float64]
 States = npt.NDArray[np.int8]
 
 SCHEDULE = "linear"
+_MAX_AGENTS = 2**16  # as in a study
 _SHARES = ("fixed", "fixed-best")  # know the shares of states
 _FITTED = ("whittle", "myopic", "lookahead", *_SHARES)
 _SUFFIXES = ("pooled", "segment")
@@ -151,8 +152,8 @@ def backtest(
         aggregation=aggregation,
         options=options or {},
     )
-    if longest is not None and (not is_whole(longest) or longest < 1):
-        raise StudyError(f"longest must be a whole number of at least 1, got {shown(longest)}")
+    if longest is not None and not OPTIONS["longest"].allowed(longest):
+        raise StudyError(f"longest must be {OPTIONS['longest'].rule}, got {shown(longest)}")
     # What differences are to comes first, so that there are some whenever it is interrupted.
     everyone = {name: _Name(name, name) for name in _REFERENCES.values()}
     everyone.update({each.name: each for each in names})
@@ -289,8 +290,8 @@ def _with_agents(trace: Trace, same: int | str | None, agents: int | None) -> Tr
         return trace
     place = _agent(trace, same)
     count = 1 if agents is None else agents
-    if count < 1:
-        raise TraceError(f"--agents must be at least 1, got {count}")
+    if not 1 <= count <= _MAX_AGENTS:
+        raise TraceError(f"--agents must be from 1 to {_MAX_AGENTS}, got {shown(count)}")
     name = trace.agents[place]
     if not trace.measured[place].any():
         raise TraceError(f"--same {same}: agent {name} measured nothing")
@@ -304,14 +305,16 @@ def _with_agents(trace: Trace, same: int | str | None, agents: int | None) -> Tr
 def _agent(trace: Trace, same: int | str) -> int:
     """The number of an agent that is named, or numbered from 0."""
     names = trace.agents
-    number = int(same) if isinstance(same, int) or same.isdecimal() else -1
+    short = isinstance(same, int) or (same.isdecimal() and len(same) < len(str(len(names))) + 4)
+    number = int(same) if short else -1
     if 0 <= number < len(names):
         return number
     if same in names:
         return names.index(same)
     listed = f"0 to {len(names) - 1}" if len(names) > 1 else "0"
     some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    raise TraceError(f"--same {same}: there is no such agent; there are {listed}: {some}")
+    said = same if isinstance(same, str) and len(same) <= 80 else shown(same)
+    raise TraceError(f"--same {said}: there is no such agent; there are {listed}: {some}")
 
 
 def _rewards_of(reward: float | Sequence[float] | None, n_states: int) -> Floats:

@@ -20,7 +20,8 @@ __all__ = ["Clock", "Samples", "Series", "natural_order", "on_grid", "on_steps",
 
 NS = 1_000_000_000
 _LATEST = 9_000_000_000  # seconds; 64 bits of nanoseconds end at 9.2e9
-_FRACTION = re.compile(r"(.*[0-9]{2})[.,]([0-9]+)(.*)", re.DOTALL)
+# Of a second: 10:00.5 ends in half a minute, and is refused.
+_FRACTION = re.compile(r"(.*[T ](?:\d\d:\d\d:\d\d|\d{6}))[.,](\d+)(.*)", re.ASCII | re.DOTALL)
 # A time may lie so much before a slot's start, in slots, and still count as at it: times that
 # were added up from steps, or printed with few digits, are a little off.
 _SLACK = 1e-5
@@ -120,6 +121,8 @@ class Clock:
         found = _FRACTION.fullmatch(text)  # which the library cuts off after six digits
         fraction = int(found[2][:9].ljust(9, "0")) if found else 0
         try:
+            if not found and not {".", ","}.isdisjoint(text):
+                raise ValueError  # which Python takes for a second's
             time = datetime.fromisoformat(found[1] + found[3] if found else text)
         except ValueError:
             raise ValueError(
@@ -142,12 +145,18 @@ class Clock:
             )
 
 
+def _number_key(digits: str) -> tuple[int, int, str]:
+    """Sorts as the number does, however many digits it has."""
+    digits = digits.lstrip("0")
+    return 1, len(digits), digits
+
+
 def natural_order(names: list[str]) -> list[str]:
     """Sorted, with the numbers in them as numbers."""
 
     def key(name: str) -> tuple[list[tuple[int, int, str]], str]:
         parts = re.split(r"([0-9]+)", name)
-        split = [(1, int(p), "") if p.isdecimal() else (0, 0, p) for p in parts if p]
+        split = [_number_key(p) if p.isdecimal() else (0, 0, p) for p in parts if p]
         return split, name
 
     return sorted(names, key=key)

@@ -125,7 +125,7 @@ def _as_text(column: pd.Series[Any]) -> Iterator[str]:
 
 def parse_bands(text: str) -> tuple[Band, ...]:
     """The bands of a text such as "2.401e9:2.423e9,2.426e9:2.448e9"."""
-    bands = []
+    bands: list[Band] = []
     for part in text.split(","):
         try:
             low, high = (float(end) for end in part.split(":"))
@@ -136,6 +136,8 @@ def parse_bands(text: str) -> tuple[Band, ...]:
                 "--bands must be LOW:HIGH in Hz, with commas between them, as in "
                 f"2.401e9:2.423e9,2.426e9:2.448e9; got {part.strip()!r}"
             )
+        if part.strip() in [band.name for band in bands]:
+            raise TraceError(f"--bands: {part.strip()} comes twice")
         bands.append(Band(part.strip(), low, high))
     return tuple(bands)
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from rmab.errors import TraceError
 from rmab.files import replaced
-from rmab.reading import is_number, is_whole, shown
+from rmab.reading import is_number, is_whole, printable, shown
 from rmab.traces.arrays import ArrayFile, fits_memory
 
 __all__ = [
@@ -150,6 +150,7 @@ class Trace:
             if len(names) != state.shape[axis]:
                 raise TraceError(f"{state.shape[axis]} {what} have {len(names)} names")
             object.__setattr__(self, what, names)
+        object.__setattr__(self, "source", printable(self.source))
         object.__setattr__(self, "state", _frozen(state.astype(np.int8, copy=False)))
         object.__setattr__(self, "segment", _frozen(segment))
 
@@ -344,7 +345,7 @@ def _meta(path: str | PathLike[str], array: np.ndarray) -> dict[str, Any]:
 
 def is_one_line(name: str) -> bool:
     """Whether a name has no characters that end lines or steer a terminal."""
-    return not any(unicodedata.category(c) in ("Cc", "Zl", "Zp") for c in name)
+    return not any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in name)
 
 
 def _names(listed: Any, n: int) -> tuple[str, ...]:
