@@ -19,6 +19,7 @@ Agents never import this: they load no JAX.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import os
 import platform
@@ -32,7 +33,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["cache_folder", "keep_compiled", "kept_compiled"]
+__all__ = ["cache_folder", "drop_traces", "keep_compiled", "kept_compiled"]
 
 VARIABLE = "RMAB_CACHE"
 MOST_BYTES = 2**30  # of all entries; beyond it the oldest go
@@ -60,6 +61,18 @@ def cache_folder() -> Path | None:
         return Path.home() / ".cache" / "rmab"
     except RuntimeError:  # a user without a home
         return None
+
+
+def drop_traces() -> None:
+    """Give back what compilation has left in memory: of hundreds of programs it is gigabytes.
+
+    Programs that are in somebody's hands stay; others are traced again, and found in the folder.
+    """
+    import jax
+
+    jax.clear_caches()  # type: ignore[no-untyped-call]
+    with contextlib.suppress(OSError, AttributeError):  # of other C libraries than glibc
+        ctypes.CDLL(None).malloc_trim(0)  # which keeps what threads have freed
 
 
 @contextmanager

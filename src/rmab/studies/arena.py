@@ -27,9 +27,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import jax
 import numpy as np
 
+from rmab.compilation import drop_traces
 from rmab.engine.montecarlo import program_for
 from rmab.errors import ModelError, RmabError, StudyError, TooLargeError
 from rmab.model.arms import Arms
@@ -397,9 +397,7 @@ class Arena:
 
         margin = MARGIN * (_best(values) - _random(values))
         results = run_watched(study, watch, max(margin, 0.0))
-        # JAX remembers every program that it traced: of hundreds that is gigabytes. Those that are
-        # compiled for the next problem of the same shape are kept elsewhere.
-        jax.clear_caches()  # type: ignore[no-untyped-call]
+        drop_traces()
         by_name = {each.name: each for each in self.everyone}
         return ProblemOutcome(
             name=problem.name,
