@@ -40,6 +40,7 @@ __all__ = [
     "POLICIES",
     "SERVED",
     "STUDIED",
+    "TELL_NOTHING",
     "Entry",
     "Option",
     "check_arms",
@@ -398,7 +399,7 @@ GROUPS: Mapping[str, str] = {
     "hindsight": "see the states, in a back-test alone",
 }
 
-_ALONE = ("ucb", "rca", "qwi", "wiql")  # each agent learns by itself, and is told nothing
+TELL_NOTHING = ("ucb", "rca", "qwi", "wiql")  # each agent learns by itself, whatever is shared
 # What learns from sums with noise, and what agents may draw by themselves.
 _THOMPSON_INDEX = ("fedtswi", "fedts-myopic", "fedtswi-gap", "fedts-myopic-gap")
 _MAKERS = "rmab.policies.builtin:"
@@ -701,7 +702,7 @@ def check_noise(
     shares = AGGREGATIONS[settings.get("aggregation", aggregation)]
     entry = POLICIES[name]
     learns = entry.group in ("paper", "gap", "published")
-    if not learns or name in _ALONE or isinstance(shares, Alone):
+    if not learns or isinstance(shares, Alone):
         return
     other = [number for number, kind in enumerate(kinds, 1) if kind != CHANNEL]
     why = None

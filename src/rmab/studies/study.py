@@ -44,6 +44,7 @@ from rmab.policies.registry import (
     OPTIONS,
     POLICIES,
     STUDIED,
+    TELL_NOTHING,
     check_arms,
     check_kinds,
     check_noise,
@@ -405,7 +406,8 @@ class Study:
         for policy in self.policies:
             if isinstance(policy, str):
                 own = self.options.get(policy)
-                check_noise(policy, own, self.arms.kinds, self.aggregation)
+                if policy not in TELL_NOTHING:
+                    check_noise(policy, own, self.arms.kinds, self.aggregation)
             elif policy.learns:
                 raise StudyError(
                     f"privacy.epsilon: {policy.name!r} is a learner of one's own, of which it is "
