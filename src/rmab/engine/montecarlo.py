@@ -35,7 +35,14 @@ from rmab.planning.exact.chain import Layout
 from rmab.planning.exact.optimum import Optimum
 from rmab.policies.filling import known_ages, known_tables, no_table
 from rmab.policies.lookahead import check_depth
-from rmab.policies.policy import IndexRule, LookaheadRule, OptimumRule, OutsideRule, Policy
+from rmab.policies.policy import (
+    IndexRule,
+    JointRule,
+    LookaheadRule,
+    OptimumRule,
+    OutsideRule,
+    Policy,
+)
 from rmab.policies.registry import named
 from rmab.random import seed_words
 
@@ -64,6 +71,8 @@ _CACHED_ELEMENTS = 16384  # arms x agents x trials that nearly keep a slot insid
 _DEVICE_ELEMENTS = 1 << 24  # the same for an accelerator, which wants many
 _SERIES_BYTES = 1 << 26  # the most a batch may keep of rewards by slot
 _DEVICE_SERIES_BYTES = 1 << 30  # the same on an accelerator
+# Two programs that make joint plans at once keep what their loops used until they end: gigabytes.
+_JOINTLY = Lock()
 _OUTSIDE = Lock()  # what is not of the engine is called by one thread at a time
 
 Progress = Callable[[int], None]
@@ -277,6 +286,11 @@ def batch_runner(
             begun = time.perf_counter()
             if program is None:
                 outcomes[policy] = _played_outside(trials, policy, range(start, start + count))
+            elif isinstance(policy.rule, JointRule):
+                with _JOINTLY:
+                    begun = time.perf_counter()
+                    found = program(seed, who, world, plays, guides[policy])
+                    outcomes[policy] = jax.block_until_ready(found)  # type: ignore[no-untyped-call]
             else:
                 outcomes[policy] = program(seed, who, world, plays, guides[policy])
             if watch is not None:
