@@ -247,7 +247,7 @@ def _typed(kind: Any, value: Any, place: str) -> Any:
     if get_origin(kind) is UnionType:
         return _typed(inside[0], value, place)
     if is_dataclass(kind):
-        return Standing.from_json(value)
+        return kind.from_json(value)
     if get_origin(kind) is list and isinstance(value, list):
         return [_typed(inside[0], each, place) for each in value]
     if get_origin(kind) is dict and isinstance(value, dict):
