@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import median
 from types import UnionType
@@ -246,8 +246,8 @@ def _typed(kind: Any, value: Any, place: str) -> Any:
         return value
     if get_origin(kind) is UnionType:
         return _typed(inside[0], value, place)
-    if is_dataclass(kind):
-        return kind.from_json(value)
+    if kind is Standing:
+        return Standing.from_json(value)
     if get_origin(kind) is list and isinstance(value, list):
         return [_typed(inside[0], each, place) for each in value]
     if get_origin(kind) is dict and isinstance(value, dict):
