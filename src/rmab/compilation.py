@@ -70,7 +70,7 @@ def drop_traces() -> None:
     """
     import jax
 
-    jax.clear_caches()  # type: ignore[no-untyped-call]
+    jax.clear_caches()  # type: ignore[no-untyped-call]  # untyped in JAX
     with contextlib.suppress(OSError, AttributeError):  # of other C libraries than glibc
         ctypes.CDLL(None).malloc_trim(0)  # which keeps what threads have freed
 

@@ -118,13 +118,14 @@ def _interruptible() -> Iterator[None]:
             report(raised)
 
     report, sys.unraisablehook = sys.unraisablehook, dropped
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_ours:  # and not ignored, say
         signal.signal(signal.SIGINT, strike)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        if is_ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.unraisablehook = report
 
 

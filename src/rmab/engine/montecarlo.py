@@ -290,7 +290,8 @@ def batch_runner(
                 with _JOINTLY:
                     begun = time.perf_counter()
                     found = program(seed, who, world, plays, guides[policy])
-                    outcomes[policy] = jax.block_until_ready(found)  # type: ignore[no-untyped-call]
+                    jax.block_until_ready(found)  # type: ignore[no-untyped-call]  # untyped in JAX
+                    outcomes[policy] = found
             else:
                 outcomes[policy] = program(seed, who, world, plays, guides[policy])
             if watch is not None:
