@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rmab.federation.own_draw import PLACES, UNIFORMS, Laws, draw_own
+from tests.learning import posteriors
 
 DRAWN = 2000
 LAW = (np.array([-0.85, 0.85]), np.array([[0.02, 0.005], [0.005, 0.03]]))  # near (.3, .7)
@@ -121,6 +122,30 @@ def test_many_observations_are_drawn_as_well_as_few():
     found, _ = drawn(counts)
     assert np.abs(found.mean(1) - [0.02, 0.97]).max() < 1e-4
     assert 1e-5 < found.std(1).min() < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("arm", "gaps", "telling"),
+    [
+        ((0.89, 0.17), (1, 2), (1, 0, 14)),  # two modes, both likely
+        ((0.89, 0.17), (1, 2), (1, 1, 14)),  # the mirror image has probability 4e-5
+        ((0.83, 0.11), (2, 1), (1, 0, 14)),  # the same, states exchanged
+        ((0.1, 0.6), (2, 3), (1, 1, 14)),  # the highest cell is near the wrong mode
+        ((0.2, 0.8), (2, 2), (1, 1, 14)),  # m and -m
+    ],
+)
+def test_of_many_pairs_the_right_mode_is_drawn(arm, gaps, telling):
+    """By numeric integration: the share of m below its middle, and no place that should not be."""
+    law, counts = posteriors.chances(arm[0], arm[1], 9), np.zeros((9, 2, 2))
+    for gap, state, number in ((gaps[0], 0, 100_000), (gaps[1], 1, 100_000), telling):
+        good = round(number * float(law[gap - 1, state, 1]))
+        counts[gap - 1, state] += [number - good, good]
+    exact = posteriors.integrate(counts)
+    p01, p11 = drawn(counts, laws=())[0]
+    middle = (p11 - p01).mean()
+    share = exact.share(lambda a, b: b - a < middle)
+    assert (p11 - p01 < middle).mean() == pytest.approx(share, abs=5 * 0.5 / np.sqrt(DRAWN))
+    assert (exact.depth(p01, p11) < 1e-4).sum() <= 4
 
 
 @pytest.mark.parametrize(("arms", "limit"), [(4, 0.02), (100, 0.05)])

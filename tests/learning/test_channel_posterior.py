@@ -1,15 +1,17 @@
 """Draws given observations at any gaps: against numeric integration, Betas, and by calibration."""
 
 from functools import cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
-from rmab.learning.channel.posterior import draw_channels, mean_channels
+from rmab.learning.channel.posterior import channel_laws, draw_channels, mean_channels
 from rmab.random import Draws, seed_words, stream
+from tests.learning.posteriors import chances, integrate
 
 GAPS = 32
 WIDTH = 1000  # trials of one call, for all tests alike: a width is a compilation
@@ -171,7 +173,7 @@ def chosen_gaps(pattern, rng):
     return weights / weights.sum(0)
 
 
-def simulated(p01, p11, observations, pattern, rng):
+def simulated(p01: Any, p11: Any, observations: int, pattern: str, rng: Any) -> Any:
     """Counts (G + 1, 2, 2, WIDTH) of that many pairs; a share of them, drawn, begins in 0."""
     chances = g_step(p01, p11)
     weights = chosen_gaps(pattern, rng)
@@ -231,7 +233,7 @@ def test_near_deterministic_and_near_independent_channels_are_calibrated(prior, 
         assert min(ranks_fit(drawn, p01, p11)) > 1e-4, pattern
 
 
-def waiting_by_state(p01, p11, observations, waits, rng):
+def waiting_by_state(p01: Any, p11: Any, observations: int, waits: Any, rng: Any) -> Any:
     """Counts (G + 1, 2, 2, WIDTH) of one path each, with gaps drawn by the state last seen."""
     chances, trial = g_step(p01, p11), np.arange(WIDTH)
     counts = np.zeros(chances.shape)
@@ -302,3 +304,88 @@ def test_whatever_the_counts_draws_and_means_are_probabilities():
 def test_whatever_the_prior_draws_are_probabilities(weight):
     drawn = sampler((weight, weight))(wild_counts())
     assert ((drawn >= 0) & (drawn <= 1)).all()
+
+
+# ------------------------------------------------------------------------- rare draws
+
+
+def pairs_of(arm, pairs, gaps, telling):
+    """Expected counts of so many pairs gaps[0] slots after bad and gaps[1] slots after good, and of
+    a few one slot after good."""
+    law, counts = chances(arm[0], arm[1], GAPS + 1), np.zeros((GAPS + 1, 2, 2))
+    for gap, state, number in ((gaps[0], 0, pairs), (gaps[1], 1, pairs), (1, 1, telling)):
+        good = round(number * float(law[gap - 1, state, 1]))
+        counts[gap - 1, state] += [number - good, good]
+    return counts
+
+
+def drawn_often(counts, draws):
+    """p01 and p11, of at least so many draws."""
+    wide = np.repeat(counts[..., None], WIDTH, -1)
+    calls = range(-(-draws // (WIDTH * DRAWN)))
+    found = [sampler((1.0, 1.0))(wide, seed=call) for call in calls]
+    return np.concatenate(found).swapaxes(0, 1).reshape(2, -1)
+
+
+def check_rare_draws(counts, draws):
+    """No set of places, from the least likely up, is drawn more than three times as often as it
+    should be, but for two draws in a million; nor is a third of it missing."""
+    exact = integrate(counts)
+    p01, p11 = drawn_often(counts, draws)
+    depth = exact.depth(p01, p11)
+    for share in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8):
+        found, due = (depth < share).sum(), share * depth.size
+        most = 3 * due + 2e-6 * depth.size
+        assert found <= stats.poisson.isf(1e-6, most), share
+        assert found >= stats.poisson.ppf(1e-6, due / 3), share
+    return exact, p01, p11
+
+
+@pytest.mark.parametrize(("pairs", "telling"), [(50_000, 25), (50_000, 100)])
+def test_a_mode_that_few_pairs_rule_out_is_not_drawn(pairs, telling):
+    """Two slots after good p11 and p01 - p11 do equally well; one slot after good tells them apart.
+    A chain that begins in the wrong one has seldom left it by its end."""
+    exact, p01, p11 = check_rare_draws(pairs_of((0.89, 0.17), pairs, (1, 2), telling), 150_000)
+    share = exact.share(lambda a, b: b > a / 2)
+    assert share < 1e-7
+    assert (p11 > p01 / 2).sum() <= 3
+
+
+def test_modes_of_a_channel_that_sees_good_as_often_as_bad_are_drawn_by_their_shares():
+    """There b0 = 1/2, where one of the systems has a kink."""
+    check_rare_draws(pairs_of((0.05, 0.95), 2000, (2, 2), 0), 60_000)
+
+
+def test_a_mode_is_found_where_a_strong_prior_and_many_pairs_contradict_each_other():
+    """Fisher scoring by itself goes back and forth: the posterior bends more than it expects."""
+    counts = np.zeros((1, GAPS + 1, 2, 2))
+    law = chances(0.97, 0.05, GAPS + 1)
+    for gap, number in ((1, 180), (2, 4000), (4, 300), (6, 1300), (8, 1000)):
+        counts[0, gap - 1, 1] = number * law[gap - 1, 1]
+    counts = np.moveaxis(counts, 0, -1)
+    prior = (100.0, 100.0)
+    exact = integrate(counts[..., 0], prior)
+    means = averages(prior)(jnp.asarray(counts[:, :, :, None], jnp.float32))
+    for p, mean in zip((exact.p01, exact.p11), means, strict=True):
+        middle = (exact.weights * p).sum()
+        spread = np.sqrt((exact.weights * (p - middle) ** 2).sum())
+        assert abs(float(mean[0, 0]) - middle) < 0.2 * spread
+
+
+@pytest.mark.slow  # a million draws of each
+@pytest.mark.parametrize("gaps", [(1, 2), (2, 1), (2, 2), (2, 3), (3, 2), (3, 1)])
+@pytest.mark.parametrize("arm", [(0.89, 0.17), (0.2, 0.8)], ids=["falling", "rising"])
+def test_no_rare_draw_is_three_times_as_frequent_as_it_should_be(arm, gaps):
+    for pairs, telling in ((300, 4), (5000, 14), (50_000, 14), (50_000, 100), (200_000, 25)):
+        check_rare_draws(pairs_of(arm, pairs, gaps, telling), 1_000_000)
+
+
+def test_laws_of_pairs_one_slot_apart_have_the_numbers_of_their_prior():
+    """Beta(a, b) is a for good next and b for bad next."""
+    counts = np.zeros((1, 2, 2, 1, 1), np.float32)
+    counts[0, :, :, 0, 0] = [[12, 3], [1, 20]]
+    mean, covariance = channel_laws(jnp.asarray(counts), (2.0, 5.0), 0)
+    for row, (a, b) in enumerate(((2 + 3, 5 + 12), (2 + 20, 5 + 1))):
+        assert float(mean[row, 0, 0]) == pytest.approx(special.psi(a) - special.psi(b), abs=1e-4)
+        spread = special.polygamma(1, a) + special.polygamma(1, b)
+        assert float(covariance[2 * row, 0, 0]) == pytest.approx(spread, rel=1e-4)

@@ -1,10 +1,13 @@
-"""Restless-UCB's optimistic steps and exploration; what DSEE's blocks are is in tests/engine."""
+"""Restless-UCB's optimistic steps and exploration; DSEE's blocks against a loop over them."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rmab.learning.exploration import (
+    block_arms,
+    block_explores,
+    block_slots,
     explored_arms,
     raised_steps,
     slots_to_explore,
@@ -13,6 +16,7 @@ from rmab.learning.exploration import (
 from rmab.learning.learners import Evidence
 from rmab.model.arms import CHANNEL, ArmKind, Moves
 from rmab.random import DRAWS, Draws, seed_words, stream
+from tests.oracles.dsee import dsee_block
 
 LEVELS = ArmKind(4, fully_observed=False, action_dependent=False)
 # Steps of an arm that goes one level up or down, and of a channel beside it.
@@ -85,3 +89,41 @@ def test_the_lowest_arms_of_which_too_little_was_seen_are_explored():
     done = evidence(steps + 10, kinds)
     assert not np.asarray(explored_arms(done, 10)).any()
     assert int(slots_to_explore(done, 10, 1000)[0]) == 1000
+
+
+@pytest.mark.parametrize(
+    ("plays", "agents", "exploration"), [(2, 1, 5.0), (3, 4, 20.0), (5, 2, 1.0)]
+)
+def test_blocks_of_exploration_and_the_best_means_between_them(plays, agents, exploration):
+    """In every one of 600 slots, as trials beside one another."""
+    n_arms, horizon = 5, 600
+    visits = np.random.default_rng(plays).integers(0, 9, (2, n_arms, horizon))
+    visits[:, 1] = 0  # never played: its mean counts as 0
+    pays = np.stack([np.zeros(n_arms), [0.917, 1.0, 0.433, 0.801, 0.611]])[..., None]
+    unread = jnp.zeros(0)
+    given = Evidence(
+        unread,
+        jnp.asarray(visits, jnp.float32),
+        jnp.ones(horizon),
+        jnp.asarray(pays, jnp.float32),
+        unread,
+        jnp.int32(plays),
+        agents,
+        (CHANNEL,) * n_arms,
+        slot=jnp.arange(horizon, dtype=jnp.int32),
+    )
+    found = block_arms(given, UNREAD, exploration=exploration, horizon=horizon)
+    arms, same = (np.asarray(each) for each in found)
+    explores = np.asarray(block_explores(given, exploration, horizon))
+    slots = np.asarray(block_slots(given, exploration, horizon))
+    assert 0 < explores.sum() < horizon
+    np.testing.assert_array_equal(arms, same)
+    for slot in range(horizon):
+        group, left = dsee_block(slot, n_arms, plays, agents, exploration)
+        assert explores[slot] == (group is not None)
+        assert slots[slot] == min(left, horizon)
+        if group is None:
+            bad, good = visits[:, :, slot]
+            mean = pays[1, :, 0] * good / np.maximum(bad + good, 1)
+            group = set(np.argsort(-mean, kind="stable")[:plays].tolist())
+        assert set(np.flatnonzero(arms[:, slot]).tolist()) == group

@@ -1,6 +1,7 @@
 """Learners: a calibrated posterior, and upper bounds and elimination against plain formulas."""
 
 import math
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -97,6 +98,25 @@ def of_kinds(kinds: tuple[ArmKind, ...], counts: np.ndarray) -> Evidence:
         agents=1,
         kinds=kinds,
     )
+
+
+def test_the_first_number_of_a_prior_is_of_good_next_at_any_gap():
+    """Beta(2, 8) has mean .2, of draws and of the best estimate."""
+    width = 200
+    given = evidence(np.zeros((2, 2, 1, width)))._replace(counts=jnp.zeros((9, 2, 2, 1, width)))
+
+    @jax.jit
+    def found(counts):
+        by = [
+            learner(given._replace(counts=counts), draws(width), prior=(2.0, 8.0), gaps=8).active
+            for learner in (thompson, partial(ucb, clip=False))
+        ]
+        return [active[:, 1, 0] for active in by]
+
+    drawn, upper = (np.asarray(x) for x in found(given.counts))
+    # Standard error .009. Nothing was observed: the width is sqrt(ln(|A| |S| l)) = sqrt(ln 4).
+    assert drawn.mean(1) == pytest.approx(0.2, abs=0.045)
+    assert upper.mean(1) - math.sqrt(math.log(4)) == pytest.approx(0.2, abs=0.01)
 
 
 @pytest.mark.parametrize("seen", [0, 40])

@@ -1,13 +1,20 @@
 """A prior learnt from all arms and agents that are alike: against plain loops, and closed forms."""
 
 import math
-from functools import cache
+from functools import cache, partial
 
 import jax
 import numpy as np
 from scipy.special import betaln
 
-from rmab.learning.population import KAPPAS, effective_counts, population_prior, same_law
+from rmab.learning.population import (
+    KAPPAS,
+    common_law,
+    effective_counts,
+    population_prior,
+    same_law,
+)
+from rmab.policies.policy import POPULATION
 
 GAPS, ARMS, AGENTS, TRIALS = 8, 3, 4, 2
 
@@ -92,6 +99,20 @@ def test_the_prior_and_the_pairs_are_those_of_plain_loops():
         np.testing.assert_allclose(
             alike[..., r], plain_alike(effective[..., r].astype(float), exact), atol=1e-3
         )
+
+
+def test_pairs_one_slot_apart_can_be_the_one_kind_there_is():
+    """What is learnt is the same as where other kinds are counted and there are none of them: a
+    last kind would else be taken for pairs that are far apart."""
+    rng = np.random.default_rng(4)
+    counts = np.zeros((GAPS + 1, 2, 2, ARMS, AGENTS, TRIALS), np.float32)
+    counts[0] = rng.integers(0, 40, counts.shape[1:])
+    one, all_kinds = (
+        jax.jit(partial(common_law, prior=POPULATION, compares=True))(kinds)
+        for kinds in (counts[:1], counts)
+    )
+    np.testing.assert_allclose(one.prior, all_kinds.prior, rtol=1e-3)
+    np.testing.assert_allclose(one.alike, all_kinds.alike, atol=1e-3)
 
 
 def test_before_anything_is_observed_the_prior_is_uniform_and_nothing_tells_agents_apart():

@@ -10,9 +10,13 @@ and where they do not it soon learns alone, whatever the others say. `alike` is 
 of the laws.
 
 A draw is the last of a chain of Metropolis steps in log odds, for all arms at once. Steps go to
-places that do not depend on the chain: near the mode of the agent's own posterior, near each law,
+places that do not depend on the chain: near the modes of the agent's own posterior, near each law,
 near the product of both, to the cells of a grid by the own posterior's height there, or anywhere by
 the prior; all together are the density that a place is weighed by.
+
+Modes are sought in three places: where p11 > p01, where p11 < p01, and at the mirror image of the
+latter. Two slots after 1 p11 and p01 - p11 do equally well, two slots after 0 p00 and p10 - p00;
+a grid is too coarse to say which of them is right where pairs are many.
 
 Written for NumPy and JAX arrays alike: agents have no JAX, and the engine has many agents. Counts
 are in the order of `rmab.learning.learners`, arrays end in (n, trials).
@@ -46,7 +50,8 @@ _TURNS, _MAX_STEP, _SHORTER = 10, 2.0, 0.8  # of Fisher scoring, in log odds
 _LEAST_PRECISION = 0.05  # of a proposal: where nothing is known it is as wide as this allows
 _FREEDOM = 4  # of the t distributions that places are drawn from
 # How often a place is drawn from each kind of distribution; those of laws are shared by all laws.
-_MODE, _PRODUCT, _LAW, _GRID, _PRIOR = 0.25, 0.3, 0.1, 0.3, 0.05
+_MODE, _PRODUCT, _LAW, _GRID, _PRIOR = 0.35, 0.3, 0.1, 0.2, 0.05
+_LEAST_SHARE = 0.05  # of each of three modes; the rest is by their shares of the own posterior
 
 
 class Laws(NamedTuple):
@@ -68,7 +73,7 @@ class OwnDraw(NamedTuple):
 
 
 class _Normal(NamedTuple):
-    """Middle, and Cholesky factor of the precision."""
+    """Middle, and Cholesky factor of the precision; modes are (3, n, trials) each."""
 
     u: Array
     v: Array
@@ -98,8 +103,7 @@ def draw_own(
     first[0] = 1
     counts = xp.asarray(counts, uniforms.dtype) + first * before
     cells = _cells(counts)
-    mode = _mode(counts, *_peak(cells))
-    normals = _normals(mode, laws)
+    normals = _normals(counts, _modes(counts, *_starts(counts, cells)), laws)
     u, v = (compute_once(x) for x in _places(normals, cells, uniforms))
     # The own posterior, and what the laws make of it.
     own = _log_likelihood(counts, u, v)
@@ -186,6 +190,7 @@ def _slope(counts: Array, u: Array, v: Array) -> tuple[Array, ...]:
     xp = array_namespace(counts, u)
     by = _chances(u, v, len(counts))
     (stay0, rise), (fall, stay1) = xp.moveaxis(counts, 0, 2)
+    u, v = u[..., None, :, :], v[..., None, :, :]
     p01, p00, p11, p10 = _sigmoid(u), _sigmoid(-u), _sigmoid(v), _sigmoid(-v)
     leaves = p01 + p10
     good, bad = p01 / leaves, p10 / leaves
@@ -218,8 +223,8 @@ def _slope(counts: Array, u: Array, v: Array) -> tuple[Array, ...]:
     )
 
 
-def _mode(counts: Array, u: Array, v: Array) -> tuple[Array, ...]:
-    """The mode near a start by Fisher scoring, and the information there: u, v, uu, uv, vv."""
+def _modes(counts: Array, u: Array, v: Array) -> _Normal:
+    """The modes near starts by Fisher scoring, and the information there."""
     xp = array_namespace(counts, u)
 
     def turn(number: Any, at: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -233,7 +238,8 @@ def _mode(counts: Array, u: Array, v: Array) -> tuple[Array, ...]:
         return tuple(xp.clip(w + scale * dw, -_FARTHEST, _FARTHEST) for w, dw in ((u, du), (v, dv)))
 
     u, v = repeat(_TURNS, turn, (u, v))
-    return (u, v, *_slope(counts, u, v)[2:])
+    uu, uv, vv = _slope(counts, u, v)[2:]
+    return _factored(u, v, uu + _LEAST_PRECISION, uv, vv + _LEAST_PRECISION)
 
 
 def _believed(
@@ -265,8 +271,9 @@ def _believed(
 class _Cells(NamedTuple):
     """The own posterior on the grid, (cells, n, trials)."""
 
+    logs: Array  # of heights
     shares: Array
-    until: Array  # the same, summed up
+    until: Array  # the shares, summed up
 
 
 @lru_cache(maxsize=8)
@@ -287,7 +294,7 @@ def _cells(counts: Array) -> _Cells:
     logs = xp.matmul(rows, counts.reshape(4 * kinds, -1), **exact)
     heights = xp.exp(logs - logs.max(0)).reshape(_CELLS**2, *shape)
     shares = compute_once(heights / heights.sum(0))
-    return _Cells(shares, compute_once(xp.cumsum(shares, axis=0)))
+    return _Cells(logs.reshape(heights.shape), shares, compute_once(xp.cumsum(shares, axis=0)))
 
 
 def _corner(cell: Array, like: Array) -> tuple[Array, Array]:
@@ -296,10 +303,22 @@ def _corner(cell: Array, like: Array) -> tuple[Array, Array]:
     return row * _WIDTH - _EDGE, column * _WIDTH - _EDGE
 
 
-def _peak(cells: _Cells) -> tuple[Array, Array]:
-    """The middle of the highest cell."""
-    u, v = _corner(cells.shares.argmax(0), cells.shares)
-    return u + _WIDTH / 2, v + _WIDTH / 2
+def _starts(counts: Array, cells: _Cells) -> tuple[Array, Array]:
+    """Where modes are sought, (3, n, trials)."""
+    xp = array_namespace(counts)
+    row, column = np.indices((_CELLS, _CELLS)).reshape(2, -1, 1, 1)
+    zones = column >= row, column < row
+    best = xp.stack([xp.where(zone, cells.logs, -np.inf).argmax(0) for zone in zones])
+    u, v = (corner + _WIDTH / 2 for corner in _corner(best, cells.shares))
+    p01, p11 = _sigmoid(u[1]), _sigmoid(v[1])
+    # Half a cell is left at the edges: a start has to have log odds.
+    mirrored = xp.clip(xp.stack([p01 - p11, 1 + p11 - p01]), _sigmoid(-_EDGE), _sigmoid(_EDGE))
+    odds = xp.log(mirrored / (1 - mirrored))
+    u2, v2 = xp.stack([u[1], odds[1]]), xp.stack([odds[0], v[1]])
+    height = _log_likelihood(counts, u2, v2)
+    first = height[0] > height[1]
+    other = (xp.where(first, x[0], x[1])[None] for x in (u2, v2))
+    return tuple(xp.concatenate(x) for x in zip((u, v), other, strict=True))
 
 
 def _of_laws(laws: Laws) -> list[_Normal]:
@@ -320,25 +339,45 @@ def _factored(u: Array, v: Array, uu: Array, uv: Array, vv: Array) -> _Normal:
     return _Normal(u, v, first, mixed, second)
 
 
-def _normals(mode: tuple[Array, ...], laws: Laws | None) -> list[tuple[float, _Normal]]:
+def _normals(counts: Array, modes: _Normal, laws: Laws | None) -> list[tuple[Array, _Normal]]:
     """The normal shapes that places are drawn near, each with its share."""
-    u, v, uu, uv, vv = mode
-    uu, vv = uu + _LEAST_PRECISION, vv + _LEAST_PRECISION
-    own = _factored(u, v, uu, uv, vv)
+    xp = array_namespace(counts, modes.u)
+    height = _log_likelihood(counts, modes.u, modes.v) - xp.log(modes.uu * modes.vv)
+    share = xp.exp(height - height.max(0))
+    share = _LEAST_SHARE + (1 - 3 * _LEAST_SHARE) * share / share.sum(0)
+    each = [_Normal(*(x[number] for x in modes)) for number in range(3)]
+    all_own = _MODE if laws is not None else _MODE + _PRODUCT + _LAW
+    found = [(all_own * share[number], mode) for number, mode in enumerate(each)]
     if laws is None:
-        return [(_MODE + _PRODUCT + _LAW, own)]
-    found = [(_MODE, own)]
-    each = _of_laws(laws)
-    for law in each:
-        # The product of both: precisions add up.
-        a, b, c = law.uu**2, law.uu * law.uv, law.uv**2 + law.vv**2
-        xx, xy, yy = a + uu, b + uv, c + vv
-        x = a * law.u + b * law.v + uu * u + uv * v
-        y = b * law.u + c * law.v + uv * u + vv * v
-        spread = xx * yy - xy * xy
-        both = _factored((yy * x - xy * y) / spread, (xx * y - xy * x) / spread, xx, xy, yy)
-        found += [(_PRODUCT / len(each), both), (_LAW / len(each), law)]
+        return found
+    told = _of_laws(laws)
+    for law in told:
+        both, overlap = zip(*(_product(mode, law) for mode in each), strict=True)
+        best = (height + xp.stack(overlap)).argmax(0)
+        chosen = (
+            xp.where(best == 0, a, xp.where(best == 1, b, c)) for a, b, c in zip(*both, strict=True)
+        )
+        found += [(_PRODUCT / len(told), _Normal(*chosen)), (_LAW / len(told), law)]
     return found
+
+
+def _product(one: _Normal, other: _Normal) -> tuple[_Normal, Array]:
+    """The product of two normal densities, and the log of its height, up to a constant, where both
+    are 1 at their middles."""
+    (a, b, c), (d, e, f) = (
+        (normal.uu**2, normal.uu * normal.uv, normal.uv**2 + normal.vv**2)
+        for normal in (one, other)
+    )
+    xx, xy, yy = a + d, b + e, c + f
+    spread = xx * yy - xy * xy
+    du, dv = other.u - one.u, other.v - one.v
+    pull_u, pull_v = d * du + e * dv, e * du + f * dv
+    u, v = (yy * pull_u - xy * pull_v) / spread, (xx * pull_v - xy * pull_u) / spread
+    both = _factored(one.u + u, one.v + v, xx, xy, yy)
+    height = sum(
+        z * z + h * h for z, h in (_standard(normal, both.u, both.v) for normal in (one, other))
+    )
+    return both, -height / 2
 
 
 def _standard(normal: _Normal, u: Array, v: Array) -> tuple[Array, Array]:
@@ -348,7 +387,7 @@ def _standard(normal: _Normal, u: Array, v: Array) -> tuple[Array, Array]:
 
 
 def _places(
-    normals: list[tuple[float, _Normal]], cells: _Cells, uniforms: Array
+    normals: list[tuple[Array, _Normal]], cells: _Cells, uniforms: Array
 ) -> tuple[Array, Array]:
     """u and v, (places, n, trials)."""
     xp = array_namespace(uniforms, cells.shares)
@@ -372,7 +411,7 @@ def _places(
         du = (along - normal.uv * dv) / normal.uu
         here = which >= begin
         u, v = xp.where(here, normal.u + du, u), xp.where(here, normal.v + dv, v)
-        begin += share
+        begin = begin + share
     return xp.clip(u, -_FARTHEST, _FARTHEST), xp.clip(v, -_FARTHEST, _FARTHEST)
 
 
@@ -392,7 +431,7 @@ def _bisected(until: Array, chance: Array) -> Array:
     return xp.minimum(low, len(until) - 1)
 
 
-def _log_density(normals: list[tuple[float, _Normal]], cells: _Cells, u: Array, v: Array) -> Array:
+def _log_density(normals: list[tuple[Array, _Normal]], cells: _Cells, u: Array, v: Array) -> Array:
     """Of all distributions that places come from, with respect to (u, v)."""
     xp = array_namespace(u, cells.shares)
     inside = (abs(u) < _EDGE) & (abs(v) < _EDGE)

@@ -121,7 +121,8 @@ def slopes(system: Numbers, x: Array, y: Array) -> tuple[Array, ...]:
 
     def falling(x: Array, y: Array) -> tuple[Array, ...]:
         share, one, other = sigmoid(x), sigmoid(y), sigmoid(-y)
-        side, memory, none = jnp.sign(x), -jnp.exp(-jnp.abs(x)) * one, jnp.zeros_like(x)
+        side = jnp.where(x >= 0, 1.0, -1.0)  # one of the two at the kink, not none
+        memory, none = -jnp.exp(-jnp.abs(x)) * one, jnp.zeros_like(x)
         bend = memory / (1 - memory)
         tilts = 1 - 2 * share - side * (1 - bend), other - one - bend * other
         return share * (1 - share), none, -side * memory, memory * other, *tilts

@@ -19,6 +19,12 @@ A Metropolis chain goes from place to place with probability min(1, w(new) / w(n
 / density of both laws together: the same channel may come from either. Places do not depend on the
 chain, so all are evaluated at once, and nothing is kept from one draw to the next.
 
+The chain is short, so it matters where it begins. If the law of its beginning is nowhere more than
+c times the posterior, no set of channels is ever drawn more than c times as often as it should be:
+a step leaves the posterior as it is, and a bound as well. So a chain begins in a normal law around
+a mode, and each mode has exactly its share by Laplace's method. The laws of later places have long
+tails and no mode less than a least share, so that the chain finds what the beginning leaves out.
+
 Reference: L. Tierney, "Markov chains for exploring posterior distributions", Ann. Stat. 22, 1994;
 T. Hesterberg, "Weighted average importance sampling and defensive mixture distributions",
 Technometrics 37, 1995.
@@ -87,6 +93,7 @@ class _Tuning:
     more_turns: int = 8  # Fisher scoring takes this many turns more for many pairs.
     many_pairs: float = 5000.0  # Pairs are many beyond this number.
     max_step: float = 3.0  # A turn goes no further than this in a coordinate.
+    most_bent: float = 4.0  # A step is shortened by at most this factor where it would overshoot.
 
 
 _TUNING = _Tuning()
@@ -114,6 +121,7 @@ class _Laws(NamedTuple):
 
     along: Array  # (n, trials)
     modes: Array  # (3, n, trials), of each mode in `near`
+    begins: Array  # (3, n, trials), of each mode where a chain begins
     freedom: int
 
 
@@ -127,11 +135,11 @@ class _Posterior(NamedTuple):
     laws: _Laws
 
 
-class _Uniforms(NamedTuple):
+class _Numbers(NamedTuple):
     """The numbers that a place is made of, (places, n, trials) or (places, 1, 1)."""
 
-    cell: Array
-    radius: Array
+    cell: Array  # uniform, as angle and depth are
+    far: Array  # from the middle of a law, in its units
     angle: Array
     depth: Array
 
@@ -184,15 +192,17 @@ def _drawn_in_blocks(
 def _drawn(counts: Array, prior: BetaPrior, uniforms: Array) -> tuple[Array, Array]:
     """p01 and p11; uniforms: (5, places, n, trials)."""
     posterior = _approximated(counts, prior)
-    share, modes, _ = posterior.laws
+    share, modes, begins, freedom = posterior.laws
     which, radius, angle, depth, luck = uniforms
-    along = which < share
-    which = jnp.where(along, which / share, (which - share) / (1 - share))
-    near = jnp.where(which < modes[0], RISING, jnp.where(which < 1 - modes[2], STEEP, FALLING))
-    law = jnp.where(along, _ALONG, near)
-    drawn = law, which, radius, angle, depth, jnp.log(luck)
+    first = which[:1]
+    along = which[1:] < share
+    which = jnp.where(along, which[1:] / share, (which[1:] - share) / (1 - share))
+    law = jnp.where(along, _ALONG, _near(which, modes))
+    law, which = (jnp.concatenate(x) for x in ((_near(first, begins), law), (first, which)))
+    far = jnp.concatenate([jnp.sqrt(-2 * jnp.log(radius[:1])), _radius(radius[1:], freedom)])
+    drawn = law, which, far, angle, depth, jnp.log(luck)
     law, *stored, luck = _computed_once(posterior.observed, *drawn)
-    channel, weight = _proposed(posterior, law, _Uniforms(*stored))
+    channel, weight = _proposed(posterior, law, _Numbers(*stored))
     p01, p11 = jnp.minimum(channel.p01, 1), jnp.minimum(channel.p11, 1)  # sums are rounded
     found = p01, p11, weight
     now = tuple(x[0] for x in found)
@@ -200,6 +210,12 @@ def _drawn(counts: Array, prior: BetaPrior, uniforms: Array) -> tuple[Array, Arr
         takes = luck[step] < found[2][step] - now[2]
         now = tuple(jnp.where(takes, x[step], old) for x, old in zip(found, now, strict=True))
     return now[0], now[1]
+
+
+def _near(which: Array, shares: Array) -> Array:
+    """Systems by their shares, (3, n, trials); which: uniform numbers."""
+    falling = jnp.where(which < 1 - shares[FALLING], STEEP, FALLING)
+    return jnp.where(which < shares[RISING], RISING, falling)
 
 
 def mean_channels(counts: Array, prior: BetaPrior) -> tuple[Array, Array]:
@@ -238,9 +254,10 @@ def _spread_evenly(counts: Array, prior: BetaPrior, nodes: int) -> tuple[Channel
     turn = np.arange(node.size)[:, None, None]
     law = np.where(turn % 4 == 0, _ALONG, turn % 3)
     posterior = _approximated(counts, prior)
-    shares = jnp.float32(1 / 4), jnp.full((3, 1, 1), 1 / 3)  # those of `law`
-    posterior = posterior._replace(laws=_Laws(*shares, posterior.laws.freedom))
-    channel, weight = _proposed(posterior, law, _Uniforms(which, radius, angle, depth))
+    along, modes = jnp.float32(1 / 4), jnp.full((3, 1, 1), 1 / 3)  # those of `law`
+    laws = posterior.laws._replace(along=along, modes=modes)
+    numbers = _Numbers(which, _radius(radius, laws.freedom), angle, depth)
+    channel, weight = _proposed(posterior._replace(laws=laws), law, numbers)
     weight = jnp.exp(weight - weight.max(0))
     return channel, weight / weight.sum(0)
 
@@ -260,6 +277,7 @@ def _approximated(counts: Array, prior: BetaPrior) -> _Posterior:
     few = ((totals.pairs > _TUNING.several_pairs) & few) | two_modes
     longer = min(prior) < 0.5
     misled = low_prior | (few & (along.concentration < _TUNING.concentration))
+    shares = _mode_shares(observed, fit)
     return _Posterior(
         observed=observed,
         fit=fit,
@@ -267,7 +285,8 @@ def _approximated(counts: Array, prior: BetaPrior) -> _Posterior:
         tails=_Tails(tails, jnp.maximum(1, tails.max(0) / 2) if longer else None),
         laws=_Laws(
             along=jnp.where(misled, _TUNING.wider, _TUNING.wide),
-            modes=_mode_shares(observed, fit),
+            modes=_TUNING.mode + (1 - 3 * _TUNING.mode) * shares,
+            begins=shares,
             freedom=_TUNING.low_prior_freedom if low_prior else _TUNING.freedom,
         ),
     )
@@ -291,11 +310,14 @@ def _starts(along: Cells, two_modes: Array, x: Array, y: Array) -> tuple[Array, 
 def _fit(observed: Observations, weight: float, x: Array, y: Array) -> _Fit:
     """The modes in three systems and the precisions there, each (3, n, trials), from a start.
 
-    weight: the prior's numbers up to 1, summed.
+    weight: the prior's numbers up to 1, summed. Where the posterior bends more than expected
+    information says, as where no channel fits well, whole steps may go back and forth for ever: a
+    step is as long as the change of the one before says that it should be, and no longer.
     """
 
-    def turn(fit: _Fit) -> _Fit:
-        x, y = fit.x, fit.y
+    def turn(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        """state: the fit, and of the turn before where the whole step led and what was done."""
+        x, y, *_, wished_x, wished_y, went_x, went_y = state
         by_b0, by_m, bb, bm, mm = score(observed, channel_at(_SYSTEMS, x, y))
         bx, by, mx, my, jx, jy = slopes(_SYSTEMS, x, y)
         share, one = sigmoid(x), sigmoid(y)
@@ -315,18 +337,22 @@ def _fit(observed: Observations, weight: float, x: Array, y: Array) -> _Fit:
         dx = (gx / first - mixed * dy) / first
         far = jnp.maximum(jnp.maximum(abs(dx), abs(dy)), 1e-6)
         scale, edge = jnp.minimum(1, _TUNING.max_step / far), _MAX_COORDINATE / 2
-        x, y = (jnp.clip(v + scale * d, -edge, edge) for v, d in ((x, dx), (y, dy)))
-        return _Fit(x, y, first, mixed, second)
+        change = (wished_x - dx) * went_x + (wished_y - dy) * went_y
+        bend = change / jnp.maximum(went_x * went_x + went_y * went_y, 1e-12)
+        scale = scale / jnp.clip(bend, 1, _TUNING.most_bent)
+        xs, ys = (jnp.clip(v + scale * d, -edge, edge) for v, d in ((x, dx), (y, dy)))
+        return xs, ys, first, mixed, second, dx, dy, xs - x, ys - y
 
     many = observed.totals.pairs > _TUNING.many_pairs
 
-    def one_more(number: Array, fit: _Fit) -> _Fit:
+    def one_more(number: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
         goes_on = (number < _TUNING.turns) | many
-        return _Fit(*(jnp.where(goes_on, *both) for both in zip(turn(fit), fit, strict=True)))
+        return tuple(jnp.where(goes_on, *both) for both in zip(turn(state), state, strict=True))
 
     turns = _TUNING.turns + jnp.where(many.any(), _TUNING.more_turns, 0)
-    found: _Fit = lax.fori_loop(0, turns, one_more, _Fit(x, y, x, y, x))
-    return found
+    none = jnp.zeros_like(x)
+    found = lax.fori_loop(0, turns, one_more, (x, y, x, y, x, none, none, none, none))
+    return _Fit(*found[:5])
 
 
 def _mode_shares(observed: Observations, fit: _Fit) -> Array:
@@ -336,10 +362,10 @@ def _mode_shares(observed: Observations, fit: _Fit) -> Array:
     height = log_likelihood(observed, channel) + jnp.stack(spreads)
     height = height - jnp.log(fit.xx) - jnp.log(fit.yy)
     height = jnp.where(height > _NEVER, height, _NEVER)
-    return _TUNING.mode + (1 - 3 * _TUNING.mode) * softmax(height, 0)
+    return softmax(height, 0)
 
 
-def _proposed(posterior: _Posterior, law: Numbers, uniforms: _Uniforms) -> tuple[Channel, Array]:
+def _proposed(posterior: _Posterior, law: Numbers, numbers: _Numbers) -> tuple[Channel, Array]:
     """Channels and the log of posterior / density, each (places, n, trials).
 
     law: that of each place, a system's number for the mode in it, or _ALONG.
@@ -350,12 +376,12 @@ def _proposed(posterior: _Posterior, law: Numbers, uniforms: _Uniforms) -> tuple
         return jnp.where(law == RISING, value[0], jnp.where(law == STEEP, value[1], value[2]))
 
     mode = _Fit(*(of_mode(value) for value in posterior.fit))
-    far = _radius(uniforms.radius, posterior.laws.freedom)
-    along, across = _direction(uniforms.angle)
+    far = numbers.far
+    along, across = _direction(numbers.angle)
     y = mode.y + far * across / mode.yy
     x = mode.x + (far * along - mode.xy * (y - mode.y)) / mode.xx
     by_ridge = law == _ALONG
-    place = pick_memory(posterior.cells, posterior.tails.memory, uniforms.cell, uniforms.depth)
+    place = pick_memory(posterior.cells, posterior.tails.memory, numbers.cell, numbers.depth)
     (place,) = _computed_once(observed, place)
     level = 2 * jnp.log(jnp.abs(place) / (1 - jnp.abs(place)))  # the log odds of |m|
     y = jnp.where(by_ridge, jnp.where(place > 0, level, -level), y)
