@@ -8,11 +8,12 @@ import pytest
 
 import rmab
 from rmab.policies.registry import named
-from rmab.studies.figures import Claim, Figure, FigureResult
+from rmab.studies.figures import Figure, FigureResult
 from rmab.studies.reproduce import FIGURES, figures, reproduce
 from rmab.studies.results import Curve, Results
 from rmab.studies.run import Values
 from rmab.studies.scaling import GAP, JUDGES, PLAIN
+from rmab.studies.verdict import Claim, Effect
 
 HORIZON = 60
 NAME = "<b>&$x"  # a policy may be called anything
@@ -90,9 +91,11 @@ def pretended(figure: Figure, results: Results) -> FigureResult:
         [results] * len(figure.variants),
         values=[Values(exact, {"fixed": "too <large>"}) for _ in figure.variants],
         claims=[
-            Claim(f"{figure.name}: a < b & c", "0.25 > 0.125", True),
-            Claim(f"{figure.name}: second", "<i>", False),
-            Claim(f"{figure.name}: third", "nothing", None),
+            Claim(f"{figure.name}: a < b & c", "0.25 > 0.125.", [Effect("it", 1.0, 0.0)]),
+            Claim(f"{figure.name}: second", "<i>", [Effect("it", -1.0, 0.0)]),
+            Claim(f"{figure.name}: third", "nothing.", [Effect("it", 1.0, 1.0, trials=64)]),
+            Claim(f"{figure.name}: fourth", "more.", [Effect("it", 2.0, 0.0, 1.0, within=0.5)]),
+            Claim(f"{figure.name}: fifth", "by the way."),
         ],
         seconds=1.25,
     )

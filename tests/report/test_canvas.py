@@ -25,12 +25,6 @@ def test_a_bin_has_the_mean_and_the_mean_error_of_its_slots():
     np.testing.assert_allclose(binned.se, [0.1, 0.5])
 
 
-def test_episodes_that_few_trials_finished_are_left_out():
-    reached = np.array([10.0, 10, 6, 4, 1])
-    assert canvas.kept_episodes(reached, 10).tolist() == [0, 1]
-    assert canvas.kept_episodes(np.array([10.0]), 10).tolist() == [0]  # one episode is all there is
-
-
 def test_drawing_changes_no_setting_of_matplotlib(small, tmp_path):
     before = dict(mpl.rcParams)
     canvas.save(plots.study(small.several), tmp_path, "figure", "")

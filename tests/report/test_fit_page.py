@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rmab.report.fit_page import write_fit
-from rmab.report.fit_plots import PICTURES
+from rmab.report.fit_page import _CAPTIONS, _effective, _settings, write_fit
+from rmab.report.fit_plots import _STATES, PICTURES
 from rmab.traces.fit import POLICIES, Earned, fit_trace
 from tests.traces.made import chain, trace_of
 
@@ -44,7 +44,7 @@ def test_the_page_has_verdicts_pictures_and_arms(folder, page, fitted):
     assert page.count("<svg ") == len(PICTURES) == 6
     for verdict in fitted.verdicts:
         assert f">{verdict.question}</th>" in page
-        assert verdict.so.replace('"', "&quot;") in page
+        assert _settings(verdict.so) in page
     assert "2 agents, 1,200 slots of 0.1 s, 3 arms, 5 segments" in page
     assert "a &lt;b&gt;&amp;$x" in page
     assert "<i>" not in page
@@ -84,3 +84,34 @@ def test_a_trace_of_which_little_is_known_has_its_page(tmp_path):
     assert page.count("<svg ") == 6
     assert "3 states, of which the highest is good" in page
     assert "by powers m^k" not in page  # which is of two states
+
+
+def test_options_and_settings_are_not_broken_over_lines():
+    whole = '<code class="whole">{}</code>'.format
+    said = _settings("Take --how any-bad, or a -robust policy; set longest = 50.")
+    assert said == (
+        f"Take {whole('--how any-bad')}, or a {whole('-robust')} policy; "
+        f"set {whole('longest = 50')}."
+    )
+    assert whole("forget = &quot;bank&quot;") in _settings('Set forget = "bank".')
+    assert whole("fedce-myopic-robust") in _settings("beside stay and fedce-myopic-robust.")
+    assert _settings("a back-test <b>") == "a back-test &lt;b&gt;"
+
+
+def test_a_formula_stands_only_beside_its_own_result(fitted):
+    """A correlation below 0 counts as 0, and agents that measured nothing do not count."""
+    for rho, words in (
+        (0.5, "rho = 0.50 between agents, M = 2 agents are worth M / (1 + (M - 1) rho) = 1.3."),
+        (-0.2, "rho = -0.20 between agents, M = 2 agents are worth 2.0: none is lost"),
+    ):
+        made = replace(fitted)
+        made.__dict__["correlation"] = rho
+        assert words in _effective(made)
+    assert "M / (1" not in _effective(made)
+
+
+def test_the_caption_names_the_colours_that_are_drawn():
+    red, green, blue = (int(_STATES[-1][i : i + 2], 16) for i in (1, 3, 5))
+    assert blue > green > red
+    assert "dark" not in _CAPTIONS["strip"]
+    assert "blue is good, orange is bad" in _CAPTIONS["strip"]

@@ -6,11 +6,15 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from matplotlib.image import imread
 
 from rmab.policies.registry import GOSSIP_OPTIONS
 from rmab.report.page import write_paper, write_study
+from rmab.studies.powers import fit
+from rmab.studies.reproduce import summary
+from rmab.studies.results import Curve
 from rmab.studies.study import KEYS, Study
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -133,6 +137,12 @@ def test_text_is_escaped(study):
     assert "<study>" not in (folder / "report.html").read_text(encoding="utf-8")
 
 
+def test_a_study_in_a_file_of_that_name_is_no_study_study(small, tmp_path):
+    html = write_study(tmp_path, "study", small.several).read_text(encoding="utf-8")
+    assert "<h1>Study</h1>" in html
+    assert "study study" not in html.lower()
+
+
 def test_an_interrupted_study_and_one_with_much_noise_say_so(small, tmp_path, monkeypatch):
     monkeypatch.setattr(Study, "cost_warning", property(lambda _: "noise costs 3 agents much"))
     study = replace(small.several.study, trials=1000)
@@ -149,11 +159,30 @@ def test_every_claim_has_its_verdict_in_words(small, paper):
     for drawn in small.drawn:
         for claim in drawn.claims:
             assert any(row[1] == claim.text and claim.verdict in row[2] for row in summary)
-            assert f"Measured: {claim.measured}" in page.words
-    claims = [claim for drawn in small.drawn for claim in drawn.claims]
-    assert f"{len(claims)} claims:" in page.words
-    assert f"{sum(claim.held is True for claim in claims)} held" in page.words
+            assert f"Measured: {claim.found}" in page.words
+    words = ("held", "exceeded", "contradicted", "undecided", "noted")
+    assert {row[2].split()[-1] for row in summary[1:] if len(row[2]) > 2} >= set(words)
     assert {each.name for each in small.drawn} <= set(page.ids)
+
+
+def test_the_page_opens_with_what_came_out(small, paper):
+    _, page = paper
+    assert summary(small.drawn) in page.words
+    assert page.words.index("What came out") < page.words.index("Claims of the paper")
+    assert page.words.index("Claims of the paper") < page.words.index("Claims beyond the paper")
+    assert page.words.index("Claims beyond the paper") < page.words.index("What the paper says")
+
+
+def test_powers_stand_beside_what_tells_whether_they_fit(small, tmp_path):
+    arms = next(each for each in small.drawn if each.name == "regret-arms")
+    x, mean = np.asarray([4.0, 8, 16]), np.asarray([1.0, 2, 8])
+    found = fit(x, Curve(mean, mean / 100))
+    assert found is not None
+    done = replace(arms, fits={"fedtswi, N = 4 to 16": found})
+    page = Page(write_paper(tmp_path, [done]).read_text(encoding="utf-8"))
+    (row,) = (row for row in page.rows if row[0] == "fedtswi, N = 4 to 16")
+    power, chi2 = f"{found.slope:.3f} ± {found.slope_se:.3f}", f"{found.chi2_per_degree:.1f}"
+    assert row[1:] == [power, chi2, "no", "1.00 ± 0.02, 2.00 ± 0.02"]
 
 
 def test_exact_values_are_shown_with_reasons(paper):
@@ -168,7 +197,13 @@ def test_claims_and_curves_are_written_beside_the_page(small, paper):
     folder, _ = paper
     claims = json.loads((folder / "claims.json").read_text(encoding="utf-8"))
     assert list(claims) == [drawn.name for drawn in small.drawn]
-    assert claims["fig06"]["claims"][1]["held"] is False
+    assert [claim["verdict"] for claim in claims["fig06"]["claims"]] == [
+        "held",
+        "contradicted",
+        "undecided",
+        "exceeded",
+        "noted",
+    ]
     with (folder / "fig06-slots.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     (result,) = small.drawn[0].results[0].values()

@@ -52,6 +52,17 @@ def test_variants_are_lines_or_panels(small):
     assert {text.get_text() for text in drawn["fig13"].axes[0].texts} == {"leave alone", "play"}
 
 
+def test_episodes_that_do_not_count_are_not_drawn(small):
+    """Of the errors by arm, and of the rewards by variant."""
+    for name in ("fig06", "fig07"):
+        drawn = next(each for each in small.drawn if each.name == name)
+        (result,) = drawn.results[0].values()
+        assert result.full_episodes < len(result.episode_trials)
+        for line in plots.paper(drawn).axes[0].get_lines():
+            places = np.asarray(line.get_xdata()).tolist()
+            assert places == list(range(1, result.full_episodes + 1))
+
+
 def test_exact_values_are_level_lines(small):
     fig09b = next(each for each in small.drawn if each.name == "fig09b")
     lines = {line.get_label(): line for line in plots.paper(fig09b).axes[0].get_lines()}

@@ -9,6 +9,7 @@ import numpy as np
 from rmab.studies.figures import Figure, FigureResult
 from rmab.studies.reproduce import FIGURES, figures
 from rmab.studies.results import Curve, PolicyResult, Results
+from rmab.studies.verdict import Verdict
 
 EPISODES, SLOTS = 20, 1000
 
@@ -59,14 +60,15 @@ def drawn(name: str, *variants: dict[str, PolicyResult]) -> FigureResult:
     return FigureResult(made, results)
 
 
-def verdicts(made: FigureResult) -> list[bool | None]:
-    """What the judge says; every claim has words, and the whole is JSON."""
+HELD, EXCEEDED, CONTRADICTED, UNDECIDED, NOTED = Verdict  # in this order
+
+
+def verdicts(made: FigureResult) -> list[Verdict]:
+    """What is found of the claims; every claim has words, and the whole is JSON."""
     made.claims = FIGURES[made.name](made)
     for claim in made.claims:
-        assert claim.held is None or type(claim.held) is bool
         assert claim.text.endswith((".", ")"))
-        assert claim.measured.endswith(".")
+        assert claim.found.endswith(".")
         assert "nan" not in claim.measured
-        assert claim.verdict in ("held", "did not hold", "noted")
     json.dumps(made.to_json(), allow_nan=False)
-    return [claim.held for claim in made.claims]
+    return [claim.verdict for claim in made.claims]

@@ -1,22 +1,18 @@
 """A figure that is run: all its studies, then the judge; or cut short, with what was done."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from rmab.studies import figures as running
-from rmab.studies.figures import Claim, FigureResult
+from rmab.studies.figures import FigureResult
+from rmab.studies.provenance import Provenance
 from rmab.studies.reproduce import FIGURES, reproduce
 from rmab.studies.results import Results
 from rmab.studies.study import Study
+from rmab.studies.verdict import Claim
 from tests.studies.made_up import figure, result
-
-
-def test_a_verdict_is_in_words():
-    assert [Claim("", "", held).verdict for held in (True, False, None)] == [
-        "held",
-        "did not hold",
-        "noted",
-    ]
 
 
 def test_fig13_counts_as_one_step_of_progress():
@@ -80,3 +76,15 @@ def test_an_interruption_while_judging_keeps_the_results(monkeypatch):
     assert made.interrupted
     assert len(made.results) == 5
     assert made.claims == []
+
+
+def test_a_figure_says_its_seed_and_where_its_results_come_from(monkeypatch):
+    runner(monkeypatch, 5)
+    made = reproduce(figure("fig08"))
+    assert made is not None
+    assert made.to_json()["made"] is None  # what was made up comes from nowhere
+    known = [replace(each, provenance=Provenance("rmab reproduce")) for each in made.results]
+    table = replace(made, results=known).to_json()
+    assert table["seed"] == made.figure.variants[0].study.seed
+    assert table["made"]["command"] == "rmab reproduce"
+    assert set(table["made"]["versions"]) >= {"rmab", "jax"}

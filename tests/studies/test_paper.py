@@ -12,7 +12,20 @@ from rmab.studies.reproduce import FIGURES, figures, reproduce
 from rmab.studies.results import Curve, PolicyResult
 from rmab.studies.run import Values
 from rmab.studies.study import Study
-from tests.studies.made_up import EPISODES, SLOTS, drawn, falling, figure, flat, result, verdicts
+from tests.studies.made_up import (
+    CONTRADICTED,
+    EPISODES,
+    EXCEEDED,
+    HELD,
+    SLOTS,
+    UNDECIDED,
+    drawn,
+    falling,
+    figure,
+    flat,
+    result,
+    verdicts,
+)
 
 PAPER_ARMS = [(0.20, 0.80, 0.4), (0.89, 0.17, 0.9), (0.10, 0.90, 0.7), (0.90, 0.16, 0.6)]
 
@@ -96,10 +109,12 @@ def by_plays(
 
 def test_fig06_judges_the_number_of_plays():
     means = [0.5, 0.9, 1.2, 1.326]
-    assert verdicts(by_plays(means)) == [True, True, True]
-    assert verdicts(by_plays([0.5, 0.9, 0.9, 1.326])) == [False, True, True]
-    assert verdicts(by_plays(means, start=1.0)) == [True, False, True]
-    assert verdicts(by_plays(means, all_arms=1.2)) == [True, True, False]
+    assert verdicts(by_plays(means)) == [HELD, HELD, HELD]
+    assert verdicts(by_plays([0.5, 0.9, 0.9, 1.326])) == [UNDECIDED, HELD, HELD]
+    assert verdicts(by_plays([0.5, 0.9, 0.8, 1.326])) == [CONTRADICTED, HELD, HELD]
+    assert verdicts(by_plays(means, start=1.0)) == [HELD, UNDECIDED, HELD]
+    assert verdicts(by_plays(means, start=1.1)) == [HELD, CONTRADICTED, HELD]
+    assert verdicts(by_plays(means, all_arms=1.2)) == [HELD, HELD, CONTRADICTED]
 
 
 def by_errors(last: list[float], first: float = 0.1) -> FigureResult:
@@ -110,20 +125,20 @@ def by_errors(last: list[float], first: float = 0.1) -> FigureResult:
 
 
 def test_fig07_judges_the_errors_of_the_dynamics():
-    assert verdicts(by_errors([0.01, 0.001, 0.002, 0.02])) == [True, True]
-    assert verdicts(by_errors([0.01, 0.001, 0.02, 0.02])) == [True, False]
-    assert verdicts(by_errors([0.2, 0.001, 0.002, 0.2])) == [False, True]
+    assert verdicts(by_errors([0.01, 0.001, 0.002, 0.02])) == [HELD, HELD]
+    assert verdicts(by_errors([0.01, 0.001, 0.02, 0.02])) == [HELD, CONTRADICTED]
+    assert verdicts(by_errors([0.2, 0.001, 0.002, 0.2])) == [CONTRADICTED, HELD]
 
 
 def by_agents(*means: float) -> FigureResult:
-    return drawn("fig08", *({"fedtswi": result(mean)} for mean in means))
+    return drawn("fig08", *({"fedtswi": result(mean, behind=1 - mean)} for mean in means))
 
 
 def test_fig08_judges_the_number_of_agents():
-    assert verdicts(by_agents(0.90, 0.94, 0.96, 0.970, 0.972)) == [True, True]
-    assert verdicts(by_agents(0.90, 0.94, 0.96, 0.970, 0.999)) == [True, False]
-    assert verdicts(by_agents(0.96, 0.94, 0.90, 0.970, 0.972)) == [False, False]
-    assert verdicts(by_agents(0.9, 0.9, 0.9, 0.9, 0.9)) == [False, False]  # nothing gained at all
+    assert verdicts(by_agents(0.90, 0.94, 0.96, 0.970, 0.972)) == [HELD, HELD]
+    assert verdicts(by_agents(0.90, 0.94, 0.96, 0.970, 1.010)) == [HELD, CONTRADICTED]
+    assert verdicts(by_agents(0.96, 0.94, 0.90, 0.970, 0.972)) == [CONTRADICTED, CONTRADICTED]
+    assert verdicts(by_agents(0.9, 0.9, 0.9, 0.9, 0.9)) == [UNDECIDED, UNDECIDED]
 
 
 def known_policies(**means: float) -> dict[str, PolicyResult]:
@@ -134,37 +149,40 @@ def known_policies(**means: float) -> dict[str, PolicyResult]:
 def test_fig09a_judges_by_the_exact_values(monkeypatch):
     made = drawn("fig09a", known_policies(), known_policies())
     exactly(monkeypatch, optimum=0.9, whittle=0.9, myopic=0.9)
-    assert verdicts(made) == [True, True]
+    assert verdicts(made) == [HELD, HELD]
     exactly(monkeypatch, optimum=0.9, whittle=0.9 - 1e-8, myopic=0.89)
-    assert verdicts(made) == [False, False]
+    assert verdicts(made) == [CONTRADICTED, CONTRADICTED]
     assert len(made.values) == 2
 
 
 def test_fig09b_judges_by_the_exact_values_and_the_fixed_policy(monkeypatch):
     exactly(monkeypatch, optimum=0.9876, whittle=0.985, myopic=0.985)
-    assert verdicts(drawn("fig09b", known_policies())) == [True, True]
-    assert verdicts(drawn("fig09b", known_policies(fixed=0.985))) == [True, False]
+    assert verdicts(drawn("fig09b", known_policies())) == [HELD, HELD]
+    assert verdicts(drawn("fig09b", known_policies(fixed=0.985))) == [HELD, UNDECIDED]
+    worse_than_one = known_policies(fixed=0.98, myopic=0.97)
+    assert verdicts(drawn("fig09b", worse_than_one)) == [HELD, CONTRADICTED]
     exactly(monkeypatch, optimum=0.9876, whittle=0.985, myopic=0.9)
-    assert verdicts(drawn("fig09b", known_policies())) == [False, True]
+    assert verdicts(drawn("fig09b", known_policies())) == [CONTRADICTED, HELD]
 
 
-def learners(behind: float, myopic: float, ucb: float, mean: float = 0.974) -> FigureResult:
-    policies = {
-        "optimal": result(0.9876),
-        "whittle": result(0.985),
-        "fedtswi": result(mean, behind=behind),
-        "fedts-myopic": result(myopic),
-        "fed1-ucb": result(ucb),
-    }
-    return drawn("fig10", policies)
+def learners(mean: float, myopic: float, ucb: float, se: float = 1e-4) -> FigureResult:
+    """fig10, where FedTSWI earns mean."""
+    earned = {"optimal": 0.9876, "whittle": 0.985, "fedtswi": mean}
+    earned |= {"fedts-myopic": myopic, "fed1-ucb": ucb}
+    return drawn("fig10", {name: result(each, se) for name, each in earned.items()})
 
 
 def test_fig10_judges_learning_beside_knowing(monkeypatch):
     exactly(monkeypatch, optimum=0.98756, whittle=0.9852, myopic=0.985)
-    assert verdicts(learners(0.011, 0.962, 0.68)) == [True, True, False, False]
-    assert verdicts(learners(0.1, 0.974, 0.974 / 1.15)) == [False, False, True, False]
+    assert verdicts(learners(0.974, 0.962, 0.68)) == [HELD, HELD, EXCEEDED, CONTRADICTED]
+    assert verdicts(learners(0.885, 0.9, 0.885 / 1.15)) == [
+        CONTRADICTED,
+        CONTRADICTED,
+        HELD,
+        CONTRADICTED,
+    ]
     exactly(monkeypatch, optimum=0.98756, whittle=0.98756 - 4.56e-5, myopic=0.985)
-    assert verdicts(learners(0.011, 0.98, 0.68)) == [True, False, False, True]
+    assert verdicts(learners(0.974, 0.974, 0.9)) == [HELD, UNDECIDED, CONTRADICTED, HELD]
 
 
 def by_regret(start: float, end: float) -> FigureResult:
@@ -173,9 +191,43 @@ def by_regret(start: float, end: float) -> FigureResult:
 
 
 def test_fig11_judges_the_regret():
-    assert verdicts(by_regret(0.1, 0.01)) == [True, True, True, True]
-    assert verdicts(by_regret(0.1, 0.1)) == [False, True, False, True]
-    assert verdicts(by_regret(0.1, -0.1)) == [True, False, True, False]
+    assert verdicts(by_regret(0.1, 0.01)) == [HELD, HELD, HELD, HELD]
+    assert verdicts(by_regret(0.1, 0.1)) == [UNDECIDED, HELD, UNDECIDED, HELD]
+    assert verdicts(by_regret(0.1, 0.2)) == [CONTRADICTED, HELD, CONTRADICTED, HELD]
+    assert verdicts(by_regret(0.1, -0.1)) == [HELD, CONTRADICTED, HELD, CONTRADICTED]
+
+
+def with_thin_episodes(curve: Curve, mean: list[float], se: list[float]) -> dict[str, object]:
+    """A curve over 44 episodes of 10,000 trials, after which three more are of 4, 2 and 1."""
+    trials = np.append(np.full(44, 10_000.0), [4, 2, 1])
+    tail = (3, *curve.mean.shape[1:])
+    width = tail[1:] or ()
+    ends = [np.broadcast_to(np.reshape(x, (3,) + (1,) * len(width)), tail) for x in (mean, se)]
+    whole = Curve(np.concatenate([curve.mean, ends[0]]), np.concatenate([curve.se, ends[1]]))
+    return {"episode_trials": trials, "curve": whole}
+
+
+def test_fig11_counts_no_episodes_that_few_trials_reach():
+    """Of FedTS-myopic: .0185 ± .0004 over the last five full episodes, and three of few trials."""
+    steps = np.append(np.linspace(0.2, 0.0185, 38), np.full(6, 0.0185))
+    curve = Curve(steps, np.append(np.full(38, 0.001), np.full(6, 0.0004)))
+    made = with_thin_episodes(curve, [0.0533, 0.0723, 0.0655], [0.0323, 0.0948, np.nan])
+    myopic = result(episode_trials=made["episode_trials"], episode_regret=made["curve"])
+    drawn_one = drawn("fig11", dict.fromkeys(("fedtswi", "fedts-myopic"), myopic))
+    assert verdicts(drawn_one) == [HELD, HELD, HELD, HELD]
+    assert "to 0.01850 ± 0.00040 (last 5 of the 43 that count)" in drawn_one.claims[2].measured
+    assert drawn_one.claims[3].measured == "last 5 episodes: 0.01850 ± 0.00040."
+
+
+def test_fig07_counts_no_episodes_that_few_trials_reach():
+    last = np.asarray([0.008, 0.001, 0.002, 0.0024])
+    mean = last + (0.2 - last) * np.linspace(1, 0, 44)[:, None] ** 8
+    curve = Curve(mean, np.full(mean.shape, 3e-5))
+    made = with_thin_episodes(curve, [0.3, 0.3, 0.3], [0.1, 0.2, np.nan])
+    learnt = result(episode_trials=made["episode_trials"], episode_error=made["curve"])
+    drawn_one = drawn("fig07", {"fedtswi": learnt})
+    assert verdicts(drawn_one) == [HELD, HELD]
+    assert "first to last of the 43 episodes that count" in drawn_one.claims[0].measured
 
 
 def samplers(clipped: float, raw: float) -> FigureResult:
@@ -184,33 +236,60 @@ def samplers(clipped: float, raw: float) -> FigureResult:
     return drawn(
         "fig12",
         {**first, **{name: result(clipped) for name in bounds}},
-        {name: result(raw) for name in bounds},
+        {**first, **{name: result(raw) for name in bounds}},
     )
 
 
 def test_fig12_judges_thompson_against_bounds():
-    assert verdicts(samplers(0.90, 0.90)) == [True, True]
-    assert verdicts(samplers(0.97, 0.90)) == [False, False]
-    assert verdicts(samplers(0.90, 0.97)) == [False, False]
-    assert verdicts(samplers(0.95, 0.95)) == [False, False]  # within the errors is no difference
+    assert verdicts(samplers(0.90, 0.90)) == [HELD, HELD]
+    assert verdicts(samplers(0.97, 0.90)) == [CONTRADICTED, CONTRADICTED]
+    assert verdicts(samplers(0.90, 0.97)) == [CONTRADICTED, CONTRADICTED]
+    assert verdicts(samplers(0.95, 0.95)) == [UNDECIDED, UNDECIDED]
+    assert verdicts(samplers(0.9496, 0.90)) == [UNDECIDED, UNDECIDED]  # 2.8 standard errors
+
+
+def test_20_trials_contradict_nothing_that_they_cannot_decide(monkeypatch):
+    """Errors 22 times those of 10,000 trials, and means that are off by three of them."""
+    exactly(monkeypatch, optimum=0.98756, whittle=0.98756 - 4.56e-5, myopic=0.985)
+
+    def of_20(made: FigureResult) -> FigureResult:
+        made.results = [replace(each, trials=20) for each in made.results]
+        return made
+
+    ucb_ahead = of_20(samplers(0.9525, 0.9525))
+    for each in ucb_ahead.results:
+        each.covariance[:] = np.diag([0.002**2] * 4)
+    assert verdicts(ucb_ahead) == [UNDECIDED, UNDECIDED]
+    assert "20 trials" not in ucb_ahead.claims[0].measured
+    assert "where 10.0 decide with 20 trials" in ucb_ahead.claims[0].found
+    found = verdicts(of_20(learners(0.96, 0.965, 0.85, se=0.003)))
+    assert found == [UNDECIDED, UNDECIDED, UNDECIDED, HELD]  # the last is computed
+    assert verdicts(of_20(learners(0.974, 0.962, 0.68, se=0.003)))[2] == EXCEEDED
 
 
 def test_theory_judges_the_bounds(monkeypatch):
     monkeypatch.setattr(paper, "optimal", lambda *_: SimpleNamespace(span=0.5))
     # As the paper has it: episodes one slot longer each time.
     lengths = Curve(np.append(np.arange(2.0, 45.0), 11.0), np.full(44, 1e-4))
-    good = result(episode_length=lengths, episodes=44.0, regret=falling(0, 11, SLOTS))
+    trials = np.full(44, 100.0)
+    good = result(
+        episode_trials=trials,
+        episode_length=lengths,
+        episodes=44.0,
+        regret=falling(0, 11, SLOTS),
+    )
     made = drawn("theory", {"fedtswi": good})
-    assert verdicts(made) == [True, True]
+    assert verdicts(made) == [HELD, HELD]
     assert made.series["episodes"].shape == (SLOTS,)
     assert made.series["episodes"][0] == 1
     assert made.series["episodes"][-1] == 44
     ones = Curve(np.ones(SLOTS), np.full(SLOTS, 1e-4))
-    many = replace(good, episode_length=ones, episodes=1000.0)
-    assert verdicts(drawn("theory", {"fedtswi": many})) == [False, True]
+    each = np.full(SLOTS, 100.0)
+    many = replace(good, episode_trials=each, episode_length=ones, episodes=1000.0)
+    assert verdicts(drawn("theory", {"fedtswi": many})) == [CONTRADICTED, HELD]
     monkeypatch.setattr(paper, "optimal", lambda *_: SimpleNamespace(span=0.0))
     far = replace(good, regret=falling(0, 1e6, SLOTS))
-    assert verdicts(drawn("theory", {"fedtswi": far})) == [True, False]
+    assert verdicts(drawn("theory", {"fedtswi": far})) == [HELD, CONTRADICTED]
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
@@ -218,7 +297,7 @@ def test_one_trial_proves_nothing():
     nothing = float("nan")
     one = result(0.9, se=nothing, final_se=nothing, episode_reward=flat(0.9, se=nothing))
     made = drawn("fig06", *({"fedtswi": one},) * 4)
-    assert not any(claim.held for claim in FIGURES["fig06"](made))
+    assert {claim.verdict for claim in FIGURES["fig06"](made)} == {UNDECIDED}
 
 
 def test_fig13_is_computed():
@@ -236,8 +315,8 @@ def test_fig13_is_computed():
             active[np.abs(belief - at) > 1e-6], belief[np.abs(belief - at) > 1e-6] > at
         )
     one_crossing, on_the_left = made.claims
-    assert one_crossing.held is True
+    assert one_crossing.verdict == HELD
     assert "b* = 0.3800" in one_crossing.measured
-    assert on_the_left.held is False
+    assert on_the_left.verdict == CONTRADICTED
     assert "on the right" in on_the_left.measured
     assert set(made.to_json()) >= {"title", "claims", "seconds"}

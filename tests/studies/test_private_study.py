@@ -58,7 +58,16 @@ def test_groups_are_for_sums_with_noise_and_without():
     sweep = Sweep(replace(many, agents=20), {"privacy.groups": [1, 5]})
     assert [point.study.groups for point in sweep.points] == [1, 5]
     assert "(23 or more" not in (many.cost_warning or "")
-    assert "40 or more gain" in (many.cost_warning or "")
+    assert "37 or more gain" in (many.cost_warning or "")
+
+
+def test_a_survey_is_for_agents_that_draw_for_themselves():
+    own = replace(STUDY, draws="own", privacy={"epsilon": 8.0, "survey": 16})
+    assert (setting_of_study(own).survey, own.budget) == (16, Budget(8.0))
+    assert setting_of_study(replace(own, privacy={"epsilon": 8.0})).survey == 0
+    assert "and a survey cost 3 agents about as much" in (own.cost_warning or "")
+    sweep = Sweep(own, {"privacy.survey": [8, 32]})
+    assert [point.study.survey for point in sweep.points] == [8, 32]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +79,7 @@ def test_groups_are_for_sums_with_noise_and_without():
         ({"delta": 1e-6}, r"^privacy\.epsilon is missing$"),
         (
             {"epsilon": 1, "sigma": 3},
-            r"^privacy: unknown 'sigma'; known are epsilon, delta, groups$",
+            r"^privacy: unknown 'sigma'; known are epsilon, delta, groups, survey$",
         ),
         (3, r"^privacy must be a table, got 3$"),
         ({}, r"^privacy\.epsilon is missing$"),
@@ -78,6 +87,9 @@ def test_groups_are_for_sums_with_noise_and_without():
         ({"groups": 2}, r"^privacy\.groups must be .* from 1 to 1, for 3 of 3 agents .* got 2$"),
         ({"epsilon": 1, "groups": 0}, r"^privacy\.groups must be a whole number .* got 0$"),
         ({"epsilon": 1, "groups": 1.5}, r"^privacy\.groups must be a whole number .* got 1\.5$"),
+        ({"epsilon": 1, "survey": 1}, r"^privacy\.survey must be .* from 2 to 1000000, got 1$"),
+        ({"survey": 16}, r"^privacy\.survey needs privacy\.epsilon"),
+        ({"epsilon": 1, "survey": 16}, r"^privacy\.survey needs draws = 'own', .* got 'shared'$"),
     ],
 )
 def test_a_bad_budget_is_refused(privacy, said):

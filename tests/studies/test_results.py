@@ -26,6 +26,32 @@ def test_results_are_a_mapping_by_policy(results):
     assert results.study is STUDY
 
 
+@pytest.mark.parametrize(
+    ("reached", "full"),
+    [
+        ([10.0, 10, 6, 4, 1], 2),  # six go on to the third, which only four play to the end
+        ([10.0, 10, 5, 5], 3),
+        ([10.0], 1),  # one episode is all there is
+        ([10.0, 4], 1),
+    ],
+)
+def test_episodes_count_while_half_of_the_trials_reach_them(results, reached, full):
+    one = replace(results["fedtswi"], episode_trials=np.array(reached))
+    assert one.full_episodes == full
+
+
+def test_curves_by_episode_leave_out_episodes_that_do_not_count(results):
+    learnt = results["fedtswi"]
+    count = learnt.full_episodes
+    assert 1 < count < len(learnt.episode_trials)
+    for key in ("length", "reward", "regret", "error"):
+        curve, whole = learnt.by_episode(key), getattr(learnt, f"episode_{key}")
+        np.testing.assert_array_equal(curve.mean, whole.mean[:count])
+        np.testing.assert_array_equal(curve.se, whole.se[:count])
+    with pytest.raises(ValueError, match="no error by episode"):
+        results["whittle"].by_episode("error")
+
+
 def test_means_and_errors_by_policy(results):
     assert results.mean == {name: result.mean for name, result in results.items()}
     assert results.se == {name: result.se for name, result in results.items()}

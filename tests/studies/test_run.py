@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab import Results, Study, channels, run, value
+from rmab import ModelError, Policy, Results, Study, channels, run, value
+from rmab.studies.run import SIMULATED, Values, simulated_values
 from tests.studies.small import KNOWN, STUDY
 
 PAPER_ARMS = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
@@ -58,6 +60,19 @@ def interrupt(_: int) -> None:
     raise KeyboardInterrupt
 
 
+def test_a_simulated_value_agrees_with_the_exact_one():
+    """Two agents with arms of their own; the values stand for some that are out of reach."""
+    study = replace(STUDY, agent=[{"agents": 2, "arm": [{"number": 1, "reward": 0.5}]}])
+    exact = value(study)
+    done: list[int] = []
+    missing = Values({**exact, "whittle": None}, {"whittle": "too large"})
+    found = simulated_values(study, missing, done.append)
+    assert list(found) == ["whittle"]
+    assert sum(done) == len(SIMULATED)
+    assert 0 < found["whittle"].se < 0.01
+    assert found["whittle"].mean == pytest.approx(exact["whittle"], abs=4 * found["whittle"].se)
+
+
 def test_an_interrupted_run_keeps_the_trials_done():
     part = run(replace(KNOWN, trials=10**6), interrupt, batch=32, threads=2)
     assert part.interrupted
@@ -105,3 +120,52 @@ def test_looking_ahead_ends_above_the_whittle_policy_that_knows():
     results = run(Study(arms=PAPER_ARMS, agents=4, plays=2, trials=10_000, policies=policies))
     learnt, known = (results[name] for name in policies)
     assert learnt.final > known.final + learnt.final_se
+
+
+def _reward(dynamics, states):
+    return dynamics.reward * jnp.where(states.last_seen == 1, dynamics.p11, dynamics.p01)
+
+
+def _undefined(dynamics, states):
+    return jnp.where(states.age == 3, jnp.nan, _reward(dynamics, states))
+
+
+def _of_some(dynamics, states):
+    return _reward(dynamics, states) + jnp.log(dynamics.p01 - 0.15)
+
+
+def _share(evidence, draws):  # of nothing, before anything was observed
+    bad, good = evidence.transitions[:, 0], evidence.transitions[:, 1]
+    return tuple(good / (bad + good))
+
+
+def _half(evidence, draws):
+    return tuple(0 * evidence.transitions[:, 0] + 0.5)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (Policy("mine", planner=_undefined), "policy mine: its planner .* these arms gave NaN"),
+        (Policy("mine", planner=_undefined, statewise=True), "policy mine: its planner"),
+        (Policy("mine", planner=_of_some, learner=_half), "that may be learnt gave NaN"),
+        (Policy("mine", planner=_reward, learner=_share), "policy mine: its learner gave"),
+    ],
+)
+def test_a_policy_that_gives_nan_is_refused_with_its_name(policy, words):
+    study = Study(
+        arms=channels([0.2, 0.9], [0.8, 0.2], 1.0), horizon=20, trials=32, policies=[policy]
+    )
+    with pytest.raises(ModelError, match=words):
+        run(study)
+
+
+def test_a_policy_that_gives_infinity_is_played():
+    def first(dynamics, states):
+        return jnp.where(states.age == 0, jnp.inf, _reward(dynamics, states))
+
+    mine = Policy("mine", planner=first)
+    study = Study(
+        arms=channels([0.2, 0.9], [0.8, 0.2], 1.0), horizon=20, trials=32, policies=[mine]
+    )
+    assert run(study).mean["mine"] > 0

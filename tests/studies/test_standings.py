@@ -10,7 +10,6 @@ import pytest
 from rmab import StudyError
 from rmab.studies.results import Curve, PolicyResult, Results
 from rmab.studies.standings import (
-    RULES,
     ArenaOutcome,
     ProblemOutcome,
     Standing,
@@ -118,6 +117,16 @@ def test_ranks_are_among_learners_and_ties_are_paired(rewards):
     assert stands(shifted)["slow"].rank == 2
 
 
+def test_ties_end_at_four_standard_errors(rewards):
+    apart = rewards[2] - rewards[3]
+    se = apart.std(ddof=1) / np.sqrt(len(apart))
+    for sigma, rank in ((3.9, 1), (4.1, 2)):
+        level = rewards.copy()
+        level[3] += apart.mean() - sigma * se
+        found = stands(level)["slow"]
+        assert (found.rank, found.tied == ["quick"]) == (rank, rank == 1)
+
+
 def test_one_trial_tells_nothing_apart(rewards):
     found = standings(
         replace(results_of(rewards), covariance=np.full((5, 5), np.nan)),
@@ -165,49 +174,117 @@ def problem(name: str, **changes: Any) -> ProblemOutcome:
     )
 
 
-@pytest.mark.parametrize(
-    ("shares", "ranks", "word"),
-    [
-        ([0.2, 0.3], [1, 2], "best"),
-        ([0.2, 0.3, 0.4], [1, 2, 2], "weak"),
-        ([0.95, 0.9, 0.5], [2, 2, 2], "good"),
-        ([0.95, 0.9, 0.49], [2, 2, 2], "uneven"),
-        ([0.5, 0.9, 0.1], [2, 2, 2], "fair"),
-        ([0.1], [2], "weak"),
-        ([0.09, -0.3], [2, 9], "no better than chance"),
-    ],
-)
-def test_the_first_word_of_a_verdict_follows_its_rule(shares, ranks, word):
-    assert word in [rule[0] for rule in RULES]
-    both = zip(shares, ranks, strict=True)
-    done = [problem(f"p{n}", share=share, rank=rank) for n, (share, rank) in enumerate(both)]
-    outcome = ArenaOutcome(done)
-    assert outcome.word("quick") == word
-    assert outcome.verdicts["quick"].lower().startswith(f"{word}: ")
+def test_a_word_is_that_of_shares_and_failed_trials():
+    """Neither ranks nor ties change it."""
+    for rank, tied in ((1, ["other"]), (9, [])):
+        done = [
+            problem(f"p{n}", share=share, rank=rank, tied=tied) for n, share in enumerate(_FAIR)
+        ]
+        outcome = ArenaOutcome([replace(each, trials=1000) for each in done])
+        assert outcome.words["quick"].word == "fair"
+        assert outcome.verdicts["quick"].startswith("Fair: 80 % (76 to 84) of the distance")
+        assert set(outcome.words) == {"quick"}
 
 
-def test_a_verdict_names_the_worst_the_stuck_and_the_time():
+_FAIR = (0.8, 0.7, 0.85)
+
+
+def test_an_undecided_verdict_names_both_words():
+    done = [problem("p", share=0.92, share_se=0.02)]
+    said = ArenaOutcome(done).verdicts["quick"]
+    assert said.startswith("Undecided between fair and good: 92 % (")
+    unknown = ArenaOutcome([problem("p", share=0.92, share_se=None)])
+    assert "92 % (error unknown)" in unknown.verdicts["quick"]
+    stored = unknown.to_json()["words"]["quick"]
+    assert (stored["word"], stored["best"]) == ("undecided", "good")
+
+
+def test_what_fails_by_chance_is_that_of_policies_that_know_and_do_well():
+    made = problem("p", share=0.99, share_se=0.0, stuck=0.2)
+    able = replace(made.standings["whittle"], share=0.97, stuck=0.19)
+    poor = replace(able, share=0.2, stuck=0.7)
+    assert made.failed_by_chance == 0.0
+    made = replace(made, trials=1000, standings={**made.standings, "l": able, "myopic": poor})
+    assert made.failed_by_chance == 0.19
+    assert ArenaOutcome([made]).words["quick"].failed.value == pytest.approx(0.01)
+    assert ArenaOutcome([made]).words["quick"].word == "good"
+
+
+def test_a_verdict_names_the_worst_the_failed_and_the_time():
     fast = replace(STANDING, label="FedTSWI", seconds=0.001)
     done = [
-        problem("easy", share=0.99, rank=1),
+        problem("easy", share=0.99, tied=["fedtswi"]),
         problem("hard", share=0.6, stuck=0.04),
         problem("odd", share=None),
     ]
-    done = [replace(p, standings={**p.standings, "fedtswi": fast}) for p in done]
+    for each in done:  # fedtswi has the largest mean
+        learner = {"fedtswi": replace(fast, tied=each.standings["quick"].tied and ["quick"])}
+        others = dict(each.standings)
+        each.standings.clear()
+        each.standings.update(learner | others)
     said = ArenaOutcome(done).verdicts
     for words in (
-        "80 %",
-        "60 % at worst (hard)",
-        "1 of 3 problems",
-        "4 % of trials stuck (hard)",
+        "80 % (",
+        "60 % (55 to 65) at worst (hard)",
+        "first or tied with the first on 1 of 3 problems",
+        "up to 4 % of trials failed (hard)",
         "2 times",
     ):
-        assert words in said["quick"]
+        assert words in said["quick"], said["quick"]
     assert "time" not in said["fedtswi"]
     assert said["whittle"].startswith("Yardstick: 100 %")
     assert said["random"].startswith("Chance")
     assert said["nobody"].startswith("Played nowhere")
     assert all("\n" not in text for text in said.values())
+
+
+# -------------------------------------------------------------------------------------- placements
+
+
+def ranked(**tied: list[str]) -> ProblemOutcome:
+    """Learners in order of their means, by name those that each is tied with."""
+    made = problem("p")
+    learners: dict[str, Standing] = {}
+    for name, others in tied.items():
+        ahead = [x for x in learners if x not in others]
+        learners[name] = replace(STANDING, rank=1 + len(ahead), tied=others)
+    yardsticks = {name: made.standings[name] for name in ("whittle", "random")}
+    return replace(made, standings={**learners, **yardsticks})
+
+
+def test_first_is_the_largest_mean_and_what_is_tied_with_it():
+    made = ranked(a=["b", "c"], b=["a"], c=["a"], d=[])
+    assert made.leaders == ["a", "b", "c"]
+    assert [made.place(x) for x in (*"abcd", "whittle")] == ["first", "tied", "tied", "", ""]
+    # A policy that another is better than by more than four standard errors may still be tied with
+    # the first, and has no rank of 1.
+    assert made.standings["c"].rank == 2
+    assert ArenaOutcome([made]).places("c") == ["p"]
+
+
+def test_ranks_are_explained_where_they_differ_from_the_order_of_means():
+    assert ranked(a=["b"], b=["a"], c=[]).ranks_explained == []
+    made = ranked(a=["c"], b=["c"], c=["a", "b"], d=[])
+    assert [made.standings[x].rank for x in "abcd"] == [1, 2, 1, 4]
+    (line,) = made.ranks_explained
+    assert line.startswith(
+        "c has rank 1, and b, whose mean is larger, rank 2: a is better than b by"
+    )
+    assert "and than c by less" in line
+    two = ranked(a=["c"], e=["c"], b=["c"], c=["a", "e", "b"]).ranks_explained
+    assert any("a and e are better than b" in line for line in two)
+
+
+def test_refusals_are_by_policy_and_those_of_all_problems_last():
+    done = [replace(problem(n), refused={"nobody": f"not {n}"}) for n in ("one", "two")]
+    done[1] = replace(done[1], refused={**done[1].refused, "quick": "left out"})
+    del done[1].standings["quick"]
+    found = ArenaOutcome(done)
+    assert found.refused == {
+        "quick": {"two": "left out"},
+        "nobody": {"one": "not one", "two": "not two"},
+    }
+    assert list(found.policies)[-1] == "nobody"
 
 
 # ------------------------------------------------------------------------------ beside one another
@@ -242,6 +319,21 @@ def test_what_differs_is_said():
     assert row["se"] == pytest.approx(np.hypot(0.01, 0.01))
     assert row["sigma"] == pytest.approx(-0.08 / np.hypot(0.01, 0.01))
     assert "quick on one" in found.in_short
+
+
+def test_an_unknown_error_is_never_a_known_number_of_standard_errors():
+    ours = outcome()
+    for se, apart, due in (
+        (None, 0.0, None),
+        (None, -0.1, None),
+        (0.0, 0.0, 0.0),
+        (0.0, -0.1, None),
+    ):
+        theirs = outcome(mean=0.5 - apart, se=se)
+        here = outcome(se=se)
+        row = next(r for r in compare(here, theirs).rows if r["policy"] == "quick")
+        assert (row["sigma"], row["se"]) == (due, se), (se, apart)
+    assert compare(ours, outcome(se=None)).apart == []
 
 
 def test_other_problems_and_policies_are_said_and_not_compared():

@@ -15,19 +15,14 @@ from rmab.report.html import (
     escaped,
     file_links,
     join,
+    several,
     table,
     tag,
     write_page,
 )
 from rmab.studies.arena import MARGIN
-from rmab.studies.standings import (
-    RULES,
-    TIE_SIGMA,
-    ArenaOutcome,
-    Comparison,
-    ProblemOutcome,
-    Standing,
-)
+from rmab.studies.standings import ArenaOutcome, Comparison, ProblemOutcome, Standing
+from rmab.studies.words import RULES, SIGMA, Bounds
 
 __all__ = ["write_arena"]
 
@@ -56,8 +51,9 @@ def write_arena(folder: Path, outcome: ArenaOutcome, beside: Comparison | None =
         _heat(outcome),
         tag("h2", "Verdicts"),
         tag("p", _VERDICTS),
-        table("Rules", ["Word", "Rule, the first that holds"], [[w, r] for w, r in RULES]),
         _verdicts(outcome),
+        table("Rules", ["Word", "Rule, the first that holds"], [[w, r] for w, r in RULES]),
+        _refused(outcome),
         tag("h2", "Regret"),
         drawing(svg, caption),
         *([] if beside is None else [_beside(beside)]),
@@ -71,14 +67,18 @@ def _what_was_run(outcome: ArenaOutcome) -> str:
     played = [name for name in outcome.policies if outcome.of(name)]
     made: Mapping[str, Any] = outcome.made
     text = (
-        f"{len(played)} policies on {len(outcome.problems)} problems, on each problem all on the "
-        "same trials."
+        f"{_policies(len(played))} on {several(len(outcome.problems), 'problem')}, on each problem "
+        "all on the same trials."
     )
     if made:
         versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("rmab", "jax"))
         took, begun = made["time"]["seconds"], made["time"]["begun"]
         text += f" Made on {made['device']}, {begun}, in {took:.0f} s, with {versions}."
     return text
+
+
+def _policies(n: int) -> str:
+    return f"{n} policy" if n == 1 else f"{n} policies"
 
 
 def _note(outcome: ArenaOutcome) -> Markup:
@@ -100,8 +100,9 @@ def _heat(outcome: ArenaOutcome) -> Markup:
     yardstick = False
     for name, label in outcome.policies.items():
         places = outcome.of(name)
-        knows = bool(places) and next(iter(places.values())).knows
-        if knows and not yardstick:
+        if not places:
+            continue  # refused everywhere
+        if next(iter(places.values())).knows and not yardstick:
             yardstick = True
             rows.append(
                 f'<tr class="apart"><th scope="rowgroup" colspan="{len(outcome.problems) + 1}">'
@@ -136,7 +137,9 @@ def _heat_cell(problem: ProblemOutcome, name: str) -> str:
     about = f"{name} on {problem.name}: {100 * share:z.1f}{error} %"
     if standing.rank is not None:
         about += f", rank {standing.rank}"
-    leads = ' class="leads"' if standing.rank == 1 else ""
+    place = problem.place(name)
+    about += f", {_PLACES[place]}" if place else ""
+    leads = ' class="leads"' if place else ""
     return (
         f'<td{leads} style="background: rgb({red}, {green}, {blue}); color: {ink}" '
         f'title="{escaped(about)}">{percent}</td>'
@@ -150,9 +153,86 @@ def _policy(name: str, label: str) -> Markup:
 
 
 def _verdicts(outcome: ArenaOutcome) -> Markup:
+    """A row for each learner: its word, and what that follows from."""
     labels = outcome.policies
-    rows = [[_policy(name, labels[name]), text] for name, text in outcome.verdicts.items()]
-    return table("Verdicts", ["Policy", "Verdict"], rows)
+    rows = []
+    for name, found in outcome.words.items():
+        between = f": {found.worst} to {found.best}" if found.best != found.worst else ""
+        said = Markup(f"{tag('strong', found.word)}{escaped(between)}")
+        slower = outcome.slower(name)
+        rows.append(
+            [
+                _policy(name, labels[name]),
+                said,
+                _around(found.middle),
+                _around(found.least),
+                _around(found.failed),
+                f"{len(outcome.places(name))} of {len(outcome.of(name))}",
+                "" if slower is None else f"{slower:.0f}" if slower >= 10 else f"{slower:.2g}",
+            ]
+        )
+    nothing = [
+        n for n, each in outcome.verdicts.items() if n not in outcome.words and outcome.of(n)
+    ]
+    return join(
+        table("Verdicts", _VERDICT_HEAD, rows, numbers_from=2),
+        table(
+            "Yardsticks",
+            ["Yardstick", "Share"],
+            [[_policy(name, labels[name]), outcome.verdicts[name]] for name in nothing],
+        )
+        if nothing
+        else Markup(""),
+    )
+
+
+_VERDICT_HEAD = [
+    "Policy",
+    "Word",
+    "Share, median",
+    "Share, smallest",
+    "Failed trials",
+    "First or tied with it",
+    "Time / fedtswi's",
+]
+
+
+def _around(number: Bounds) -> str:
+    """In per cent, with bounds where they are known."""
+    if number.value != number.value:
+        return "not known"
+    text = f"{100 * number.value:z.0f}\N{NO-BREAK SPACE}%"
+    if abs(number.high - number.low) == float("inf"):
+        return f"{text} (error unknown)"
+    return f"{text} ({100 * number.low:z.0f} to {100 * number.high:z.0f})"
+
+
+def _refused(outcome: ArenaOutcome) -> Markup:
+    """Which policies did not play, where, and why."""
+    rows = []
+    for name, reasons in outcome.refused.items():
+        where: dict[str, list[str]] = {}
+        for problem, why in reasons.items():
+            where.setdefault(why, []).append(problem)
+        everywhere = not outcome.of(name)
+        rows += [
+            [
+                name,
+                "all problems" if everywhere and len(where) == 1 else ", ".join(problems),
+                why,
+            ]
+            for why, problems in where.items()
+        ]
+    if not rows:
+        return Markup("")
+    return join(
+        tag("h2", "Refused policies"),
+        tag("p", _REFUSED),
+        details(
+            f"{_policies(len(outcome.refused))}, and why",
+            table("Refused policies", ["Policy", "Refused by", "Why"], rows),
+        ),
+    )
 
 
 def _beside(beside: Comparison) -> Markup:
@@ -194,11 +274,11 @@ def _problem(found: ProblemOutcome) -> Markup:
     about = f"{found.reason[0].upper()}{found.reason[1:]}."
     leaders = [found.standings[name].label for name in found.leaders]
     part = " (interrupted)" if found.interrupted else ""
-    text = f"{found.size}; {found.trials} trials{part}."
+    text = f"{found.size}; {several(found.trials, 'trial')}{part}."
     if leaders:
-        tied = f" ({len(leaders)} tied)" if len(leaders) > 1 else ""
-        text += f" Best of those that learn: {', '.join(leaders)}{tied}."
-    rows = [_row(name, each) for name, each in found.standings.items()]
+        text += f" First of those that learn: {leaders[0]}"
+        text += f", tied with {', '.join(leaders[1:])}." if leaders[1:] else "."
+    rows = [_row(name, each, found.place(name)) for name, each in found.standings.items()]
     parts = [
         tag("h2", found.name),
         tag("p", about),
@@ -206,6 +286,11 @@ def _problem(found: ProblemOutcome) -> Markup:
         _exact(found),
         table(f"Policies on {found.name}", _HEAD, rows, numbers_from=1),
     ]
+    explained = found.ranks_explained
+    if explained:
+        told = "Ranks that differ from the order of means"
+        lines = Markup("<ul>\n" + "\n".join(tag("li", line) for line in explained) + "\n</ul>")
+        parts.append(details(told, tag("p", _RANKS), lines))
     if found.refused:
         refused = [[name, why] for name, why in found.refused.items()]
         told = f"{len(refused)} did not play"
@@ -243,14 +328,16 @@ _HEAD = [
     "Last tenth",
     "Regret (95 %)",
     "Share",
+    "Tied with the first",
     "Rank",
     "Tied with",
-    "Stuck",
+    "Failed trials",
     "ms a trial",
 ]
+_PLACES = {"first": "the first", "tied": "tied with the first"}
 
 
-def _row(name: str, s: Standing) -> list[str]:
+def _row(name: str, s: Standing, place: str) -> list[str]:
     band = "" if s.regret_low is None else f" ({s.regret_low:.1f} to {s.regret_high:.1f})"
     return [
         _policy(name, s.label),
@@ -258,6 +345,7 @@ def _row(name: str, s: Standing) -> list[str]:
         _plus_minus(s.final, s.final_se),
         f"{s.regret:.1f}{band}",
         "" if s.share is None else f"{100 * s.share:z.1f} %",
+        {"first": "the first", "tied": "yes"}.get(place, "" if s.rank is None else "no"),
         "known" if s.knows and name != "random" else "" if s.rank is None else str(s.rank),
         _tied(s),
         "" if s.stuck is None else f"{100 * s.stuck:.1f} %",
@@ -279,16 +367,25 @@ def _plus_minus(value: float, se: float | None) -> str:
 _SHARES = (
     "Per cent of the distance from random to the best policy that knows the dynamics, of mean "
     "rewards over the horizon. 100 is as good as knowing, 0 as good as chance; below 0 is worse "
-    "than chance. A frame marks the best that learn, and those tied with them. A dash: the policy "
-    "is not for these arms; point at it to read why. Policies come from the largest "
+    "than chance. A frame marks the learner with the largest mean, and those tied with it. A dash: "
+    "the policy is not for these arms; point at it to read why. Policies come from the largest "
     "median share to the smallest, each over the problems that it plays."
 )
 _VERDICTS = (
-    "Made from the numbers by rules. Rank 1 means that no other that learns is better by more than "
-    f"{TIE_SIGMA:g} standard errors of the paired difference. A trial is stuck whose last tenth "
-    "earns less than that of Whittle with known dynamics in the same trial by more than "
-    f"{100 * MARGIN:.0f}\N{NO-BREAK SPACE}% of the distance from random to the best known; chance "
-    "makes some look so, as the yardsticks' shares tell. Time is in the median over problems."
+    "A word follows from the shares of a learner and from its failed trials. In brackets is how "
+    f"far they may be off: {SIGMA:g} standard errors to each side, more where trials are few. "
+    "Where two words are possible within that, the answer is undecided, and more trials decide "
+    "it. A word does not follow from ranks and ties: many are tied where trials are few or rewards "
+    "vary much. A trial has failed if its last tenth earns less than that of Whittle with known "
+    f"dynamics in the same trial by more than {100 * MARGIN:.0f}\N{NO-BREAK SPACE}% of the "
+    "distance from random to the best known; what fails by chance, as policies that know the "
+    "dynamics tell, is taken off in this table. Time is in the median over problems."
+)
+_REFUSED = "These policies are not for the arms of a problem, or were left out for their time."
+_RANKS = (
+    f"A rank is one more than the number of learners that are better by more than {SIGMA:g} "
+    "standard errors of the paired difference, trial by trial. That error differs from pair to "
+    "pair, so a policy with a smaller mean may have the better rank."
 )
 _BESIDE = (
     "Standard errors are those of independent trials. Runs of the same seed have the same trials, "

@@ -25,12 +25,12 @@ _GREY = "#c4c7cd"
 
 
 def highlighted(outcome: ArenaOutcome) -> list[str]:
-    """The policies that are drawn in colour: FedTSWI, then those that were best most often."""
+    """The policies that are drawn in colour: FedTSWI, then those that were first most often."""
 
     def merit(name: str) -> tuple[int, float]:
         places = outcome.of(name).values()
         shares = [each.share for each in places if each.share is not None]
-        return sum(each.rank == 1 for each in places), median(shares) if shares else 0.0
+        return len(outcome.places(name)), median(shares) if shares else 0.0
 
     learners = [n for n in outcome.policies if any(not s.knows for s in outcome.of(n).values())]
     order = sorted(learners, key=merit, reverse=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rmab.report.backtest_plots import PICTURES, draw
 from rmab.report.canvas import save
-from rmab.report.html import Markup, drawing, file_links, join, table, tag, write_page
+from rmab.report.html import Markup, drawing, file_links, join, several, table, tag, write_page
 from rmab.report.tables import policy_cell
-from rmab.traces.outcome import Backtest, Difference
+from rmab.traces.outcome import FEWEST_BLOCKS, Backtest, Difference
 
 __all__ = ["write_backtest"]
 
@@ -50,11 +50,16 @@ def _what_was_played(found: Backtest) -> str:
     trace = found.trace
     agents, slots, arms = trace.state.shape
     left_out = len(trace.never_measured)
+    size = f"{several(slots, 'slot')}, {several(trace.n_segments, 'segment')}"
     return (
-        f"{agents:,} agents, each of whom plays {found.plays} of {arms} arms in {slots:,} slots, "
-        f"{trace.n_segments:,} segments; {100 * trace.good:.1f} % good, "
+        f"{several(agents, 'agent')}, {'who' if agents == 1 else 'each of whom'} plays "
+        f"{found.plays} of {arms} arms in {size}; {100 * trace.good:.1f} % good, "
         f"{100 * trace.missing:.1f} % missing."
-        + (f" {left_out} arms of agents were never measured and are left out." if left_out else "")
+        + (
+            f" Never measured and left out: {several(left_out, 'arm')} of agents."
+            if left_out
+            else ""
+        )
         + f" Source: {trace.source}."
     )
 
@@ -75,17 +80,19 @@ def _means(found: Backtest) -> Markup:
 
 
 def _difference(each: Difference) -> str:
-    return f"{each.difference:+.4f} ({each.low:+.4f} to {each.high:+.4f})"
+    return f"{each.difference:+.4f} ({each.interval})"
 
 
 def _about(found: Backtest) -> str:
     return (
         f"Average reward of all {found.trace.agent_slots:,} (agent, slot) with an arm measured. "
         f"± is a standard error over {found.runs} runs of a policy that draws, the trace being "
-        "what it is. In brackets: 95 % intervals from a bootstrap of "
-        f"{found.timeline.n_blocks} blocks of slots, which say how much of a difference may be "
-        "luck of the trace. What is fitted to this trace knows what nobody knew at the time: it "
-        "is a yardstick and no rival."
+        "what it is. In brackets: 95 % intervals by Student's t over blocks of slots, which say "
+        "how much of a difference may be luck of the trace. The trace has "
+        f"{found.timeline.n_blocks} blocks, each about a fiftieth of it and within a segment; "
+        "where a difference is correlated for longer they are joined, and with fewer than "
+        f"{FEWEST_BLOCKS} left, or one run of draws, it is undecided. What is fitted to this trace "
+        "knows what nobody knew at the time: it is a yardstick and no rival."
     )
 
 
@@ -98,7 +105,7 @@ def _agents(found: Backtest) -> Markup:
     more = len(found.trace.agents) - len(rows)
     return join(
         table("Average reward by agent", ["Agent", *found.earned], rows, numbers_from=1),
-        tag("p", f"{more} more agents are in agents.csv.") if more else Markup(""),
+        tag("p", f"agents.csv has {several(more, 'more agent')}.") if more else Markup(""),
     )
 
 
@@ -120,7 +127,8 @@ _PICTURES = {
     "differences": (
         "Over stay",
         "How much more each policy earned than stay, which learns nothing: it stays with an arm "
-        "while that is good, and else takes the one unobserved longest. Bars are 95 % intervals.",
+        "while that is good, and else takes the one unobserved longest. Bars are 95 % "
+        "intervals; where there is none, the difference is undecided.",
     ),
     "time": (
         "Over time",

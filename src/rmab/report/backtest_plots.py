@@ -33,10 +33,12 @@ def _differences(found: Backtest) -> Figure:
     axes = figure.subplots()
     for row, name in enumerate(names):
         apart = found.over(name, "stay")
+        low, high, middle = apart.low, apart.high, apart.difference
         axes.errorbar(
-            [apart.difference],
+            [middle],
             [row],
-            xerr=[[apart.difference - apart.low], [apart.high - apart.difference]],
+            xerr=None if low is None or high is None else [[middle - low], [high - middle]],
+            fillstyle="none" if apart.undecided else "full",
             color=styles[name].colour,
             marker=styles[name].marker or "o",
             capsize=3,

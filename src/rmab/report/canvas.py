@@ -30,7 +30,6 @@ __all__ = [
     "draw_bars",
     "draw_legend",
     "draw_line",
-    "kept_episodes",
     "lines_of",
     "log_ticks",
     "log_y",
@@ -137,14 +136,6 @@ def binned(curve: Curve, edges: npt.NDArray[np.int64]) -> tuple[Floats, Curve]:
     sizes = np.diff(edges)
     mean, se = (np.add.reduceat(each, edges[:-1]) / sizes for each in (curve.mean, curve.se))
     return (edges[:-1] + 1 + edges[1:]) / 2, Curve(mean, se)
-
-
-def kept_episodes(reached: Floats, trials: int) -> npt.NDArray[np.intp]:
-    """The episodes to draw: half of the trials went on to the next. Always the first."""
-    went_on = np.append(reached[1:], 0)
-    keep = went_on >= trials / 2
-    keep[0] = True
-    return np.flatnonzero(keep)
 
 
 def log_y(*row: Axes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from rmab.report.canvas import save
@@ -14,6 +15,7 @@ from rmab.report.html import (
     escaped,
     file_links,
     join,
+    several,
     table,
     tag,
     write_page,
@@ -24,6 +26,10 @@ from rmab.traces.verdicts import FITS, UNKNOWN, Verdict
 
 __all__ = ["write_fit"]
 
+# An option with its value, a policy of several words, a key with its value (quotes are escaped).
+_SETTING = re.compile(
+    r"(--[a-z-]+(?: any-bad)?|(?<!\S)(?:fed[a-z-]+)?-robust|\w+ = (?:&\S+?;\S+?&\S+?;|\d+))"
+)
 _MAX_ROWS = 500  # of the table of arms; fit.json has all
 
 
@@ -67,28 +73,29 @@ def _what_was_read(fit: Fit) -> str:
     agents, slots, arms = trace.state.shape
     length = "" if trace.slot_s is None else f" of {trace.slot_s:g} s"
     left_out = len(trace.never_measured)
-    several = "" if trace.states == 2 else f" {trace.states} states, of which the highest is good."
+    levels = "" if trace.states == 2 else f" {trace.states} states, of which the highest is good."
     return (
-        f"{_several(agents, 'agent')}, {_several(slots, 'slot')}{length}, {_several(arms, 'arm')}, "
-        f"{_several(trace.n_segments, 'segment')}; "
-        f"{100 * trace.good:.1f} % good, {100 * trace.missing:.1f} % missing.{several} "
+        f"{several(agents, 'agent')}, {several(slots, 'slot')}{length}, {several(arms, 'arm')}, "
+        f"{several(trace.n_segments, 'segment')}; "
+        f"{100 * trace.good:.1f} % good, {100 * trace.missing:.1f} % missing.{levels} "
         f"{len(fit.tested)} of {len(fit.series)} series have 100 pairs of neighbouring slots and 8 "
         "changes, and are tested."
-        + (f" {left_out} were never measured and are left out." if left_out else "")
+        + (f" Never measured and left out: {left_out}." if left_out else "")
         + f" Source: {trace.source}."
     )
 
 
-def _several(n: int, what: str) -> str:
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
-
-
 def _verdicts(verdicts: list[Verdict]) -> Markup:
     rows = [
-        [v.question, _mark(v), v.sentence.replace(" %", "\N{NO-BREAK SPACE}%"), v.so]
+        [v.question, _mark(v), v.sentence.replace(" %", "\N{NO-BREAK SPACE}%"), _settings(v.so)]
         for v in verdicts
     ]
     return table("Verdicts", ["Question", "Verdict", "What was found", "So"], rows)
+
+
+def _settings(text: str) -> Markup:
+    """A text whose options and settings are not broken over lines."""
+    return Markup(_SETTING.sub(r'<code class="whole">\1</code>', escaped(text)))
 
 
 def _mark(verdict: Verdict) -> Markup:
@@ -138,10 +145,11 @@ def _effective(fit: Fit) -> str:
     """What the last picture says of the agents."""
     if fit.correlation is None:
         return ""
-    return (
-        f"With a mean correlation rho = {fit.correlation:.2f} between agents, M = "
-        f"{len(fit.trace.agents)} agents are worth M / (1 + (M - 1) rho) = {fit.effective:.1f}."
-    )
+    mean = f"a mean correlation rho = {fit.correlation:z.2f} between agents"
+    worth = f"M = {several(fit.n_agents, 'agent')} are worth"
+    if fit.correlation <= 0:
+        return f"With {mean}, {worth} {fit.effective:.1f}: none is lost where rho is not above 0."
+    return f"With {mean}, {worth} M / (1 + (M - 1) rho) = {fit.effective:.1f}."
 
 
 def _arms(fit: Fit) -> Markup:
@@ -195,8 +203,8 @@ _TITLES = {
 _CAPTIONS = {
     "rewards": "Average reward of four rules that do not learn; myopic and whittle know the "
     "dynamics fitted to what they play on, genie sees the states.",
-    "strip": "The agent and the window with most changes; dark blue is good, orange is bad, white "
-    "was not measured.",
+    "strip": "The agent and the window with most changes; blue is good, orange is bad, shades "
+    "between are states between, and white was not measured.",
     "runs": "Share of runs that last at least so many slots. Of a chain the logarithm falls in "
     "proportion to the length; a trace above the band has longer runs than any chain of its law.",
     "blocks": "Share of good in 48 blocks of time: all series, and the one where pieces save most "

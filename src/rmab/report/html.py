@@ -21,6 +21,7 @@ __all__ = [
     "file_links",
     "join",
     "link",
+    "several",
     "table",
     "tag",
     "write_page",
@@ -59,6 +60,11 @@ def link(to: str, text: str) -> Markup:
 def details(summary: str, *parts: Markup) -> Markup:
     """Parts that show when the summary is clicked."""
     return Markup(f"<details>\n{tag('summary', summary)}\n{join(*parts)}\n</details>")
+
+
+def several(n: int, what: str) -> str:
+    """A number of things, in words."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def file_links(names: Iterable[str], before: str = "") -> Markup:
@@ -130,12 +136,12 @@ _PAGE = """\
 _STYLE = """\
 :root {
   --ink: #1c1c1e; --soft: #5c5f66; --paper: #fff; --line: #dcdee3; --shade: #f4f5f7;
-  --link: #0b57a4; --held: #11652f; --broken: #a3230f;
+  --link: #0b57a4; --held: #11652f; --broken: #a3230f; --open: #7a5200;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --ink: #e9eaec; --soft: #a5a9b1; --paper: #16181c; --line: #363a42; --shade: #20242a;
-    --link: #8ec1ff; --held: #7fd49a; --broken: #ff9d8a;
+    --link: #8ec1ff; --held: #7fd49a; --broken: #ff9d8a; --open: #e8c068;
   }
 }
 * { box-sizing: border-box; }
@@ -153,6 +159,7 @@ section { border-top: 1px solid var(--line); margin-top: 2.6rem; }
 section h2 { margin-top: 1.6rem; }
 a { color: var(--link); }
 code { font-size: 0.85em; color: var(--soft); }
+code.whole { white-space: nowrap; color: inherit; }
 figure { margin: 1.2rem 0; }
 figcaption { color: var(--soft); font-size: 0.9rem; margin-top: 0.4rem; max-width: 44rem; }
 .drawing {
@@ -197,8 +204,9 @@ td.number { white-space: nowrap; }
   font-size: 0.85rem;
 }
 .verdict { white-space: nowrap; font-weight: 600; }
-.held { color: var(--held); }
-.broken { color: var(--broken); }
+.held, .exceeded { color: var(--held); }
+.contradicted, .broken { color: var(--broken); }
+.undecided { color: var(--open); }
 .note { border-left: 4px solid var(--broken); background: var(--shade); padding: 0.6rem 0.9rem; }
 details { margin: 0.8rem 0; }
 summary { cursor: pointer; color: var(--link); }

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -28,14 +26,17 @@ from rmab.report.tables import (
     exact_table,
     means_table,
     points_table,
+    powers_table,
     settings_table,
     what_was_run,
     where_it_was_run,
 )
-from rmab.studies.figures import Claim, FigureResult
+from rmab.studies.figures import FigureResult
+from rmab.studies.reproduce import summary
 from rmab.studies.results import Results, SweepResults
 from rmab.studies.study import Study
 from rmab.studies.sweep import key_label
+from rmab.studies.verdict import Claim, Verdict
 
 __all__ = ["write_paper", "write_report", "write_study", "write_sweep"]
 
@@ -53,11 +54,12 @@ def write_report(folder: Path, name: str, results: Results | SweepResults) -> Pa
 def write_study(folder: Path, name: str, results: Results) -> Path:
     """figure.png, figure.svg and report.html of a study; returns the report's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    about = f"Average reward over the slots by policy, study {name}; the table below has the means."
+    title = _title(name)
+    about = f"{title}: average reward over the slots by policy; the table below has the means."
     svg = save(plots.study(results), folder, "figure", about)
     files = ["results.json", "slots.csv", "episodes.csv", "figure.png", "figure.svg"]
     body = [
-        tag("h1", f"Study {name}"),
+        tag("h1", title),
         what_was_run(results),
         _noise_notes([("", results.study)]),
         drawing(svg, _CAPTIONS["slot", "reward"]),
@@ -69,18 +71,22 @@ def write_study(folder: Path, name: str, results: Results) -> Path:
         arms_table([("", results.study.arms)]),
         file_links(files),
     ]
-    return write_page(folder, f"Study {name}", body)
+    return write_page(folder, title, body)
+
+
+def _title(name: str) -> str:
+    """The heading of a study's page, by the name of its file."""
+    return "Study" if name.lower() == "study" else f"Study {name}"
 
 
 def write_sweep(folder: Path, name: str, results: SweepResults) -> Path:
     """figure.png, figure.svg and report.html of a sweep; returns the report's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    about = (
-        f"Average reward and regret by setting and policy, study {name}; the table has them all."
-    )
+    title = _title(name)
+    about = f"{title}: average reward and regret by setting and policy; the table has them all."
     svg = save(multiples.sweep(results), folder, "figure", about)
     body = [
-        tag("h1", f"Study {name}"),
+        tag("h1", title),
         tag("p", _what_was_swept(results)),
         _sweep_interrupted(results),
         _noise_notes([(text, each.study) for text, each in results.items()]),
@@ -99,7 +105,7 @@ def write_sweep(folder: Path, name: str, results: SweepResults) -> Path:
             "The folders points/1, points/2, ... have the curves of each point. ",
         ),
     ]
-    return write_page(folder, f"Study {name}", body)
+    return write_page(folder, title, body)
 
 
 def _what_was_swept(results: SweepResults) -> str:
@@ -169,10 +175,12 @@ def write_paper(
 # -------------------------------------------------------------------------------------------- texts
 
 _READING = (
-    "Below each figure: what is claimed, what was measured, and whether the claim held. A "
-    "difference counts if it exceeds four standard errors. Bands in the drawings are 95 %: 1.96 "
-    "standard errors to each side. Rewards are averages per agent and slot, and regret is against "
-    "the Whittle (WI) policy with known dynamics."
+    "Below each figure: what is claimed, what was measured, and the verdict. A claim held, or was "
+    "contradicted, where that is four standard errors from the bound, and more with few trials; it "
+    "was exceeded where clearly more was measured than was claimed, and is undecided where neither "
+    "is certain. Bands "
+    "in the drawings are 95 %: 1.96 standard errors to each side. Rewards are averages per agent "
+    "and slot, and regret is against the Whittle (WI) policy with known dynamics."
 )
 
 
@@ -201,8 +209,9 @@ _CHAPTERS = {
     ),
     "privacy": _Chapter(
         "Privacy: noise, liars and strangers",
-        "Sums of counts are released with noise, so that what one slot of an agent's log showed is "
-        "differentially private. Agents draw for themselves: their own observations count in full, "
+        "Sums of counts are released with noise: what one slot of an agent's log showed is "
+        "differentially private among logs with the same plays, not what it led to. Agents draw "
+        "for themselves: their own observations count in full, "
         "and the others' as far as they are alike. Loss is reward per agent and slot less than the "
         "Whittle policy with known dynamics earns on the same trials.",
         "What is claimed",
@@ -232,9 +241,10 @@ _SWEEP = (
 _EPISODES = "Episodes that at least half of the trials played to the end. Bands are 95 %."
 _SCALING = (
     "Above, the regret per agent; below zero is better than the Whittle policy with known "
-    "dynamics. Dashed: power laws, fitted where the regret is clearly positive. Dotted: the growth "
-    "of Theorem 1's bound, which itself lies far above. Below, the regret of FedTSWI-gap as a "
-    "share of FedTSWI's: at 1 nothing is gained, at 0 it earns what Whittle does. Bands are 95 %."
+    'dynamics. Dashed: power laws, fitted where the regret is clearly positive; "no fit" where it '
+    "follows none. Dotted: the growth of Theorem 1's bound, which itself lies far above. Below, "
+    "the regret of FedTSWI-gap as a share of FedTSWI's: at 1 nothing is gained, at 0 it earns what "
+    "Whittle does. Bands are 95 %."
 )
 _CAPTIONS = {
     ("episode", "reward"): _EPISODES,
@@ -260,40 +270,52 @@ _CAPTIONS = {
     "place. Bars are 95 %.",
     ("belief", "value"): "Computed, not simulated. The arm is played where playing is worth more.",
 }
-_MARKS = {True: ("held", "✓"), False: ("broken", "✗"), None: ("noted", "•")}
+_POWERS = (
+    "Power laws, fitted with the inverse variances of the logarithms as weights. Chi-squared per "
+    "degree of freedom is near 1, or below it for slots of one run, where a power law fits; the "
+    "slopes from point to point are then alike."
+)
+_MARKS = {
+    Verdict.HELD: "✓",
+    Verdict.EXCEEDED: "▲",
+    Verdict.CONTRADICTED: "✗",
+    Verdict.UNDECIDED: "?",
+    Verdict.NOTED: "•",
+}
 
 
 # --------------------------------------------------------------------------------- figure by figure
 
 
 def _overview(figures: Sequence[FigureResult]) -> Markup:
-    """All claims in one table, with links."""
+    """What came out, then all claims with links: the paper's, and those beyond it."""
     if not figures:
         return tag("p", "Interrupted before anything was done: there is nothing to show.")
-    rows = [
-        [link(f"#{done.name}", _number(done.name)), claim.text, _verdict(claim)]
-        for done in figures
-        for claim in done.claims
-    ]
-    rows += [
-        [link(f"#{done.name}", _number(done.name)), "not judged: interrupted", ""]
-        for done in figures
-        if done.interrupted
-    ]
-    counts = Counter(claim.verdict for done in figures for claim in done.claims)
-    words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    return join(
-        tag("h2", "All claims"),
-        tag("p", f"{counts.total()} claims: {words}." if counts else "No claim was judged."),
-        table("All claims", ["Figure", "Claim", "Verdict"], rows),
-    )
+    tables = []
+    for title, chosen in (
+        ("Claims of the paper", [x for x in figures if x.figure.section == "paper"]),
+        ("Claims beyond the paper", [x for x in figures if x.figure.section != "paper"]),
+    ):
+        rows = [
+            [link(f"#{done.name}", done.figure.label), claim.text, _verdict(claim)]
+            for done in chosen
+            for claim in done.claims
+        ]
+        rows += [
+            [link(f"#{done.name}", done.figure.label), "not judged: interrupted", ""]
+            for done in chosen
+            if done.interrupted
+        ]
+        if rows:
+            tables += [tag("h3", title), table(title, ["Figure", "Claim", "Verdict"], rows)]
+    return join(tag("h2", "What came out"), tag("p", summary(figures)), *tables)
 
 
 def _section(
     folder: Path, done: FigureResult, claims_title: str, curve_files: Sequence[str]
 ) -> Markup:
     figure = done.figure
-    title = f"{_number(done.name)}: {figure.title}"
+    title = f"{done.figure.label}: {figure.title}"
     svg = save(plots.paper(done), folder, done.name, title)
     files = [*curve_files, f"{done.name}.png", f"{done.name}.svg", "claims.json"]
     runs = [
@@ -305,6 +327,7 @@ def _section(
         _interrupted(done),
         drawing(svg, _CAPTIONS[figure.x, figure.y]),
         _claims(done.claims, claims_title),
+        _powers(done),
         exact_table([variant.label for variant in figure.variants], done.values),
     ]
     if runs:
@@ -343,7 +366,7 @@ def _claims(claims: Sequence[Claim], title: str) -> Markup:
             "li",
             join(
                 tag("p", Markup(f"{_verdict(claim)} {tag('strong', claim.text)}")),
-                tag("p", f"Measured: {claim.measured}"),
+                tag("p", f"Measured: {claim.found}"),
             ),
         )
         for claim in claims
@@ -352,11 +375,16 @@ def _claims(claims: Sequence[Claim], title: str) -> Markup:
 
 
 def _verdict(claim: Claim) -> Markup:
-    kind, mark = _MARKS[claim.held]
+    word = claim.verdict
     return Markup(
-        f'<span class="verdict {kind}"><span aria-hidden="true">{mark}</span> '
-        f"{escaped(claim.verdict)}</span>"
+        f'<span class="verdict {word}"><span aria-hidden="true">{_MARKS[word]}</span> {word}</span>'
     )
+
+
+def _powers(done: FigureResult) -> Markup:
+    if not done.fits:
+        return Markup("")
+    return join(tag("h3", "Powers"), tag("p", _POWERS), powers_table(done.fits))
 
 
 def _figure_settings(done: FigureResult) -> list[Markup]:
@@ -394,12 +422,3 @@ def _write_curves(folder: Path, done: FigureResult, max_slot_rows: int) -> list[
         pd.DataFrame(rows).to_csv(folder / name, index=False)
         names.append(name)
     return names
-
-
-def _number(name: str) -> str:
-    """fig09a is Fig. 9(a), regret-arms is Regret, arms."""
-    found = re.fullmatch(r"fig0*(\d+)([a-z]?)", name)
-    if found is None:
-        return name.capitalize().replace("-", ", ")
-    number, letter = found.groups()
-    return f"Fig. {number}" + (f"({letter})" if letter else "")

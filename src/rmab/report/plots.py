@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,6 @@ from rmab.report.canvas import (
     draw_bars,
     draw_legend,
     draw_line,
-    kept_episodes,
     lines_of,
     log_ticks,
     log_y,
@@ -43,7 +42,8 @@ from rmab.report.canvas import (
 )
 from rmab.report.style import STYLE, LineStyle, label, line_styles, spare_style
 from rmab.studies import privacy
-from rmab.studies.figures import FigureResult, Fit
+from rmab.studies.figures import FigureResult
+from rmab.studies.powers import Fit
 from rmab.studies.results import Curve, Floats, PolicyResult, Results
 from rmab.studies.scaling import GAP, KNOWN, MAX_NAMED_PLACES, PLAIN, Law, Scaling, scalings
 
@@ -134,16 +134,15 @@ def _regret_panel(axes: Axes, part: _Part, edges: npt.NDArray[np.int64]) -> None
 def _episodes(done: FigureResult) -> Figure:
     """One policy: a line for each variant. Several: a panel each; if two, regrets below."""
     columns = _lines_of_variants(done) if len(done.results[0]) == 1 else _panels_of_policies(done)
-    keys = ["reward", "regret"] if len(columns) > 1 else [done.figure.y]
+    keys: list[Literal["reward", "regret"]] = ["reward", "regret"]
+    if len(columns) == 1:
+        keys = ["regret" if done.figure.y == "regret" else "reward"]
     figure, panels = panels_of(len(keys), len(columns), share_y="row")
     for row, key in zip(panels, keys, strict=True):
         for axes, (_, lines) in zip(row, columns, strict=True):
-            for place, line in enumerate(lines):
-                kept = kept_episodes(line.result.episode_trials, line.trials)
-                curve: Curve = getattr(line.result, f"episode_{key}")
-                draw_line(
-                    axes, line.style, kept + 1, Curve(curve.mean[kept], curve.se[kept]), place
-                )
+            for place, (style, result) in enumerate(lines):
+                curve = result.by_episode(key)
+                draw_line(axes, style, np.arange(1, len(curve.mean) + 1), curve, place)
         if key == "regret":
             log_y(*row)
         row[0].set_ylabel(_Y_LABELS[key])
@@ -154,28 +153,23 @@ def _episodes(done: FigureResult) -> Figure:
     return figure
 
 
-class _Line(NamedTuple):
-    """A policy's results over the episodes, and of how many trials they are."""
-
-    style: LineStyle
-    result: PolicyResult
-    trials: int
+_Lines = list[tuple[LineStyle, PolicyResult]]
 
 
-def _lines_of_variants(done: FigureResult) -> list[tuple[str, list[_Line]]]:
+def _lines_of_variants(done: FigureResult) -> list[tuple[str, _Lines]]:
     lines = []
     for place, (variant, results) in enumerate(
         zip(done.figure.variants, done.results, strict=False)
     ):
         ((style, result),) = lines_of(results)
         style = spare_style(variant.label, place) if variant.label else style
-        lines.append(_Line(style, result, results.trials))
+        lines.append((style, result))
     return [("", lines)]
 
 
-def _panels_of_policies(done: FigureResult) -> list[tuple[str, list[_Line]]]:
+def _panels_of_policies(done: FigureResult) -> list[tuple[str, _Lines]]:
     return [
-        (variant.label, [_Line(style, r, results.trials) for style, r in lines_of(results)])
+        (variant.label, lines_of(results))
         for variant, results in zip(done.figure.variants, done.results, strict=False)
     ]
 
@@ -184,13 +178,11 @@ def _errors(done: FigureResult) -> Figure:
     """Squared error of the dynamics: a line for each arm."""
     figure, panels = panels_of(1, 1)
     axes = panels[0, 0]
-    results = done.results[0]
-    (result,) = results.values()
-    assert result.episode_error is not None
-    kept = kept_episodes(result.episode_trials, results.trials)
-    for arm in range(len(results.study.arms)):
-        curve = Curve(result.episode_error.mean[kept, arm], result.episode_error.se[kept, arm])
-        draw_line(axes, spare_style(f"Arm {arm + 1}", arm), kept + 1, curve, arm)
+    (result,) = done.results[0].values()
+    curve = result.by_episode("error")
+    for arm, (mean, se) in enumerate(zip(curve.mean.T, curve.se.T, strict=True)):
+        place = np.arange(1, len(mean) + 1)
+        draw_line(axes, spare_style(f"Arm {arm + 1}", arm), place, Curve(mean, se), arm)
     log_y(axes)
     axes.set_xlabel("Episodes")
     axes.set_ylabel(_Y_LABELS["error"])
@@ -322,7 +314,9 @@ def _slopes(axes: Axes, style: LineStyle, law: Law, fits: Sequence[Fit], place: 
     """The fitted laws in a corner that curves leave free: below falling ones, above the rest."""
     if not fits:
         return
-    powers = ", ".join(f"{law.symbol}^{found.slope:.2f}" for found in fits)
+    powers = ", ".join(
+        f"{law.symbol}^{found.slope:.2f}{'' if found.fits else ' (no fit)'}" for found in fits
+    )
     falls = law.of(np.asarray([2.0]))[0] < law.of(np.asarray([1.0]))[0]
     axes.text(
         0.03,

@@ -14,6 +14,7 @@ from rmab.model.beliefs import stationary_belief
 from rmab.policies.registry import GOSSIP_OPTIONS
 from rmab.report.html import Markup, escaped, join, table, tag
 from rmab.report.style import label
+from rmab.studies.powers import Fit
 from rmab.studies.provenance import Provenance
 from rmab.studies.results import Results
 from rmab.studies.run import Values
@@ -25,11 +26,13 @@ __all__ = [
     "exact_table",
     "means_table",
     "points_table",
+    "powers_table",
     "settings_table",
     "what_was_run",
     "where_it_was_run",
 ]
 
+_MAX_SLOPES_WITH_ERRORS = 8
 _EXACT_NAMES = {"optimum": "Optimum", "upper_bound": "Upper bound (Lagrangian)"}
 
 
@@ -63,8 +66,9 @@ def what_was_run(results: Results) -> Markup:
     """M, N, K, T and the trials in a sentence, and where they were run in another."""
     study = results.study
     text = (
-        f"M = {study.agents} agents, N = {len(study.arms)} arms, K = {study.plays} plays in each "
-        f"of {study.horizon} slots; {results.trials} trials."
+        f"M = {_several(study.agents, 'agent')}, N = {_several(len(study.arms), 'arm')}, "
+        f"K = {_several(study.plays, 'play')} in each of {_several(study.horizon, 'slot')}; "
+        f"{_several(results.trials, 'trial')}."
     )
     if results.provenance is not None:
         text += f" {where_it_was_run(results.provenance)}"
@@ -75,6 +79,10 @@ def what_was_run(results: Results) -> Markup:
         f"Interrupted: {results.trials} of {study.trials} trials were done; numbers are of those."
     )
     return join(said, tag("p", note, "note"))
+
+
+def _several(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def where_it_was_run(made: Provenance) -> str:
@@ -103,6 +111,27 @@ def means_table(runs: Sequence[tuple[str, Results]]) -> Markup:
     return table("Means", head, rows, numbers_from=len(named))
 
 
+def powers_table(fits: Mapping[str, Fit]) -> Markup:
+    """One row for each fitted power law, with the slopes from point to point."""
+    rows = []
+    for curve, found in fits.items():
+        chi2 = "" if np.isnan(found.chi2_per_degree) else f"{found.chi2_per_degree:.1f}"
+        slopes = [_plus_minus(step.slope, step.se, 2) for step in found.steps]
+        if len(slopes) > _MAX_SLOPES_WITH_ERRORS:
+            slopes = [f"{step.slope:.2f}" for step in found.steps]
+        rows.append(
+            [
+                curve,
+                _plus_minus(found.slope, found.slope_se, 3),
+                chi2,
+                "yes" if found.fits else "no",
+                ", ".join(slopes),
+            ]
+        )
+    head = ["Curve", "Power", "Chi-squared per degree", "Fits", "From point to point"]
+    return table("Powers", head, rows)
+
+
 def policy_cell(name: str) -> Markup:
     """The paper's name of a policy, and the one to type."""
     shown = label(name)
@@ -111,9 +140,9 @@ def policy_cell(name: str) -> Markup:
     return Markup(f"{escaped(shown)} <code>{escaped(name)}</code>")
 
 
-def _plus_minus(value: float, se: float) -> str:
-    """With an unknown error (one trial), the value alone."""
-    return f"{value:.5f}" if np.isnan(se) else f"{value:.5f} ± {se:.5f}"
+def _plus_minus(value: float, se: float, digits: int = 5) -> str:
+    """Without the error where it is not known (one trial)."""
+    return f"{value:.{digits}f}" + ("" if np.isnan(se) else f" ± {se:.{digits}f}")
 
 
 def points_table(sweep: Sweep) -> Markup:

@@ -33,6 +33,7 @@ from rmab.compilation import drop_traces
 from rmab.engine.montecarlo import program_for
 from rmab.errors import ModelError, RmabError, StudyError, TooLargeError
 from rmab.model.arms import Arms
+from rmab.policies.filling import check_planner
 from rmab.policies.lookahead import check_depth
 from rmab.policies.policy import LookaheadRule, OptimumRule, OutsideRule, Policy
 from rmab.policies.registry import POLICIES, STUDIED, check_options, named
@@ -442,6 +443,7 @@ def _tried(entrant: Entrant, policy: Policy, problem: Problem) -> Policy:
     if not isinstance(policy.rule, OutsideRule):
         with _failing(entrant, problem, StudyError, ModelError, TooLargeError):
             program_for(trials, policy)
+            check_planner(policy, problem.study.arms)
         return policy
     play = policy.rule.play
     with _failing(entrant, problem, StudyError, ModelError, TooLargeError):

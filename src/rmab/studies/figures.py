@@ -1,37 +1,34 @@
 """A figure of the report: what is run, how it is drawn, what is claimed, what came out.
 
 A figure's file is a study, perhaps with a `[sweep]`, whose points are the figure's variants, and a
-`[figure]` table: title and axes. A *judge* reads the results and says for each claim what was
-measured and whether it held. Which figures there are, and who judges them, is in
+`[figure]` table: title and axes. A *judge* reads the results and states each claim as effects with
+their errors; rmab.studies.verdict decides. Which figures there are, and who judges them, is in
 rmab.studies.reproduce.
 """
 
 from __future__ import annotations
 
-import math
+import re
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
+from rmab.studies.powers import Fit
 from rmab.studies.results import Floats, Results
 from rmab.studies.run import Values, run
 from rmab.studies.study import read_table
 from rmab.studies.sweep import Point, sweep_of
+from rmab.studies.verdict import Claim
 
 __all__ = [
-    "MIN_SIGMA",
-    "Claim",
     "Figure",
     "FigureResult",
-    "Fit",
     "Judge",
     "load_figure",
     "run_figure",
 ]
-
-MIN_SIGMA = 4  # standard errors that a difference must exceed to count
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +44,15 @@ class Figure:
     section: str = "paper"  # of the report; see rmab.studies.reproduce
 
     @property
+    def label(self) -> str:
+        """Name for readers: fig09a is Fig. 9(a), regret-arms is Regret arms."""
+        found = re.fullmatch(r"fig0*(\d+)([a-z]?)", self.name)
+        if found is None:
+            return self.name.capitalize().replace("-", " ")
+        number, letter = found.groups()
+        return f"Fig. {number}" + (f"({letter})" if letter else "")
+
+    @property
     def is_computed(self) -> bool:
         """Whether its judge computes the curves: nothing is simulated."""
         return self.x == "belief"
@@ -55,39 +61,6 @@ class Figure:
     def n_trials(self) -> int:
         """Trials of all variants, for a progress bar."""
         return 1 if self.is_computed else sum(v.study.trials for v in self.variants)
-
-
-@dataclass(frozen=True, eq=False)
-class Claim:
-    """What is said, what was measured, and whether it held (None: nothing to decide)."""
-
-    text: str
-    measured: str
-    held: bool | None
-
-    @property
-    def verdict(self) -> str:
-        """In words."""
-        return {True: "held", False: "did not hold", None: "noted"}[self.held]
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A power law fitted to a curve: factor x^slope."""
-
-    factor: float
-    slope: float
-    slope_se: float  # an upper bound on its standard error
-    start: float  # of the x it was fitted to
-    end: float
-
-    def at(self, x: Floats) -> Floats:
-        """The law at x, of the same shape."""
-        return self.factor * x**self.slope
-
-    def to_json(self) -> dict[str, float | None]:
-        """Its numbers; an unknown one (the error of a single trial) is null."""
-        return {k: None if math.isnan(v) else v for k, v in asdict(self).items()}
 
 
 @dataclass
@@ -111,15 +84,16 @@ class FigureResult:
     def to_json(self) -> dict[str, Any]:
         """Claims and the numbers of the curves."""
         variants = [variant.label for variant in self.figure.variants]
+        made = next((each.provenance for each in self.results), None)  # None: it is computed
         return {
             "title": self.figure.title,
             "seconds": round(self.seconds, 2),
-            "claims": [
-                {"claim": c.text, "measured": c.measured, "held": c.held} for c in self.claims
-            ],
+            "claims": [claim.to_json() for claim in self.claims],
             "exact": {v: dict(x) for v, x in zip(variants, self.values, strict=False)},
             "fits": {curve: fit.to_json() for curve, fit in self.fits.items()},
             "variants": {v: r.summary() for v, r in zip(variants, self.results, strict=False)},
+            "seed": self.figure.variants[0].study.seed,
+            "made": None if made is None else made.to_json(),
         }
 
 

@@ -1,8 +1,14 @@
-"""What the paper claims of its figures, judged.
+"""Claims of the paper about its figures, judged.
 
-Each judge reads the results of one figure, whose study is in `paper_figures/`, and says for every
-claim of the paper what was measured and whether it held. Differences count when they exceed four
-standard errors. Lemma 1 and Theorem 1 are judged as figures, too.
+Each judge reads the results of one figure, whose study is in `paper_figures/`, and states every
+claim of the paper as effects with their errors, which rmab.studies.verdict decides. Lemma 1 and
+Theorem 1 are judged as figures, too.
+
+Differences of policies in one study are paired trial by trial. Other differences are of the same
+realisations, too (of one policy in two studies, or at two times), but how they are correlated is
+not known: there the errors are added. The draws of different arms are independent. A mean over
+episodes has the mean of their errors, which is a bound: over half of the episodes of Fig. 7 it is
+about twice the error.
 """
 
 from __future__ import annotations
@@ -16,24 +22,49 @@ from rmab.learning.bounds import episode_bound, regret_bound
 from rmab.model.beliefs import stationary_belief
 from rmab.planning.channel.values import solve, threshold
 from rmab.planning.exact.optimum import optimal
-from rmab.studies.figures import MIN_SIGMA, Claim, Figure, FigureResult, Judge
-from rmab.studies.results import Floats, PolicyResult
+from rmab.studies.figures import Figure, FigureResult, Judge
+from rmab.studies.results import Curve, Floats, PolicyResult, Results
 from rmab.studies.run import value
+from rmab.studies.verdict import Claim, Effect, Estimate
 
 __all__ = ["JUDGES"]
+
+_CONVERGED = 0.02  # of the level that is reached, for "converges"
+_VERY_CLOSE = 2.0  # per cent of what Whittle earns
+_CLOSE = 0.99  # of the optimum
+_SAME = 1e-6  # of exact values per slot
+_GAIN, _GAIN_WITHIN = 15.0, 1.0  # per cent above Fed1-UCB, and how far from it still is 15 %
+_EPSILON = 4.6e-5  # 4.56e-5 as it would be rounded
+_FEW_EPISODES = 5
 
 
 def _first(done: FigureResult, policy: str = "fedtswi") -> PolicyResult:
     return done.results[0][policy]
 
 
-def _spread(first: PolicyResult, second: PolicyResult) -> tuple[float, float]:
-    """Difference of means of different studies (not paired) and its standard error."""
-    return first.mean - second.mean, float(np.hypot(first.se, second.se))
+def _number(estimate: tuple[float, float]) -> str:
+    return f"{estimate[0]:.5f} ± {estimate[1]:.5f}"
 
 
-def _number(value: float, se: float) -> str:
-    return f"{value:.5f} ± {se:.5f}"
+def _paired(results: Results, better: str, worse: str) -> Effect:
+    """Effect that one policy earns more than another."""
+    mean, se = results.difference(better, worse)
+    return Effect(f"{better} less {worse}", mean, se, trials=results.trials)
+
+
+def _ratio(results: Results, name: str, base: str) -> Estimate:
+    """Reward of a policy as a share of another's, paired trial by trial."""
+    names = list(results)
+    places = [names.index(each) for each in (name, base)]
+    covariance = results.covariance[np.ix_(places, places)]
+    share = results[name].mean / results[base].mean
+    slope = np.asarray([1.0, -share]) / results[base].mean  # of the share, by each mean
+    return Estimate(share, float(np.sqrt(np.maximum(slope @ covariance @ slope, 0))))
+
+
+def _over(curve: Curve, chosen: slice) -> Estimate:
+    """The mean over some episodes."""
+    return Estimate(float(curve.mean[chosen].mean()), float(curve.se[chosen].mean()))
 
 
 def _exact(done: FigureResult) -> None:
@@ -43,86 +74,123 @@ def _exact(done: FigureResult) -> None:
 def _plays(done: FigureResult) -> list[Claim]:
     each = [r["fedtswi"] for r in done.results]
     labels = [v.label for v in done.figure.variants]
-    steps = [_spread(b, a) for a, b in pairwise(each)]
+    trials = min(results.trials for results in done.results)
+    steps = [
+        Effect(f"{more} less {fewer}", *mine.less(theirs), trials=trials)
+        for (fewer, theirs), (more, mine) in pairwise(
+            (n, Estimate(r.mean, r.se)) for n, r in zip(labels, each, strict=True)
+        )
+    ]
     means = ", ".join(f"{n}: {r.mean:.4f}" for n, r in zip(labels, each, strict=True))
-    late = [r.final - r.episode_reward.mean[0] for r in each]
-    late_se = [float(np.hypot(r.final_se, r.episode_reward.se[0])) for r in each]
-    everything = done.results[-1]
-    arms = everything.study.arms
+    late = [
+        Effect(
+            n,
+            *Estimate(r.final, r.final_se).less(_over(r.by_episode("reward"), slice(0, 1))),
+            trials=trials,
+        )
+        for n, r in zip(labels, each, strict=True)
+    ]
+    gains = ", ".join(f"{gain.of}: {gain.value:+.4f} ± {gain.se:.4f}" for gain in late)
+    arms = done.results[-1].study.arms
     level = float(np.sum(arms.reward * stationary_belief(arms)))
-    all_arms = each[-1].episode_reward
-    off = (all_arms.mean[:2] - level) / all_arms.se[:2]
-    gains = ", ".join(
-        f"{n}: {x:+.4f} ± {s:.4f}" for n, x, s in zip(labels, late, late_se, strict=True)
+    curve = each[-1].by_episode("reward")
+    converged = [
+        Effect(
+            f"episode {number}",
+            float(curve.mean[place] / level),
+            float(curve.se[place] / level),
+            claimed=1.0,
+            direction="about",
+            within=_CONVERGED,
+            trials=trials,
+        )
+        for place, number in enumerate(range(1, min(2, len(curve.mean)) + 1))
+    ]
+    off = " and ".join(
+        f"{100 * (effect.value - 1):+.2f} ± {100 * effect.se:.2f} %" for effect in converged
     )
     return [
         Claim(
             "The average reward grows with K.",
             f"means over the horizon: {means}.",
-            all(step > MIN_SIGMA * se for step, se in steps),
+            steps,
         ),
         Claim(
             "The average reward grows with the episodes.",
             f"last tenth of the slots less first episode: {gains}. With K = N there is nothing "
             "to learn.",
-            all(x > MIN_SIGMA * s for x, s in list(zip(late, late_se, strict=True))[:-1]),
+            late[:-1],
         ),
         Claim(
             "K = 4 converges within two episodes.",
-            f"the first two episodes are {off[0]:+.1f} and {off[1]:+.1f} standard errors from the "
-            f"exact level {level:.5f}: all arms are always played, so no decision is left.",
-            bool(np.all(np.abs(off) < MIN_SIGMA)),
+            f"the first two episodes are {off} from the exact level {level:.5f}: all arms are "
+            f"always played, so no decision is left. Asked is {100 * _CONVERGED:g} %.",
+            converged,
         ),
     ]
 
 
 def _errors(done: FigureResult) -> list[Claim]:
-    curve = _first(done).episode_error
-    assert curve is not None
-    first, last = curve.mean[0], curve.mean[-1]
-    falls = first - last > MIN_SIGMA * np.hypot(curve.se[0], curve.se[-1])
-    shown = ", ".join(f"arm {n + 1}: {first[n]:.3f} to {last[n]:.5f}" for n in range(len(first)))
-    # Episodes of one trial are correlated: their mean's error is at most the mean error.
-    half = len(curve.mean) // 2
-    mean, se = curve.mean[half:].mean(0), curve.se[half:].mean(0)
-    worse = max((1, 2), key=lambda n: mean[n])  # arms 2 and 3, counted from 0
-    better = min((0, 3), key=lambda n: mean[n])
-    gap, gap_se = mean[better] - mean[worse], np.hypot(se[better], se[worse])
+    curve, trials = _first(done).by_episode("error"), done.results[0].trials
+    n_episodes, n_arms = curve.mean.shape
+    half = slice(n_episodes // 2, n_episodes)
+    by_arm = [Curve(curve.mean[:, n], curve.se[:, n]) for n in range(n_arms)]
+    falls = [
+        Effect(
+            f"arm {n}",
+            *_over(arm, slice(0, 1)).less(_over(arm, slice(n_episodes - 1, n_episodes))),
+            trials=trials,
+        )
+        for n, arm in enumerate(by_arm, start=1)
+    ]
+    shown = ", ".join(
+        f"arm {n}: {arm.mean[0]:.3f} to {arm.mean[-1]:.5f}" for n, arm in enumerate(by_arm, start=1)
+    )
+    late = [_over(arm, half) for arm in by_arm]
+    # Arms 2 and 3, counted from 0, below each of the others.
+    apart = [
+        Effect(f"arm {above + 1} less arm {n + 1}", *late[above].apart(late[n]), trials=trials)
+        for n in (1, 2)
+        for above in (0, 3)
+    ]
+    least = min(apart, key=lambda effect: effect.value)
+    order = sorted(range(n_arms), key=lambda n: late[n].mean)
     return [
         Claim(
             "The error of every arm's dynamics falls with the episodes.",
-            f"{shown}, first to last episode.",
-            bool(falls.all()),
+            f"{shown}, first to last of the {n_episodes} episodes that count.",
+            falls,
         ),
         Claim(
             "Arms 2 and 3 have the lowest errors: they are played most.",
-            f"from lowest to highest: arms {', '.join(str(n + 1) for n in np.argsort(mean))}; over "
-            f"the second half of the episodes arm {worse + 1} is {gap:.5f} ± {gap_se:.5f} below "
-            f"arm {better + 1}.",
-            bool(gap > MIN_SIGMA * gap_se),
+            f"from lowest to highest: arms {', '.join(str(n + 1) for n in order)}; over the second "
+            f"half of the episodes {least.of} is {_number((least.value, least.se))}, the least "
+            "distance.",
+            apart,
         ),
     ]
 
 
 def _agents(done: FigureResult) -> list[Claim]:
+    """Gains are those of the shortfall to Whittle on the same trials, which varies less."""
     each = {
         v.study.agents: r["fedtswi"]
         for v, r in zip(done.figure.variants, done.results, strict=True)
     }
-    up, up_se = _spread(each[4], each[1])
-    more, more_se = _spread(each[16], each[8])
+    short = {m: Estimate(r.behind, r.behind_se) for m, r in each.items()}
+    trials = min(results.trials for results in done.results)
+    up, more = short[1].less(short[4]), short[8].less(short[16])
     means = ", ".join(f"M = {m}: {r.mean:.4f}" for m, r in each.items())
     return [
         Claim(
             "The average reward improves strongly from M = 1 to M = 4.",
-            f"{means}; from 1 to 4: {_number(up, up_se)}.",
-            up > MIN_SIGMA * up_se,
+            f"{means}; from 1 to 4: {_number(up)}.",
+            [Effect("M = 4 less M = 1", *up, trials=trials)],
         ),
         Claim(
-            "Beyond M = 8 the gain is small.",
-            f"from 8 to 16: {_number(more, more_se)}"
-            + (f", {100 * more / up:.0f} % of the gain from 1 to 4." if up > 0 else "."),
-            more < up / 4,
+            "Beyond M = 8 the gain is small: doubling M gains less than it does from 1 to 4.",
+            f"from 8 to 16: {_number(more)}, from 1 to 4 {_number(up.times(0.5))} each time.",
+            [Effect("the gain that is missing", *up.times(0.5).less(more), trials=trials)],
         ),
     ]
 
@@ -144,7 +212,10 @@ def _identical(done: FigureResult) -> list[Claim]:
                 f"Whittle, myopic and optimal are equal for identical arms ({variant.label}).",
                 f"exact optimum {best:.6f}, Whittle {gaps['whittle']:.2e} and myopic "
                 f"{gaps['myopic']:.2e} below it; simulated, less optimal: {apart}.",
-                max(gaps.values()) < 1e-6,
+                [
+                    Effect(f"{name} below the optimum", gap, 0.0, _SAME, "below")
+                    for name, gap in gaps.items()
+                ],
             )
         )
     return claims
@@ -154,104 +225,104 @@ def _different(done: FigureResult) -> list[Claim]:
     _exact(done)
     results, exact = done.results[0], done.values[0]
     best = exact["optimum"] or np.nan
-    parts = ", ".join(
-        f"{name} {100 * (1 - (exact[name] or np.nan) / best):.3f} % below"
+    shares = {
+        name: (exact[name] or np.nan) / best
         for name in ("whittle", "myopic", "fixed", "fixed-best", "random")
-    )
-    fixed, fixed_se = results.difference("whittle", "fixed")
+    }
+    parts = ", ".join(f"{name} {100 * (1 - x):.3f} % below" for name, x in shares.items())
+    worse = [_paired(results, name, "fixed") for name in ("whittle", "myopic")]
+    more = ", ".join(f"{effect.of}: {_number((effect.value, effect.se))}" for effect in worse)
     return [
         Claim(
             "Whittle and myopic come close to the optimum for different arms.",
-            f"exact optimum {best:.5f}: {parts}.",
-            min(exact["whittle"] or 0, exact["myopic"] or 0) > 0.99 * best,
+            f"exact optimum {best:.5f}: {parts}. Asked is {100 * (1 - _CLOSE):.0f} %.",
+            [
+                Effect(f"{name} as a share of the optimum", shares[name], 0.0, _CLOSE)
+                for name in ("whittle", "myopic")
+            ],
         ),
-        Claim(
-            "The fixed selection is worse than both.",
-            f"simulated, Whittle less fixed: {_number(fixed, fixed_se)}.",
-            fixed > MIN_SIGMA * fixed_se,
-        ),
+        Claim("The fixed selection is worse than both.", f"simulated, {more}.", worse),
     ]
 
 
 def _learning(done: FigureResult) -> list[Claim]:
     _exact(done)
     results, exact = done.results[0], done.values[0]
-    learnt = results["fedtswi"]
-    share = 100 * learnt.behind / results["whittle"].mean
-    myopic, myopic_se = results.difference("fedtswi", "fedts-myopic")
-    ucb = results["fed1-ucb"]
-    over = 100 * (learnt.mean / ucb.mean - 1)
+    learnt, ucb = results["fedtswi"], results["fed1-ucb"]
+    kept, over = _ratio(results, "fedtswi", "whittle"), _ratio(results, "fedtswi", "fed1-ucb")
+    missing = Estimate(100 * (1 - kept.mean), 100 * kept.se)
+    more = Estimate(100 * (over.mean - 1), 100 * over.se)
+    myopic = _paired(results, "fedtswi", "fedts-myopic")
     over_late = 100 * (learnt.final / ucb.final - 1)
     fixed = 100 * (results["whittle"].mean / (exact["fixed-best"] or np.nan) - 1)
     gap = (exact["optimum"] or np.nan) - (exact["whittle"] or np.nan)
     return [
         Claim(
             "FedTSWI is very close to Whittle with known dynamics.",
-            f"{learnt.behind:.5f} ± {learnt.behind_se:.5f} behind over the horizon, {share:.2f} %; "
-            f"{results['whittle'].final - learnt.final:.5f} in the last tenth.",
-            share < 2,
+            f"{learnt.behind:.5f} ± {learnt.behind_se:.5f} behind over the horizon, "
+            f"{missing.mean:.2f} ± {missing.se:.2f} %; "
+            f"{results['whittle'].final - learnt.final:.5f} in the last tenth. Asked is "
+            f"{_VERY_CLOSE:g} %.",
+            [Effect("per cent behind", *missing, _VERY_CLOSE, "below", trials=results.trials)],
         ),
         Claim(
             "FedTSWI is better than FedTS-myopic.",
-            f"by {_number(myopic, myopic_se)}.",
-            myopic > MIN_SIGMA * myopic_se,
+            f"by {_number((myopic.value, myopic.se))}.",
+            [myopic],
         ),
         Claim(
             "FedTSWI is 15 % above Fed1-UCB.",
-            f"{over:.1f} % over the horizon, {over_late:.1f} % in the last tenth: after "
-            f"{results.study.horizon} slots Fed1-UCB still plays arms in turn "
+            f"{more.mean:.2f} ± {more.se:.2f} % over the horizon, {over_late:.1f} % in the last "
+            f"tenth: after {results.study.horizon} slots Fed1-UCB still plays arms in turn "
             f"({ucb.episodes:.1f} phases). Against the pair of arms it would end with, Whittle is "
             f"{fixed:.1f} % ahead.",
-            bool(14 <= over < 16),
+            [Effect("per cent above", *more, _GAIN, within=_GAIN_WITHIN, trials=results.trials)],
         ),
         Claim(
             "The Whittle policy is within epsilon = 4.56e-5 of the optimum.",
             f"exact: {gap:.2e} below.",
-            bool(gap <= 4.6e-5),
+            [Effect("below the optimum", gap, 0.0, _EPSILON, "below")],
         ),
     ]
 
 
 def _regret(done: FigureResult) -> list[Claim]:
     claims = []
+    trials = done.results[0].trials
     for policy, name in (("fedtswi", "FedTSWI"), ("fedts-myopic", "FedTS-myopic")):
-        curve = _first(done, policy).episode_regret
-        early = slice(0, 5)
-        late = slice(len(curve.mean) - 6, len(curve.mean) - 1)  # the last episode is cut short
-        before, after = float(curve.mean[early].mean()), float(curve.mean[late].mean())
-        # Episodes of one trial are correlated: their mean's error is at most the mean error.
-        before_se, after_se = float(curve.se[early].mean()), float(curve.se[late].mean())
+        curve = _first(done, policy).by_episode("regret")
+        few = min(_FEW_EPISODES, len(curve.mean))
+        before = _over(curve, slice(0, few))
+        after = _over(curve, slice(len(curve.mean) - few, len(curve.mean)))
         claims += [
             Claim(
                 f"The regret per slot of {name} falls with the episodes.",
-                f"from {_number(before, before_se)} (first five) to "
-                f"{_number(after, after_se)} (last five).",
-                bool(before - after > MIN_SIGMA * np.hypot(before_se, after_se)),
+                f"from {_number(before)} (first {few}) to {_number(after)} (last {few} of the "
+                f"{len(curve.mean)} that count).",
+                [Effect("first episodes less last", *before.less(after), trials=trials)],
             ),
             Claim(
                 f"The regret per slot of {name} does not reach zero.",
-                f"last five episodes: {_number(after, after_se)}.",
-                after > MIN_SIGMA * after_se,
+                f"last {few} episodes: {_number(after)}.",
+                [Effect("last episodes", *after, trials=trials)],
             ),
         ]
     return claims
 
 
 def _thompson_or_ucb(done: FigureResult) -> list[Claim]:
-    clipped, raw = done.results
     claims = []
     for sampler, bound, pair in (
         ("fedtswi", "feducb-wi", "FedTSWI over FedUCB-WI"),
         ("fedts-myopic", "feducb-myopic", "FedTS-myopic over FedUCB-myopic"),
     ):
-        gain, gain_se = clipped.difference(sampler, bound)
-        free, free_se = _spread(clipped[sampler], raw[bound])
+        clipped, raw = (_paired(results, sampler, bound) for results in done.results)
         claims.append(
             Claim(
                 f"Thompson sampling beats upper confidence bounds: {pair}.",
-                f"first less second: {_number(gain, gain_se)} clipped, "
-                f"{_number(free, free_se)} not clipped.",
-                gain > MIN_SIGMA * gain_se and free > MIN_SIGMA * free_se,
+                f"first less second: {_number((clipped.value, clipped.se))} clipped, "
+                f"{_number((raw.value, raw.se))} not clipped.",
+                [clipped, raw],
             )
         )
     return claims
@@ -276,11 +347,11 @@ def _threshold(done: FigureResult) -> list[Claim]:
     done.series = _value_functions(done.figure)
     arms = done.figure.variants[0].study.arms
     belief = done.series["belief"]
-    one_crossing, right, words = [], [], []
+    crossings, right, words = [], [], []
     for arm in range(len(arms)):
         plays = done.series[f"active {arm}"] > done.series[f"passive {arm}"]
         at, above = done.series[f"threshold {arm}"]
-        one_crossing.append(int(np.sum(plays[1:] != plays[:-1])) == 1)
+        crossings.append(int(np.sum(plays[1:] != plays[:-1])))
         right.append(bool(above) and not plays[0] and bool(plays[-1]))
         words.append(
             f"({arms.p01[arm]:g}, {arms.p11[arm]:g}): b* = {at:.4f}, played for b "
@@ -291,25 +362,32 @@ def _threshold(done: FigureResult) -> list[Claim]:
         Claim(
             "The best policy for one arm with a subsidy is a threshold on the belief.",
             text + ".",
-            all(one_crossing),
+            [_number_of("crossings", each, 1) for each in crossings],
         ),
         Claim(
             "The arm is played on the left of the threshold (as the printed figure has it).",
             "it is played on the right, where the arm is likelier to be good."
             if all(right)
             else "see the figure.",
-            not any(right),
+            [_number_of("sides that are the right one", int(each), 0) for each in right],
         ),
     ]
 
 
+def _number_of(what: str, count: int, claimed: int) -> Effect:
+    """Effect that a computed whole number is the claimed one."""
+    return Effect(what, float(count), 0.0, float(claimed), "about", 0.5)
+
+
 def _theory(done: FigureResult) -> list[Claim]:
-    study = done.results[0].study
+    results = done.results[0]
+    study, trials = results.study, results.trials
     slots = np.arange(1, study.horizon + 1)
     shape = (study.agents, len(study.arms), study.plays)
     span = optimal(study.arms, study.plays).span
     measured = _first(done)
-    ends = np.cumsum(measured.episode_length.mean)
+    lengths = measured.by_episode("length")
+    ends, ends_se = np.cumsum(lengths.mean), np.cumsum(lengths.se)
     done.series = {
         "slot": slots.astype(np.float64),
         "episode bound": episode_bound(*shape, slots),
@@ -317,25 +395,34 @@ def _theory(done: FigureResult) -> list[Claim]:
         "episodes": 1 + np.searchsorted(ends, slots, side="left").astype(np.float64),
         "span": np.asarray([span]),
     }
-    counted = done.series["episodes"]
-    episodes, bound = measured.episodes, float(done.series["episode bound"][-1])
+    # Episode l + 1 begins in the slot after the l-th ends, whose error is that of the bound there.
+    begun = ends[ends < study.horizon]
+    bounds = episode_bound(*shape, begun + 1)
+    errors = episode_bound(*shape, begun + 1 + ends_se[: len(begun)]) - bounds
+    below = [
+        Effect(f"episodes when number {number} begins", number, error, bound, "below", None, trials)
+        for number, (bound, error) in enumerate(
+            zip(bounds.tolist(), errors.tolist(), strict=True), start=2
+        )
+    ]
     # The bound is for the sum over arms of one agent, as the measured regret is.
     regret, regret_se = float(measured.regret.mean[-1]), float(measured.regret.se[-1])
     limit = float(done.series["regret bound"][-1])
-    broken = int(np.sum(counted > done.series["episode bound"]))
+    broken = int(np.sum(done.series["episodes"] > done.series["episode bound"]))
     return [
         Claim(
             "Lemma 1: no more episodes than its bound.",
-            f"{episodes:.1f} episodes in {study.horizon} slots; the bound is {bound:.1f}"
+            f"{measured.episodes:.1f} episodes in {study.horizon} slots; the bound is "
+            f"{float(done.series['episode bound'][-1]):.1f}"
             + (f", passed in {broken} of the slots on the way." if broken else "."),
-            broken == 0,
+            below,
         ),
         Claim(
             "Theorem 1: regret below its bound.",
             f"cumulative regret per agent {regret:.2f} ± {regret_se:.2f}, the bound without its "
             f"O(epsilon T) is {limit:.0f} with D = {span:.3f}, the span of the optimal relative "
             "values at the true dynamics (computed).",
-            regret < limit,
+            [Effect("regret", regret, regret_se, limit, "below", None, trials)],
         ),
     ]
 

@@ -24,10 +24,11 @@ from rmab.federation.aggregation import Sum
 from rmab.linalg import Array, array_namespace
 from rmab.model.arms import Arms, channels
 from rmab.policies.registry import named
-from rmab.studies.figures import Claim, Figure, FigureResult, Judge
+from rmab.studies.figures import Figure, FigureResult, Judge
 from rmab.studies.results import Curve
 from rmab.studies.study import Study
 from rmab.studies.sweep import Point
+from rmab.studies.verdict import Claim, Effect, Estimate, Verdict
 
 __all__ = [
     "BASELINE",
@@ -48,7 +49,6 @@ _LIARS, _STRANGERS, _AMONG, _GROUPS = 3, 4, 16, 5
 _MORE_DOUBT = 0.3
 _DRAWN = 200  # draws of random channels: p01 and p11 from .05 to .95, rewards from .3 to 1
 _MOST_BELOW_ALONE = 0.001
-_CERTAIN = 2  # standard errors
 _UNREAD = 1e-3  # of rewards that are not asked for
 
 _ALONE = "alone"
@@ -71,6 +71,7 @@ _TO_REACH: Mapping[tuple[int, float | None], float] = {
 }
 _MOST_BY_LIARS = _MOST_BY_GROUP = 0.005
 _LEAST_OF_STRANGERS, _LEAST_OF_OTHERS = -0.005, 0.0
+_MOST_BY_NOISE = 0.001
 
 
 @dataclass(frozen=True)
@@ -120,12 +121,14 @@ def _on_random_arms(figure: Figure) -> Figure:
 def gains(done: FigureResult) -> Curve:
     """Of the random channels that were run: reward per agent and slot more than alone."""
     pairs = [*zip(done.results[::2], done.results[1::2], strict=False)]
-    loss, se = (
-        np.array([[getattr(r[LEARNER], key) for r in pair] for pair in pairs]).reshape(-1, 2)
-        for key in ("behind", "behind_se")
-    )
-    # Both are behind the same policy on the same trials; that their errors are paired is not used.
-    return Curve(loss[:, 1] - loss[:, 0], np.hypot(se[:, 0], se[:, 1]))
+    gained = [
+        Estimate(alone[LEARNER].behind, alone[LEARNER].behind_se).less(
+            Estimate(own[LEARNER].behind, own[LEARNER].behind_se)
+        )
+        for own, alone in pairs
+    ]
+    mean, se = np.asarray(gained, np.float64).reshape(-1, 2).T
+    return Curve(mean, se)
 
 
 def _with_adversaries(figure: Figure) -> Figure:
@@ -216,11 +219,14 @@ class _Losses:
         runs = zip(done.figure.variants, done.results, strict=False)
         self.results = {variant.label: results for variant, results in runs}
 
-    def of(self, label: str) -> tuple[float, float]:
+    def of(self, label: str) -> Estimate:
         results = self.results[label]
-        loss, error = results.difference(KNOWN, next(iter(results)))
-        share = _share(label)
-        return loss / share, error / share
+        loss = Estimate(*results.difference(KNOWN, next(iter(results))))
+        return loss.times(1 / _share(label))
+
+    def trials(self, *labels: str) -> int:
+        """The fewest of these cases."""
+        return min(self.results[label].trials for label in labels)
 
     def __contains__(self, label: str) -> bool:
         return label in self.results
@@ -252,7 +258,7 @@ def curves(done: FigureResult, name: str) -> dict[int, tuple[list[float], Curve]
     return found
 
 
-def levels(done: FigureResult) -> dict[str, tuple[float, float]]:
+def levels(done: FigureResult) -> dict[str, Estimate]:
     """Losses that do not depend on epsilon: alone, and by M without noise."""
     losses = _Losses(done)
     agents = sorted({variant.study.agents for variant in done.figure.variants})
@@ -284,66 +290,68 @@ def _shown(pair: tuple[float, float]) -> str:
     return f"{mean:.4f}" if np.isnan(error) else f"{mean:.4f} ± {error:.4f}"
 
 
-def _less(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    return one[0] - other[0], float(np.hypot(one[1], other[1]))
-
-
 def _reached(losses: _Losses, agents: int, epsilon: float | None, bar: float) -> Claim:
-    found = losses.of(_at(agents, epsilon))
+    label = _at(agents, epsilon)
+    found = losses.of(label)
     return Claim(
-        f"{_at(agents, epsilon)}: agents lose at most {bar:g} a slot.",
+        f"{label}: agents lose at most {bar:g} a slot.",
         f"a loss of {_shown(found)}; alone {_shown(losses.of(_ALONE))}.",
-        bool(found[0] <= bar),
+        [Effect("the loss", *found, bar, "below", None, losses.trials(label))],
     )
 
 
 def _noise_hardly_costs(losses: _Losses, done: FigureResult) -> Claim:
     """At every point of the sweep with epsilon of 1 or more."""
     alone = losses.of(_ALONE)
-    more = {
-        _at(agents, e): _less((mean, se), alone)
+    more = [
+        Effect(
+            _at(agents, e),
+            *Estimate(mean, se).less(alone),
+            _MOST_BY_NOISE,
+            "below",
+            trials=losses.trials(_at(agents, e), _ALONE),
+        )
         for agents, (at, curve) in curves(done, LEARNER).items()
-        for e, mean, se in zip(at, curve.mean, curve.se, strict=True)
+        for e, mean, se in zip(at, curve.mean.tolist(), curve.se.tolist(), strict=True)
         if e >= 1
-    }
-    worst = max(more, key=lambda label: more[label][0])
+    ]
+    worst = max(more, key=lambda effect: effect.value)
     return Claim(
-        "With epsilon of 1 or more nobody loses more than alone by above .001.",
-        f"at most {_shown(more[worst])} more than alone, at {worst}.",
-        bool(more[worst][0] <= 0.001),
+        f"With epsilon of 1 or more nobody loses more than alone by above {_MOST_BY_NOISE:g}.",
+        f"at most {_shown((worst.value, worst.se))} more than alone, at {worst.of}.",
+        more,
     )
 
 
 def _liars(losses: _Losses) -> Claim:
-    honest, shared, none = (
-        losses.of(label) for label in (_LYING, f"{_LYING}, {_SHARED}", _at(_AMONG))
-    )
-    worse = _less(honest, none)
+    labels = _LYING, _at(_AMONG)
+    honest, none = map(losses.of, labels)
+    worse = honest.less(none)
     return Claim(
         f"{_LIARS} plausible liars of {_AMONG} cost honest agents at most {_MOST_BY_LIARS:g}.",
         f"{_shown(worse)}: {_shown(honest)} among liars, {_shown(none)} without; by {_SHARED} they "
-        f"lose {_shown(shared)} among liars.",
-        bool(worse[0] <= _MOST_BY_LIARS),
+        f"lose {_shown(losses.of(f'{_LYING}, {_SHARED}'))} among liars.",
+        [Effect("the cost", *worse, _MOST_BY_LIARS, "below", None, losses.trials(*labels))],
     )
 
 
 def _with_strangers(losses: _Losses) -> list[Claim]:
-    own, alone, shared = (
-        losses.of(_STRANGE_ONES + more) for more in ("", f", {_ALONE}", f", {_SHARED}")
-    )
-    gain, others = _less(alone, own), _less(losses.of(_ALONE), losses.of(_OTHERS))
+    labels = [_STRANGE_ONES + more for more in ("", f", {_ALONE}")]
+    own, alone = map(losses.of, labels)
+    shared = losses.of(f"{_STRANGE_ONES}, {_SHARED}")
+    gain, others = alone.less(own), losses.of(_ALONE).less(losses.of(_OTHERS))
     return [
         Claim(
             f"{_STRANGERS} strangers of {_AMONG} earn at most {-_LEAST_OF_STRANGERS:g} less than "
             "alone.",
             f"{_shown(gain)} more: they lose {_shown(own)}, alone {_shown(alone)}, by {_SHARED} "
             f"{_shown(shared)}.",
-            bool(gain[0] >= _LEAST_OF_STRANGERS),
+            [Effect("the gain", *gain, _LEAST_OF_STRANGERS, trials=losses.trials(*labels))],
         ),
         Claim(
             f"Those among whom {_STRANGERS} strangers are earn no less than alone.",
             f"{_shown(others)} more.",
-            bool(others[0] >= _LEAST_OF_OTHERS),
+            [Effect("the gain", *others, _LEAST_OF_OTHERS, trials=losses.trials(_ALONE, _OTHERS))],
         ),
     ]
 
@@ -356,19 +364,26 @@ def _whole_sum(losses: _Losses) -> Claim:
         "A whole sum that is a lie still costs agents; more doubt makes it less.",
         f"{_AMONG} agents earn {shared} a slot by {_SHARED}, {own} by their own, {doubting} with "
         f"doubt = {_MORE_DOUBT:g}.",
-        None,
     )
 
 
 def _one_group(losses: _Losses) -> Claim:
     lied, honest = losses.of(_GROUP_REPLACED), losses.of(_GROUPED)
-    worse = _less(lied, honest)
+    worse = lied.less(honest)
     return Claim(
         f"One of {_GROUPS} groups' sums that is a lie costs {_AMONG} agents at most "
         f"{_MOST_BY_GROUP:g}.",
         f"{_shown(worse)}: {_shown(lied)} with the lie, {_shown(honest)} without; "
         f"{_shown(losses.of(_at(_AMONG)))} where there are no groups.",
-        bool(worse[0] <= _MOST_BY_GROUP),
+        [
+            Effect(
+                "the cost",
+                *worse,
+                _MOST_BY_GROUP,
+                "below",
+                trials=losses.trials(_GROUP_REPLACED, _GROUPED),
+            )
+        ],
     )
 
 
@@ -378,7 +393,6 @@ def _one_draw(losses: _Losses) -> Claim:
         "One draw for all from sums with noise costs few agents more than they gain.",
         f"{few}: {_shown(losses.of(f'{few}, {_SHARED}'))}, by their own draws "
         f"{_shown(losses.of(few))}, alone {_shown(losses.of(_ALONE))}.",
-        None,
     )
 
 
@@ -391,7 +405,6 @@ def _baseline(done: FigureResult) -> Claim:
     return Claim(
         "Fed1-UCB with noise in each agent's means, which has no memory of states, for comparison.",
         f"losses at epsilon = {', '.join(f'{e:g}' for e in at)}: {'; '.join(parts)}.",
-        None,
     )
 
 
@@ -399,19 +412,24 @@ def _judge_random_arms(done: FigureResult) -> list[Claim]:
     gain = gains(done)
     done.series.update({"gain": gain.mean, "gain, se": gain.se})
     worst = int(gain.mean.argmin())
-    error = _CERTAIN * np.where(np.isnan(gain.se), np.inf, gain.se)
-    below = gain.mean + error < -_MOST_BELOW_ALONE
-    # Too few trials leave it open: with large errors nobody is surely below.
-    held = None if error.max() > _MOST_BELOW_ALONE else True
+    trials = min(results.trials for results in done.results)
+    each = [
+        Effect(f"the gain of draw {number}", mean, se, -_MOST_BELOW_ALONE, trials=trials)
+        for number, (mean, se) in enumerate(
+            zip(gain.mean.tolist(), gain.se.tolist(), strict=True), start=1
+        )
+    ]
+    words = [effect.verdict(len(each)) for effect in each]
     return [
         Claim(
             f"With epsilon = 1 four agents earn nowhere less than alone by above "
             f"{_MOST_BELOW_ALONE:g}.",
-            f"on {len(gain.mean)} draws they earn {_shown((gain.mean[worst], gain.se[worst]))} "
+            f"on {len(each)} draws they earn {_shown((gain.mean[worst], gain.se[worst]))} "
             f"more at worst, {gain.mean.mean():.4f} in the mean and {gain.mean.max():.4f} at best; "
             f"{np.count_nonzero(gain.mean < -_MOST_BELOW_ALONE)} are measured to be lower by more, "
-            f"{np.count_nonzero(below)} of them by more than {_CERTAIN} standard errors.",
-            False if below.any() else held,
+            f"{words.count(Verdict.CONTRADICTED)} of them clearly, and "
+            f"{words.count(Verdict.UNDECIDED)} of all are undecided.",
+            each,
         )
     ]
 

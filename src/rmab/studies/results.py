@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,24 @@ class PolicyResult:
     episode_regret: Curve  # (L,) per slot
     episode_error: Curve | None  # (L, N) squared error of the dynamics; None if none are learnt
     stuck: float | None = None  # share of trials that ended far behind; None: not asked for
+
+    @property
+    def full_episodes(self) -> int:
+        """Number of episodes, from the first on, that figures, tables and judges count: at least
+        half of the trials played them to the end. The first counts always.
+
+        Later episodes are of a few trials that are unlike the others, or cut short by the horizon.
+        """
+        went_on = np.append(self.episode_trials[1:], 0)
+        return max(1, int(np.count_nonzero(went_on >= self.episode_trials[0] / 2)))
+
+    def by_episode(self, key: Literal["length", "reward", "regret", "error"]) -> Curve:
+        """A curve over the full episodes, (L,); of the error (L, N), for a policy that learns."""
+        curve: Curve | None = getattr(self, f"episode_{key}")
+        if curve is None:
+            raise ValueError(f"a policy without learnt dynamics has no {key} by episode")
+        count = self.full_episodes
+        return Curve(curve.mean[:count], curve.se[:count])
 
     def summary(self) -> dict[str, float]:
         """The numbers of one policy as `rmab run --json` prints them."""

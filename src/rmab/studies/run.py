@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +22,8 @@ from rmab.errors import ConvergenceError, ModelError, StudyError, TooLargeError
 from rmab.model.arms import Arms
 from rmab.planning.exact.bound import upper_bound
 from rmab.planning.exact.optimum import Optimum, optimal
-from rmab.planning.exact.policies import known_values
-from rmab.policies.filling import table_ages
+from rmab.planning.exact.policies import KNOWN, known_values
+from rmab.policies.filling import check_planner, table_ages
 from rmab.policies.lookahead import DEPTH
 from rmab.policies.policy import OptimumRule, Policy
 from rmab.policies.registry import named
@@ -36,13 +37,18 @@ if TYPE_CHECKING:
     from rmab.engine.cluster import Cluster
 
 __all__ = [
+    "SIMULATED",
+    "SIMULATED_SLOTS",
+    "Estimate",
     "Values",
+    "count_values",
     "provenance",
     "run",
     "run_job",
     "run_sweep",
     "run_watched",
     "setting_of_study",
+    "simulated_values",
     "trials_of",
     "value",
     "value_sweep",
@@ -220,6 +226,9 @@ def _run(
         else named(policy, study.horizon, study.options_of(policy))
         for name, policy in zip(study.policy_names, study.policies, strict=True)
     }
+    for policy in study.policies:
+        if isinstance(policy, Policy):
+            check_planner(policy, study.arms)
     optimum = None
     if any(isinstance(policy.rule, OptimumRule) for policy in policies.values()):
         optimum = _optimum(study)
@@ -270,6 +279,7 @@ def setting_of_study(study: Study) -> Setting:
         max_age=max(map(table_ages, study.differing_arms)),
         budget=study.budget,
         groups=study.groups,
+        survey=study.survey,
         each=study.agent_arms,
     )
 
@@ -337,6 +347,11 @@ def _policy_result(
     )
 
 
+SIMULATED_SLOTS = 2_000  # of a policy whose exact value is out of reach; the last tenth counts
+# Trials of such policies: a slot of a lookahead costs some seventy times as much as an index's.
+SIMULATED = {"whittle": 256, "myopic": 256, "lookahead": 32}
+
+
 class Values(dict[str, float | None]):
     """Exact values by name; `reasons` says why a value is None."""
 
@@ -351,8 +366,13 @@ def value(study: Study) -> Values:
     "optimum", "upper_bound" (Lagrangian), then each policy; None where the problem is too large.
     Where agents differ they are means over agents.
     """
+    return _value_of_study(study, None)
+
+
+def _value_of_study(study: Study, progress: Callable[[int], None] | None) -> Values:
+    """`value`; progress: called with 1 after each value."""
     depth = _lookahead_depth(study)
-    by_arms = {arms: _value(arms, study.plays, depth) for arms in study.differing_arms}
+    by_arms = {arms: _value(arms, study.plays, depth, progress) for arms in study.differing_arms}
     if len(by_arms) == 1:
         return next(iter(by_arms.values()))
     values: dict[str, float | None] = {}
@@ -368,8 +388,8 @@ def value(study: Study) -> Values:
     return Values(values, {name: why for name, why in reasons.items() if values.get(name) is None})
 
 
-def _value(arms: Arms, plays: int, depth: int) -> Values:
-    known = known_values(arms, plays, depth)
+def _value(arms: Arms, plays: int, depth: int, progress: Callable[[int], None] | None) -> Values:
+    known = known_values(arms, plays, depth, progress=progress)
     values, reasons = dict(known.values), dict(known.reasons)
     optimum = values.pop("optimum")
     bound = None
@@ -377,20 +397,76 @@ def _value(arms: Arms, plays: int, depth: int) -> Values:
         bound = upper_bound(arms, plays)
     except (TooLargeError, ConvergenceError) as error:
         reasons["upper_bound"] = str(error)
+    if progress is not None:
+        progress(1)
     return Values({"optimum": optimum, "upper_bound": bound, **values}, reasons)
 
 
-def value_sweep(sweep: Sweep) -> dict[str, Values]:
+def value_sweep(sweep: Sweep, progress: Callable[[int], None] | None = None) -> dict[str, Values]:
     """The exact values of each point, by label; points that have the same are computed once."""
     found: dict[tuple[Any, ...], Values] = {}
     by_label = {}
     for point in sweep.points:
-        study = point.study
-        same = (study.arms, study.agent_arms, study.plays, _lookahead_depth(study))
+        same = _same_values(point.study)
         if same not in found:
-            found[same] = value(study)
+            found[same] = _value_of_study(point.study, progress)
         by_label[point.label] = found[same]
     return by_label
+
+
+def count_values(sweep: Sweep) -> int:
+    """Return how often `value_sweep` calls its progress."""
+    distinct = {_same_values(point.study): point.study for point in sweep.points}
+    return (len(KNOWN) + 1) * sum(len(study.differing_arms) for study in distinct.values())
+
+
+def _same_values(study: Study) -> tuple[Any, ...]:
+    return (study.arms, study.agent_arms, study.plays, _lookahead_depth(study))
+
+
+class Estimate(NamedTuple):
+    """A simulated long-run average reward per agent and slot, with its standard error."""
+
+    mean: float
+    se: float
+
+
+def simulated_values(
+    study: Study, values: Values, progress: Callable[[int], None] | None = None
+) -> dict[str, Estimate]:
+    """Estimate by simulation the values of policies that are None; what cannot be is left out.
+
+    Each is the mean reward in the last tenth of SIMULATED_SLOTS slots. progress: called with 1
+    after each policy of SIMULATED.
+    """
+    found = {}
+    for name in SIMULATED:
+        if values[name] is None:
+            with suppress(ModelError, StudyError, TooLargeError, ConvergenceError):
+                found[name] = _simulated_value(study, name)
+        if progress is not None:
+            progress(1)
+    return found
+
+
+def _simulated_value(study: Study, policy: str) -> Estimate:
+    mean = variance = 0.0
+    for arms, agents in study.differing_arms.items():
+        alone = Study(
+            arms=arms,
+            agents=1,
+            plays=study.plays,
+            horizon=SIMULATED_SLOTS,
+            trials=SIMULATED[policy],
+            seed=study.seed,
+            policies=[policy],
+            options={key: o for key, o in study.options.items() if key == policy},
+        )
+        result = run(alone)[policy]
+        share = agents / study.agents
+        mean += share * result.final
+        variance += (share * result.final_se) ** 2
+    return Estimate(mean, math.sqrt(variance))
 
 
 def _lookahead_depth(study: Study) -> int:

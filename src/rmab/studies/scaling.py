@@ -13,12 +13,13 @@ Whittle and p, q those of the policies over T slots, R_p = T (w - p), and
 
 the variances from the covariance of the three means, which are paired trial by trial. Along the
 slots of one run only variances are known; there the errors of R_p and R_q are added, which bounds
-the error whatever the correlation.
+the error whatever the correlation. Regret that is saved is paired in the same way.
 
-A power law x^slope is fitted to R by least squares on logarithms: slope = sum of c_i log R_i, where
-all R_i are clearly positive. The R_i of one run are correlated, so its error is given as sum of
-|c_i| se(R_i) / R_i, an upper bound. Theorem 1 has the regret grow as sqrt(T log T), as 1 / sqrt(M),
-and as N where N / K is kept.
+Power laws are fitted to R where it is clearly positive (rmab.studies.powers). Theorem 1 has the
+regret grow as sqrt(T log T), as 1 / sqrt(M), and as N where N / K is kept. A claim about such a
+rate is judged by the fitted power. Where no power fits, it does not hold, and the slope of the last
+step, the nearest to what larger T, M or N bring, may contradict it. Where the regret is not clearly
+positive, what its start would have grown to is compared with its end.
 """
 
 from __future__ import annotations
@@ -29,9 +30,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from rmab.studies.figures import MIN_SIGMA, Claim, FigureResult, Fit, Judge
+from rmab.studies.figures import FigureResult, Judge
+from rmab.studies.powers import Fit, Step, fit, slope_of
 from rmab.studies.results import Curve, Floats, Results
+from rmab.studies.verdict import Claim, Effect, Estimate, Verdict
 
 __all__ = [
     "GAP",
@@ -41,7 +45,6 @@ __all__ = [
     "PLAIN",
     "Law",
     "Scaling",
-    "fit",
     "scalings",
     "share",
 ]
@@ -53,7 +56,6 @@ _DRAWN_DECADES = 4  # of slots, the last ones
 _JUDGED_DECADES = 3  # the last of these, which claims are about
 _FIT_CUTS = (3, 2, 0)  # decades before the end between which laws are fitted
 _POINTS_PER_DECADE = 10
-_MIN_LOG_SIGMA = 2  # standard errors above zero, for a logarithm
 
 
 class Law(NamedTuple):
@@ -96,8 +98,23 @@ class Scaling:
 
     def fitted(self, curve: Curve, window: tuple[float, float]) -> Fit | None:
         """The law of a curve, (P,), in a window."""
-        inside = (self.at >= window[0]) & (self.at <= window[1])
-        return fit(self.at[inside], Curve(curve.mean[inside], curve.se[inside]))
+        inside = self.inside(window)
+        part = Curve(curve.mean[inside], curve.se[inside])
+        return fit(self.at[inside], part, correlated=self.is_one_run)
+
+    def inside(self, window: tuple[float, float]) -> npt.NDArray[np.bool_]:
+        """The places in a window, (P,)."""
+        return (self.at >= window[0]) & (self.at <= window[1])
+
+    @property
+    def is_one_run(self) -> bool:
+        """Whether all places are slots of one run, so that their errors are correlated."""
+        return len(self.results) < len(self.at)
+
+    @property
+    def trials(self) -> int:
+        """The fewest of any place."""
+        return min(results.trials for results in self.results)
 
 
 def scalings(done: FigureResult) -> list[Scaling]:
@@ -165,27 +182,6 @@ def share(results: Results) -> tuple[float, float]:
     return ratio, float(np.sqrt(np.maximum(slope @ covariance @ slope, 0)))
 
 
-def fit(x: Floats, curve: Curve) -> Fit | None:
-    """The power law nearest to the curve, (P,), on logarithms.
-
-    None where it has fewer than two places or is not clearly positive at all of them.
-
-    >>> x = np.asarray([1.0, 10.0, 100.0])
-    >>> found = fit(x, Curve(3 * x**0.5, 0.1 * x**0.5))
-    >>> round(found.factor, 6), round(found.slope, 6), round(found.slope_se, 6)
-    (3.0, 0.5, 0.014476)
-    """
-    if len(x) < 2 or np.any((curve.mean <= 0) | (curve.mean < _MIN_LOG_SIGMA * curve.se)):
-        return None
-    at, logarithms = np.log(x), np.log(curve.mean)
-    centred = at - at.mean()
-    weights = centred / (centred @ centred)
-    slope = float(weights @ logarithms)
-    factor = float(np.exp(logarithms.mean() - slope * at.mean()))
-    error = float(np.abs(weights) @ (curve.se / curve.mean))
-    return Fit(factor, slope, error, float(x[0]), float(x[-1]))
-
-
 # ------------------------------------------------------------------------------------------- claims
 
 
@@ -219,30 +215,45 @@ def _keep(done: FigureResult, scaling: Scaling) -> None:
 
 
 def _lower(scaling: Scaling, where: str) -> Claim:
-    """Errors are added, as the two are of the same trials: whatever their correlation."""
+    """Claim that the regret is lower at every place that is judged."""
     symbol, at = scaling.law.symbol, scaling.at
-    plain, gap = (scaling.regret[name] for name in (PLAIN, GAP))
-    margin, error = plain.mean - gap.mean, MIN_SIGMA * (plain.se + gap.se)
-    lower, higher = margin > error, -margin > error
+    saved = [_saved(scaling, i) for i in range(len(at))]
+    clear = np.asarray([effect.verdict() == Verdict.HELD for effect in saved])
     judged = at >= (at[-1] / 10**_JUDGED_DECADES if symbol == "T" else at[0])
     shares = ", ".join(
         f"{_estimate(scaling.share.mean[i], scaling.share.se[i], '.3f')} at {symbol} = {at[i]:,.0f}"
         for i in _named_places(at)
     )
     doubt = ""
-    if not lower.all():
-        listed = at[~lower]
+    if not clear.all():
+        listed = at[~clear]
         doubt = (
-            f" Not lower by four standard errors at {len(listed)} of the {len(at)} {symbol} drawn "
-            f"from {at[0]:,.0f} on, between {listed.min():,.0f} and {listed.max():,.0f}."
+            f" Not clearly lower at {len(listed)} of the {len(at)} {symbol} drawn from "
+            f"{at[0]:,.0f} on, between {listed.min():,.0f} and {listed.max():,.0f}."
         )
     return Claim(
         f"Learning from observations at any gap lowers the regret at every {symbol} from "
         f"{at[judged][0]:,.0f} to {at[-1]:,.0f}{where}.",
         f"{_NAMES[GAP]}'s regret as a share of {_NAMES[PLAIN]}'s: {shares}; "
         f"{_episodes(scaling.results)}.{doubt}",
-        False if higher[judged].any() else bool(lower[judged].all()) or None,
+        [effect for effect, counts in zip(saved, judged, strict=True) if counts],
     )
+
+
+def _saved(scaling: Scaling, place: int) -> Effect:
+    """Regret per agent that observations at any gap save: of studies paired trial by trial; along a
+    run its errors are added, as the correlation is not known."""
+    at = f"regret saved at {scaling.law.symbol} = {scaling.at[place]:,.0f}"
+    if scaling.is_one_run:
+        plain, gap = (
+            Estimate(float(curve.mean[place]), float(curve.se[place]))
+            for curve in (scaling.regret[PLAIN], scaling.regret[GAP])
+        )
+        saved = plain.less(gap)
+    else:
+        results = scaling.results[place]
+        saved = Estimate(*results.difference(GAP, PLAIN)).times(results.study.horizon)
+    return Effect(at, *saved, trials=scaling.trials)
 
 
 def _estimate(mean: float, se: float, form: str) -> str:
@@ -257,11 +268,10 @@ def _episodes(results: Sequence[Results]) -> str:
 
 
 def _growth(scaling: Scaling, name: str, where: str) -> Claim:
-    """Beside Theorem 1, in the last window: by the fitted power, or where there is none by how the
-    regret at its end compares with what its start would have grown to."""
+    """Claim that the regret grows as in Theorem 1, in the last window."""
     law, at, regret = scaling.law, scaling.at, scaling.regret[name]
     window = scaling.windows[-1]
-    found, bound = scaling.fitted(regret, window), scaling.fitted(_promised(scaling), window)
+    found = scaling.fitted(regret, window)
     start = int(np.searchsorted(at, window[0]))
     values = [_estimate(regret.mean[i], regret.se[i], ".2f") for i in (start, -1)]
     measured = (
@@ -269,73 +279,113 @@ def _growth(scaling: Scaling, name: str, where: str) -> Claim:
     )
     if law.symbol == "M":
         measured += f" (of all agents {regret.mean[start]:.0f}, {at[-1] * regret.mean[-1]:.0f})"
-    powers = ", ".join(
-        f"as {law.symbol}^{each.slope:.3f}"
-        + ("" if np.isnan(each.slope_se) else f" with an error of at most {each.slope_se:.3f}")
-        + f" from {law.symbol} = {each.start:,.0f} to {each.end:,.0f}"
-        for each in scaling.fits(name)
-    )
-    held = None
-    if found is not None and bound is not None:
-        held = _held(bound.slope - found.slope, MIN_SIGMA * found.slope_se)
-        powers += f"; {law.growth} as {law.symbol}^{bound.slope:.3f}"
-    elif bound is not None:
-        growth = float(law.of(at[-1:])[0] / law.of(at[start : start + 1])[0])
-        error = MIN_SIGMA * float(growth * regret.se[start] + regret.se[-1])
-        held = _held(growth * regret.mean[start] - regret.mean[-1], error)
-        powers += f"{'; then' if powers else ''} no power to fit, as it is not clearly positive"
+    powers = [_power(law.symbol, each) for each in scaling.fits(name)]
+    if found is None:
+        effect = _grown(scaling, name, start)
+        powers.append(f"{'then ' if powers else ''}no power to fit, as it is not clearly positive")
+    else:
+        inside = scaling.inside(window)
+        promised = slope_of(
+            at[inside],
+            Curve(regret.mean[inside], regret.se[inside]),
+            np.log(law.of(at[inside])),
+        )
+        powers.append(f"{law.growth} as {law.symbol}^{promised:.3f}")
+        effect = _rate(law, found, promised, scaling.trials)
     return Claim(
         f"The regret of {_NAMES[name]} {law.claim}, the rate of Theorem 1{where}.",
-        f"{measured}; {powers}.",
-        held,
+        f"{measured}; {'; '.join(powers)}.",
+        [effect],
+        fits=found is None or found.fits,
     )
 
 
-def _promised(scaling: Scaling) -> Curve:
-    return Curve(scaling.law.of(scaling.at), np.zeros(len(scaling.at)))
+def _rate(law: Law, found: Fit, promised: float, trials: int) -> Effect:
+    """The fitted power beside Theorem 1's, or that of the last step where no power fits."""
+    if found.fits:
+        return Effect("the power", found.slope, found.slope_se, promised, "below", None, trials)
+    step = found.steps[-1]
+    between = f"the power from {law.symbol} = {step.start:,.0f} to {step.end:,.0f}"
+    return Effect(between, step.slope, step.se, _promised(law, step), "below", None, trials)
+
+
+def _power(symbol: str, found: Fit) -> str:
+    """A fitted power in words, with what tells whether it fits."""
+    bound = "" if np.isnan(found.slope_se) else f" ± {found.slope_se:.3f}"
+    text = f"as {symbol}^{found.slope:.3f}{bound} from {symbol} = {found.start:,.0f} to "
+    text += f"{found.end:,.0f}"
+    if np.isnan(found.chi2_per_degree):
+        return text
+    text += f" (chi-squared {found.chi2_per_degree:.1f} per degree of freedom"
+    if not found.fits:
+        text += ": no power fits"
+    if len(found.steps) < MAX_NAMED_PLACES:
+        text += f"; from point to point {', '.join(f'{step.slope:.2f}' for step in found.steps)}"
+    else:
+        slopes = [step.slope for step in found.steps]
+        text += f"; from point to point {min(slopes):.2f} to {max(slopes):.2f}"
+    return f"{text})"
+
+
+def _promised(law: Law, step: Step) -> float:
+    """The power of Theorem 1 between two places."""
+    start, end = np.log(law.of(np.asarray([step.start, step.end])))
+    return float((end - start) / np.log(step.end / step.start))
+
+
+def _grown(scaling: Scaling, name: str, start: int) -> Effect:
+    """The regret at the end less what that at a start would have grown to."""
+    law, at, regret = scaling.law, scaling.at, scaling.regret[name]
+    growth = float(law.of(at[-1:])[0] / law.of(at[start : start + 1])[0])
+    first, last = (Estimate(float(regret.mean[i]), float(regret.se[i])) for i in (start, -1))
+    more = last.less(first.times(growth))
+    return Effect("regret more than its start grows to", *more, 0.0, "below", None, scaling.trials)
 
 
 def _lasting(scaling: Scaling, where: str) -> Claim:
-    """Whether the gain is still there at the end of the longest horizon."""
+    """Claim that the gain is still there at the end of the longest horizon."""
     (results,) = scaling.results
     plain, gap, known = (results[name] for name in (PLAIN, GAP, KNOWN))
-    late, late_se = gap.final - plain.final, float(np.hypot(gap.final_se, plain.final_se))
+    late = Estimate(gap.final, gap.final_se).less(Estimate(plain.final, plain.final_se))
     return Claim(
         f"The gain lasts: {_NAMES[GAP]} still earns more in the last tenth of the slots{where}.",
-        f"{_estimate(late, late_se, '+.5f')} per slot; FedTSWI earns {plain.final:.5f}, "
+        f"{_estimate(*late, '+.5f')} per slot; FedTSWI earns {plain.final:.5f}, "
         f"FedTSWI-gap {gap.final:.5f}, Whittle with known dynamics {known.final:.5f}.",
-        _held(late, MIN_SIGMA * late_se),
+        [Effect("more in the last tenth", *late, trials=results.trials)],
     )
 
 
 def _shrinking(scaling: Scaling, where: str) -> Claim:
-    """Regret saved per agent at both ends, for each play where K varies; trials are paired."""
-    law, ends = scaling.law, (0, -1)
-    unit = "play" if law.symbol == "N" else "agent"
-    saved, parts = [], []
-    for i in ends:
+    """Claim that the share of the regret that is left is smaller at the far end.
+
+    The amount would say nothing, because less is saved where less is left to save. Both ends are
+    independent studies.
+    """
+    symbol, at, share = scaling.law.symbol, scaling.at, scaling.share
+    unit = "play" if symbol == "N" else "agent"
+    parts = []
+    for i in (0, -1):
         results = scaling.results[i]
         study = results.study
         scale = study.horizon / (study.plays if unit == "play" else 1)
-        gain, gain_se = results.difference(GAP, PLAIN)
-        saved.append((scale * gain, scale * gain_se))
-        of = 100 * gain / results[KNOWN].mean
+        saved = Estimate(*results.difference(GAP, PLAIN)).times(scale)
         parts.append(
-            f"{_estimate(*saved[-1], '.2f')} ({of:.2f} % of Whittle's reward) at "
-            f"{law.symbol} = {scaling.at[i]:,.0f}"
+            f"{_estimate(share.mean[i], share.se[i], '.3f')} at {symbol} = {at[i]:,.0f} "
+            f"({_estimate(*saved, '.2f')} saved per {unit})"
         )
-    (few, few_se), (many, many_se) = saved
+    first, last = (Estimate(float(share.mean[i]), float(share.se[i])) for i in (0, -1))
+    more = last.apart(first)
     return Claim(
-        f"The gain lasts: no less regret is saved per {unit} as {law.symbol} grows{where}.",
-        f"saved {', '.join(parts)}.",
-        _held(many - few, MIN_SIGMA * float(np.hypot(few_se, many_se))),
+        f"The gain lasts: {_NAMES[GAP]}'s share of {_NAMES[PLAIN]}'s regret is smaller at "
+        f"{symbol} = {at[-1]:,.0f} than at {at[0]:,.0f}{where}.",
+        f"{', '.join(parts)}.",
+        [Effect("the last share less the first", *more, 0.0, "below", None, scaling.trials)],
     )
 
 
 def _learnt(scaling: Scaling, name: str, where: str) -> Claim:
     """The error of each arm's dynamics, in the second and in the last quarter of the episodes."""
-    curve = scaling.results[-1][name].episode_error
-    assert curve is not None
+    curve = scaling.results[-1][name].by_episode("error")
     L = len(curve.mean)
     second, last = slice(L // 4, L // 2 + 1), slice(3 * L // 4, L)
     before, after = curve.mean[second].mean(0), curve.mean[last].mean(0)  # (N,)
@@ -347,13 +397,7 @@ def _learnt(scaling: Scaling, name: str, where: str) -> Claim:
         f"What {_NAMES[name]} goes on learning of each arm{where}.",
         f"mean squared error of the dynamics drawn, second to last quarter of the {L} episodes: "
         f"{arms}. An arm that is never worth playing need not be learnt.",
-        None,
     )
-
-
-def _held(margin: float, error: float) -> bool | None:
-    """Whether the margin is positive; None where it is within the error, or the error unknown."""
-    return bool(margin > 0) if abs(margin) > error else None
 
 
 def _named_places(at: Floats) -> list[int]:

@@ -9,9 +9,13 @@ All of it is plain values that a file has: a page is drawn, and another's run is
              are better by more than four standard errors of the paired difference
     tied     those within four standard errors: of forty policies, 780 pairs, the chance is about
              5 % that any two that are equal are told apart
-    stuck    the share of trials whose last tenth earns less than that of `whittle`, which knows
-             the dynamics, in the same trial, by more than half the distance from random to the
-             best known in the long run
+    first    the largest mean of those that do not know the dynamics, and those tied with it
+    stuck    the share of trials that failed: whose last tenth earns less than that of `whittle`,
+             which knows the dynamics, in the same trial, by more than half the distance from
+             random to the best known in the long run
+
+What is said of a learner (`rmab.studies.words`) follows from its shares and failed trials, never
+from its ranks and ties: many are tied where trials are few or rewards vary much.
 """
 
 from __future__ import annotations
@@ -30,12 +34,11 @@ import numpy as np
 from rmab.errors import StudyError
 from rmab.reading import is_number, is_whole, shown
 from rmab.studies.results import Floats, Results, write_csv, write_json
+from rmab.studies.words import SIGMA, Bounds, Score, Word, word_of
 
 __all__ = [
     "FORMAT",
     "KEPT",
-    "RULES",
-    "TIE_SIGMA",
     "ArenaOutcome",
     "Comparison",
     "ProblemOutcome",
@@ -47,10 +50,10 @@ __all__ = [
 
 FORMAT = 1  # of arena.json
 KEPT = "problems"  # the folder of what is done, in that of the results
-TIE_SIGMA = 4.0  # standard errors within which two policies are tied
 _BAND_SIGMA = 1.96  # to each side: 95 %
 _POINTS = 40  # of a regret curve, at even distances
 _CHANCE = "random"
+_NEARLY = 0.9  # a share of a policy that knows the dynamics, all of whose failed trials are chance
 
 Json = dict[str, Any]
 
@@ -144,7 +147,7 @@ def _known(number: float) -> float | None:
 
 def _are_tied(results: Results, one: str, other: str) -> bool:
     apart, se = results.difference(one, other)
-    return not abs(apart) > TIE_SIGMA * se  # an unknown error tells nothing apart
+    return not abs(apart) > SIGMA * se  # an unknown error tells nothing apart
 
 
 def _share(
@@ -198,8 +201,51 @@ class ProblemOutcome:
 
     @property
     def leaders(self) -> list[str]:
-        """Those of rank 1, in order of their means."""
-        return [name for name, each in self.standings.items() if each.rank == 1]
+        """The learner with the largest mean, and those tied with it, in order of their means."""
+        ranked = [name for name, each in self.standings.items() if each.rank is not None]
+        tied = self.standings[ranked[0]].tied if ranked else []
+        return [name for name in ranked if name == ranked[0] or name in tied]
+
+    def place(self, policy: str) -> str:
+        """Whether a learner is "first", "tied" with the first, or neither, ""."""
+        leaders = self.leaders
+        return "" if policy not in leaders else "first" if policy == leaders[0] else "tied"
+
+    @property
+    def failed_by_chance(self) -> float:
+        """The share of trials that look failed by chance: of a policy that knows the dynamics, the
+        largest among those whose share is nearly that of the best."""
+        found = [
+            each.stuck
+            for name, each in self.standings.items()
+            if each.knows and name != _CHANCE and (each.share or 0.0) >= _NEARLY
+        ]
+        return max((x for x in found if x is not None), default=0.0)
+
+    @property
+    def ranks_explained(self) -> list[str]:
+        """A line for each learner that has a better rank than one above it in order of means."""
+        ranks = {name: each.rank for name, each in self.standings.items() if each.rank is not None}
+        names = list(ranks)
+        lines = []
+        for place, name in enumerate(names):
+            worse = [above for above in names[:place] if ranks[above] > ranks[name]]
+            if not worse:
+                continue
+            above = worse[-1]
+            ahead = [
+                x
+                for x in names[: names.index(above)]
+                if x in self.standings[name].tied and x not in self.standings[above].tied
+            ]
+            verb = "is" if len(ahead) == 1 else "are"
+            lines.append(
+                f"{name} has rank {ranks[name]}, and {above}, whose mean is larger, rank "
+                f"{ranks[above]}: {_listed(ahead)} {verb} better than {above} by more than "
+                f"{SIGMA:g} standard errors, and than {name} by less, as paired differences to "
+                f"{name} vary more."
+            )
+        return lines
 
     @property
     def size(self) -> str:
@@ -266,16 +312,7 @@ def _check_made(made: Json) -> None:
 
 # -------------------------------------------------------------------------------------- everywhere
 
-# What the first word of a verdict means, in the order in which they are tried.
-RULES = (
-    ("best", "rank 1, alone or tied, on at least half of the problems it played"),
-    ("good", "a median share of at least 90 %, and at least 50 % everywhere"),
-    ("uneven", "a median share of at least 90 %, but less than 50 % somewhere"),
-    ("fair", "a median share of at least 50 %"),
-    ("weak", "a median share of at least 10 %"),
-    ("no better than chance", "a smaller one"),
-)
-_STUCK = 0.01  # a share of trials that a verdict mentions
+_FAILED = 0.01  # a share of trials that a verdict mentions
 
 
 @dataclass(frozen=True)
@@ -309,8 +346,41 @@ class ArenaOutcome:
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """One line on each policy, by RULES."""
+        """One line on each policy, by the rules of `words`."""
         return {name: self._verdict(name) for name in self.policies}
+
+    @property
+    def words(self) -> dict[str, Word]:
+        """The word for each learner, and what it follows from; without those that nothing is known
+        of: that were refused everywhere, or had nothing to gain."""
+        return {
+            name: word_of(scores)
+            for name in self.policies
+            if not self._knows(name) and (scores := self._scores(name))
+        }
+
+    @property
+    def refused(self) -> dict[str, dict[str, str]]:
+        """By policy, why each problem refused it; those that were refused everywhere come last."""
+        found: dict[str, dict[str, str]] = {name: {} for name in self.policies}
+        for problem in self.problems:
+            for name, why in problem.refused.items():
+                found[name][problem.name] = why
+        return {name: each for name, each in found.items() if each}
+
+    def places(self, policy: str) -> list[str]:
+        """Where it is first or tied with the first: names of problems."""
+        return [each.name for each in self.problems if policy in each.leaders]
+
+    def _knows(self, policy: str) -> bool:
+        return any(each.knows for each in self.of(policy).values())
+
+    def _scores(self, policy: str) -> list[Score]:
+        return [
+            Score(each.share, each.share_se, problem.trials, each.stuck, problem.failed_by_chance)
+            for problem in self.problems
+            if (each := problem.standings.get(policy)) is not None and each.share is not None
+        ]
 
     def _verdict(self, policy: str) -> str:
         places = self.of(policy)
@@ -319,43 +389,34 @@ class ArenaOutcome:
             return "Played nowhere: every problem refused it."
         if not shares:
             return "Nothing to say: on its problems the best known is not above chance."
-        middle, worst = median(shares.values()), min(shares, key=lambda name: shares[name])
-        way = f"{_percent(middle)} of the way from random to the best known in the median"
+        found = word_of(self._scores(policy))
+        worst = min(shares, key=lambda name: shares[name])
+        parts = [f"{_around(found.middle)} of the distance from random to the best known"]
         if len(shares) > 1:
-            way += f", {_percent(shares[worst])} at worst ({worst})"
-        if next(iter(places.values())).knows:
-            return "Chance: where shares begin." if policy == _CHANCE else f"Yardstick: {way}."
-        leads = [name for name, each in places.items() if each.rank == 1]
-        word = self.word(policy)
-        text = f"{word[0].upper()}{word[1:]}: {way}; best or tied on {len(leads)} of "
-        text += f"{len(places)} problem{'' if len(places) == 1 else 's'}"
-        stuck = {name: each.stuck for name, each in places.items() if each.stuck is not None}
-        most = max(stuck, key=lambda name: stuck[name], default=None)
-        if most is not None and stuck[most] >= _STUCK:
-            text += f"; up to {_percent(stuck[most])} of trials stuck ({most})"
-        slower = self._slower(policy)
-        if slower is not None:
-            text += f"; {slower:.0f}" if slower >= 10 else f"; {slower:.2g}"
-            text += " times fedtswi's time"
-        return f"{text}."
-
-    def word(self, policy: str) -> str:
-        """The first word of a verdict."""
-        places = self.of(policy)
-        shares = [each.share for each in places.values() if each.share is not None]
-        middle, least = median(shares), min(shares)
-        held = (
-            2 * sum(each.rank == 1 for each in places.values()) >= len(places),
-            middle >= 0.9 and least >= 0.5,
-            middle >= 0.9,
-            middle >= 0.5,
-            middle >= 0.1,
-            True,
+            parts = [f"{parts[0]} in the median", f"{_around(found.least)} at worst ({worst})"]
+        if self._knows(policy):
+            text = ", ".join(parts)
+            return "Chance: where shares begin." if policy == _CHANCE else f"Yardstick: {text}."
+        failed = {name: each.stuck for name, each in places.items() if each.stuck is not None}
+        most = max(failed, key=lambda name: failed[name], default=None)
+        if most is not None and failed[most] >= _FAILED:
+            parts.append(f"up to {_percent(failed[most])} of trials failed ({most})")
+        parts.append(
+            f"first or tied with the first on {len(self.places(policy))} of "
+            f"{len(places)} problem{'' if len(places) == 1 else 's'}"
         )
-        return RULES[held.index(True)][0]
+        slower = self.slower(policy)
+        if slower is not None:
+            times = f"{slower:.0f}" if slower >= 10 else f"{slower:.2g}"
+            parts.append(f"{times} times fedtswi's time")
+        word = found.word[0].upper() + found.word[1:]
+        if found.best != found.worst:
+            word += f" between {found.worst} and {found.best}"
+        return f"{word}: {'; '.join(parts)}."
 
-    def _slower(self, policy: str) -> float | None:
-        """In the median over problems; None for fedtswi itself and where it did not play."""
+    def slower(self, policy: str) -> float | None:
+        """Its time of a trial over that of fedtswi, the median over problems; None for fedtswi
+        itself and where it did not play."""
         ratios = [
             mine.seconds / other.seconds
             for name, mine in self.of(policy).items()
@@ -381,6 +442,7 @@ class ArenaOutcome:
             "interrupted": self.interrupted,
             "problems": {each.name: each.to_json() for each in self.problems},
             "verdicts": self.verdicts,
+            "words": {name: found.to_json() for name, found in self.words.items()},
             **self.made,
         }
 
@@ -396,7 +458,7 @@ class ArenaOutcome:
         if table["arena"] != FORMAT:
             raise ValueError(f"its format is {shown(table['arena'])}, and {FORMAT} is known")
         found = [ProblemOutcome.from_json(each) for each in table["problems"].values()]
-        aside = ("arena", "interrupted", "problems", "verdicts", "compare")
+        aside = ("arena", "interrupted", "problems", "verdicts", "words", "compare")
         made = {key: each for key, each in table.items() if key not in aside}
         _check_made(made)
         return cls(found, made, bool(table["interrupted"]))
@@ -404,6 +466,18 @@ class ArenaOutcome:
 
 def _percent(share: float) -> str:
     return f"{100 * share:z.0f} %"
+
+
+def _around(number: Bounds) -> str:
+    """A share with its bounds, in per cent."""
+    if not math.isfinite(number.high - number.low):
+        return f"{_percent(number.value)} (error unknown)"
+    return f"{_percent(number.value)} ({100 * number.low:z.0f} to {100 * number.high:z.0f})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as a sentence has them."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def load_outcome(path: Path) -> ArenaOutcome:
@@ -444,7 +518,7 @@ class Comparison:
         worst = max(self.rows, key=lambda row: abs(row["sigma"] or 0.0))
         return (
             f"{len(self.rows)} means compared, {len(self.apart)} differ by more than "
-            f"{TIE_SIGMA:g} standard errors; the most: {worst['policy']} on {worst['problem']}, "
+            f"{SIGMA:g} standard errors; the most: {worst['policy']} on {worst['problem']}, "
             f"{worst['difference']:+.5f}"
             + (f" ({worst['sigma']:+.1f} standard errors)" if worst["sigma"] is not None else "")
         )
@@ -455,7 +529,7 @@ class Comparison:
 
 
 def _is_apart(row: Mapping[str, Any]) -> bool:
-    return row["sigma"] is not None and abs(row["sigma"]) > TIE_SIGMA
+    return row["sigma"] is not None and abs(row["sigma"]) > SIGMA
 
 
 def compare(ours: ArenaOutcome, theirs: ArenaOutcome) -> Comparison:
@@ -513,5 +587,5 @@ def _row(problem: str, policy: str, here: Standing, there: Standing) -> Json:
         "there": there.mean,
         "difference": apart,
         "se": se,
-        "sigma": apart / se if se else (0.0 if apart == 0 else None),
+        "sigma": None if se is None else apart / se if se else 0.0 if apart == 0 else None,
     }

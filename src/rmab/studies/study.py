@@ -27,12 +27,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmab.errors import ModelError, StudyError
+from rmab.errors import FederationError, ModelError, StudyError
 from rmab.federation.aggregation import AGGREGATIONS, Aggregation, Gossip, aggregation_of
 from rmab.federation.gossip import DEGREE, GRAPHS
 from rmab.federation.noise_cost import cost_warning
 from rmab.federation.own_draw import DOUBT
-from rmab.federation.privacy import LEAST_AGENTS
+from rmab.federation.privacy import LEAST_AGENTS, check_survey
 from rmab.federation.release import Budget
 from rmab.federation.schedule import DRAWS, SCHEDULES
 from rmab.model.arms import Arm, Arms
@@ -112,7 +112,8 @@ class Study:
     counts in the sum (default 1 each); aggregation: see rmab.federation.aggregation; graph, degree,
     failure: of gossip, see rmab.federation.gossip; agent: what is different of some agents' arms,
     as [[agent]] tables say it, see rmab.studies.arm_tables; privacy: epsilon and perhaps delta, see
-    rmab.federation.release, and groups of agents whose sums are opened apart.
+    rmab.federation.release, survey, see rmab.federation.survey, and groups of agents whose sums are
+    opened apart.
     """
 
     arms: Arms
@@ -170,8 +171,9 @@ class Study:
     privacy: Mapping[str, float] | None = _key(
         None,
         "Privacy",
-        "a table: epsilon and delta (1e-6) of one slot, for sums released with noise; groups (1) "
-        "of agents, whose sums are opened apart",
+        "a table: epsilon and delta (1e-6) of one slot, for sums released with noise; survey, the "
+        "slots of each log that they are made of (all); groups (1) of agents, whose sums are "
+        "opened apart",
         last=True,
         optional=True,
     )
@@ -380,13 +382,22 @@ class Study:
         if not isinstance(given, Mapping):
             raise StudyError(f"privacy must be a table, got {shown(given)}")
         for key in given:
-            one_of("privacy", key, ("epsilon", "delta", "groups"))
+            one_of("privacy", key, ("epsilon", "delta", "groups", "survey"))
         groups = given.get("groups", 1)
         most = max(1, self.agents // LEAST_AGENTS)
         if not is_whole(groups) or not 1 <= groups <= most:
             raise StudyError(
                 f"privacy.groups must be a whole number from 1 to {most}, for {LEAST_AGENTS} of "
                 f"{self.agents} agents in each; got {shown(groups)}"
+            )
+        try:
+            check_survey(given.get("survey"), given.get("epsilon"))
+        except FederationError as error:
+            raise StudyError(str(error)) from None
+        if self.survey and self.draws != "own":
+            raise StudyError(
+                "privacy.survey needs draws = 'own', by which agents learn from all that they saw "
+                f"themselves; got {shown(self.draws)}"
             )
         if "epsilon" not in given:
             if "delta" in given or "groups" not in given:
@@ -417,18 +428,25 @@ class Study:
     @property
     def cost_warning(self) -> str | None:
         """A line where noise costs so few agents much; None where it does not."""
-        return cost_warning(self.budget, self.agents, self.draws, self.groups)
+        draws = "survey" if self.survey else self.draws
+        return cost_warning(self.budget, self.agents, draws, self.groups)
 
     @property
     def budget(self) -> Budget | None:
         """What sums may tell of a slot; None: they are released without noise."""
-        given = {key: value for key, value in (self.privacy or {}).items() if key != "groups"}
+        table = self.privacy or {}
+        given = {key: table[key] for key in ("epsilon", "delta") if key in table}
         return Budget(**given) if given else None
 
     @property
     def groups(self) -> int:
         """G, groups whose sums are opened apart; the first has agents 1, 1 + G, 1 + 2 G, ..."""
         return int((self.privacy or {}).get("groups", 1))
+
+    @property
+    def survey(self) -> int:
+        """Slots of each log that are counted for others; 0: all are."""
+        return int((self.privacy or {}).get("survey") or 0)
 
     def shares(self, name: str = "") -> Aggregation:
         """What agents share, under the policy of that name if it has options of its own."""

@@ -4,7 +4,8 @@ A `[sweep]` table in a study's file has a list of values for each setting that c
 
     agents, plays, horizon, ...           a key of the study, except policies and options
     policies.NAME.OPTION                  an option of a policy of the study; or options.NAME.OPTION
-    privacy.epsilon, .delta, .groups      of a study with that table
+    privacy.epsilon, .delta, .survey,     of a study with that table
+    .groups
     arm.NUMBER.p01, .p11, .reward         a number of an arm that is a channel
     copies                                how often all arms are repeated
     together                              true: the lists side by side, not their product
@@ -276,7 +277,7 @@ def _target(study: Study, key: str) -> _Target:
                 f"an arm from 1 to {len(study.arms)} that is a channel"
             )
         return ("arm", number, part)
-    if table == "privacy" and rest in (["epsilon"], ["delta"], ["groups"]):
+    if table == "privacy" and rest in (["epsilon"], ["delta"], ["survey"], ["groups"]):
         return ("privacy", *rest)
     raise StudyError(f"sweep: unknown key {shown(key)}; known are {', '.join(_KNOWN)}")
 

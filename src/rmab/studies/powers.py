@@ -1,0 +1,141 @@
+"""Power laws fitted to curves, and whether a power law is what was measured.
+
+The law log R = a + s log x is fitted to the means R_i of P places by least squares on logarithms,
+with the weights w_i = (R_i / e_i)^2, the inverse variances of log R_i. So the slope s is sum of c_i
+log R_i with c_i = w_i (log x_i - m) / sum of w_j (log x_j - m)^2, m the weighted mean of log x.
+
+    chi-squared = sum of w_i (log R_i - a - s log x_i)^2,   P - 2 degrees of freedom
+
+is near its degrees where a line fits. Beside it stand the slopes from point to point,
+log(R_i+1 / R_i) / log(x_i+1 / x_i).
+
+Places may be independent studies. Then the variance of s is sum of (c_i e_i / R_i)^2, and chi-
+squared has its law. Or they are slots of one run and correlated in a manner that is not known. Then
+the error of s is given as sum of |c_i| e_i / R_i, its largest value, and chi-squared is largest, in
+its tail, where all places vary together: as P times the square of one normal number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from scipy.special import chdtrc
+
+from rmab.studies.results import Curve, Floats
+
+__all__ = ["Fit", "Step", "fit", "slope_of"]
+
+_MIN_LOG_SIGMA = 2.0  # standard errors above zero, for a logarithm
+_MIN_CHANCE = 0.01  # of a chi-squared as large, for a line to fit
+
+
+@dataclass(frozen=True)
+class Step:
+    """The slope from one place to the next, and its standard error."""
+
+    start: float
+    end: float
+    slope: float
+    se: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A power law fitted to a curve: factor x^slope."""
+
+    factor: float
+    slope: float
+    slope_se: float  # an upper bound where places are correlated
+    start: float  # of the x it was fitted to
+    end: float
+    chi2_per_degree: float  # of freedom; NaN where there is none or an error is not known
+    degrees: int
+    fits: bool  # whether chi-squared is no larger than chance has it
+    steps: tuple[Step, ...]  # from point to point
+
+    def at(self, x: Floats) -> Floats:
+        """The law at x, of the same shape."""
+        return self.factor * x**self.slope
+
+    def to_json(self) -> dict[str, Any]:
+        """Its numbers; one that is not known (the error of a single trial) is null."""
+        table = {**asdict(self), "steps": [_known(asdict(step)) for step in self.steps]}
+        return _known(table)
+
+
+def _known(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: None if isinstance(value, float) and math.isnan(value) else value
+        for key, value in numbers.items()
+    }
+
+
+def fit(x: Floats, curve: Curve, *, correlated: bool = False) -> Fit | None:
+    """The power law nearest to the curve, (P,), on logarithms; correlated: its places are.
+
+    None where it has fewer than two places or is not clearly positive at all of them. Where errors
+    are not known, of a single trial, all places have one weight.
+
+    >>> x = np.asarray([1.0, 10.0, 100.0])
+    >>> found = fit(x, Curve(3 * x**0.5, 0.1 * x**0.5))
+    >>> round(found.factor, 6), round(found.slope, 6), round(found.slope_se, 6), found.fits
+    (3.0, 0.5, 0.010236, True)
+    """
+    if len(x) < 2 or np.any((curve.mean <= 0) | (curve.mean < _MIN_LOG_SIGMA * curve.se)):
+        return None
+    at, logarithms, errors = np.log(x), np.log(curve.mean), curve.se / curve.mean
+    slope = float(slope_of(x, curve, logarithms))
+    parts = np.abs(_coefficients(at, _weights(errors))) * errors
+    middle, height = (np.average(each, weights=_weights(errors)) for each in (at, logarithms))
+    factor = float(np.exp(height - slope * middle))
+    apart = logarithms - height - slope * (at - middle)
+    degrees = len(x) - 2
+    known = degrees > 0 and bool(np.all(errors > 0))
+    chi2 = float(np.sum((apart / errors) ** 2)) if known else math.nan
+    return Fit(
+        factor=factor,
+        slope=slope,
+        slope_se=float(parts.sum() if correlated else np.hypot.reduce(parts)),
+        start=float(x[0]),
+        end=float(x[-1]),
+        chi2_per_degree=chi2 / degrees if known else math.nan,
+        degrees=degrees,
+        fits=known and _chance(chi2, degrees, len(x) if correlated else None) >= _MIN_CHANCE,
+        steps=_steps(x, curve, correlated),
+    )
+
+
+def slope_of(x: Floats, curve: Curve, logarithms: Floats) -> float:
+    """The slope of other logarithms, (P,), fitted with the weights of a curve."""
+    return float(_coefficients(np.log(x), _weights(curve.se / curve.mean)) @ logarithms)
+
+
+def _weights(errors: Floats) -> Floats:
+    return 1 / errors**2 if np.all(errors > 0) else np.ones(len(errors))
+
+
+def _coefficients(at: Floats, weights: Floats) -> Floats:
+    """Coefficients of the logarithms in the slope, (P,)."""
+    centred = at - np.average(at, weights=weights)
+    return np.asarray(weights * centred / (weights @ centred**2))
+
+
+def _chance(chi2: float, degrees: int, together: int | None) -> float:
+    """The chance of as large a chi-squared; together: places that may all vary as one."""
+    return float(chdtrc(degrees, chi2) if together is None else chdtrc(1, chi2 / together))
+
+
+def _steps(x: Floats, curve: Curve, correlated: bool) -> tuple[Step, ...]:
+    logs, errors = np.log(curve.mean), curve.se / curve.mean
+    steps = []
+    for i, j in pairwise(range(len(x))):
+        width = float(np.log(x[j] / x[i]))
+        error = errors[i] + errors[j] if correlated else np.hypot(errors[i], errors[j])
+        slope = float(logs[j] - logs[i]) / width
+        steps.append(Step(float(x[i]), float(x[j]), slope, float(error) / width))
+    return tuple(steps)
