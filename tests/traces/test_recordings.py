@@ -11,6 +11,7 @@ from scipy.io import savemat
 
 import rmab
 from rmab.traces.recordings import read_recording
+from rmab.traces.samples import DUPLICATES
 
 # Two arms over five slots, -1 where nothing was measured.
 EXPECTED = [[1, 0], [0, 1], [1, -1], [-1, 1], [0, 0]]
@@ -257,6 +258,10 @@ def test_states_alone_are_a_trace_and_other_numbers_are_not(tmp_path):
         ({"hole": 3}, "--hole is for samples"),
         ({"bands": "1:2"}, "--bands is for samples"),
         ({"time": "t"}, "names of columns are for samples"),
+        ({"duplicates": "mean"}, "--duplicates is for samples"),
+        ({"decimal": ","}, "--decimal is for samples"),
+        ({"missing": ["NA"]}, "--missing is for samples"),
+        ({"dates": "%d.%m.%Y"}, "--dates is for samples"),
     ],
 )
 def test_what_is_for_samples_is_refused_for_a_trace(tmp_path, options, rule):
@@ -540,6 +545,76 @@ def test_sorting(write):
         read_recording(path, good=GOOD)
 
 
+# --------------------------------------------------------------------------- repeats, marks, dates
+
+REPEATED = "time,a,b\n0,-100,-90\n1,,-99\n1,-80,\n1,-98,-91\n2,-94,-10\n"
+
+
+@pytest.mark.parametrize(("how", "second"), [("first", [0, 1]), ("last", [1, 0]), ("mean", [0, 1])])
+def test_samples_of_one_time_become_one(write, how, second):
+    """Of a: missing, -80, -98, and their mean is -89; of b: -99, missing, -91, and -95."""
+    found = states(write(REPEATED), good=GOOD, duplicates=how)
+    assert found == [[1, 0], second, [0, 0]]
+
+
+def test_samples_of_one_time_after_sorting(write):
+    head, *rows = REPEATED.splitlines()
+    path = write("\n".join([head, rows[-1], rows[0], *rows[1:-1]]))
+    assert states(path, good=GOOD, sort=True, duplicates="last")[1] == [1, 0]
+    with pytest.raises(rmab.TraceError, match=r"line 3: time 0 s .* goes back"):
+        read_recording(path, good=GOOD, duplicates="last")
+
+
+def test_a_time_of_which_nothing_was_measured_stays_missing(write):
+    path = write("time,a,b\n0,-100,-90\n1,,-99\n1,,-98\n2,-94,-10\n")
+    for how in DUPLICATES:
+        assert states(path, good=GOOD, duplicates=how)[1] == [-1, 1]
+
+
+def test_samples_of_one_time_in_a_long_table_are_by_arm(write):
+    path = write("time,arm,value\n0,a,1\n0,b,0\n1,a,0\n1,a,1\n1,b,1\n2,a,1\n")
+    assert states(path, duplicates="first")[1] == [0, 1]
+    assert states(path, duplicates="last")[1] == [1, 1]
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", ","])
+def test_decimal_commas(write, delimiter):
+    rows = [["0,0", "-100,5", "-90"], ["0,1", "-94,9", "-95,1"], ["0,2", "-1e2", "-9,4e1"]]
+    quote = '"' if delimiter == "," else ""
+    lines = [delimiter.join(f"{quote}{cell}{quote}" for cell in row) for row in rows]
+    path = write("\n".join([delimiter.join(["time", "a", "b"]), *lines]))
+    found = read_recording(path, good=GOOD, decimal=",")
+    assert found.trace.state[0].tolist() == [[1, 0], [0, 1], [1, 0]]
+    assert found.trace.slot_s == pytest.approx(0.1)
+
+
+def test_marks_of_missing_values(write, tmp_path):
+    path = write("time,a,b\n0,NA,-90\n1,-9999,-99\n2,-9999.0,-\n3,-100,nan\n")
+    found = read_recording(path, good=GOOD, missing=["NA", "-9999", "-"])
+    assert found.trace.state[0].tolist() == [[-1, 0], [-1, 1], [-1, -1], [1, -1]]
+    assert found.not_finite == 1  # marks are not counted
+    values = np.array([[-100, -9999], [-90, -99], [np.nan, -90]], np.float32)
+    np.save(tmp_path / "raw.npy", values)
+    found = read_recording(tmp_path / "raw.npy", good=GOOD, missing=["-9999"])
+    assert found.trace.state[0].tolist() == [[1, -1], [0, 1], [-1, 0]]
+    assert found.not_finite == 1
+
+
+def test_dates_of_another_form(write):
+    rows = ["01.02.2024 10:00:00", "01.02.2024 10:00:30", "01.02.2024 10:01:00"]
+    text = "time;a;b\n" + "".join(f"{time};{n % 2};{(n + 1) % 2}\n" for n, time in enumerate(rows))
+    found = read_recording(write(text), dates="%d.%m.%Y %H:%M:%S").trace
+    assert (found.slot_s, found.state.shape) == (30.0, (1, 3, 2))
+    iso = text
+    for time in rows:
+        iso = iso.replace(time, f"2024-02-01T{time[-8:]}")
+    assert read_recording(write(iso)).trace.slot_s == 30.0
+    path = write(text.replace("10:00:30", "10:00:00.25").replace("10:00:00;", "10:00:00.0;"))
+    zoned = path.read_text().replace("10:01:00", "10:00:00.5").replace(";0;", " +0100;0;")
+    path.write_text(zoned.replace(";1;0", " +0100;1;0"))
+    assert read_recording(path, dates="%d.%m.%Y %H:%M:%S.%f %z").trace.slot_s == 0.25
+
+
 # ---------------------------------------------------------------------------------- what is refused
 
 REFUSED = [
@@ -577,6 +652,23 @@ REFUSED = [
     ("time,a,b\n2024-01-01T10:00.5,1,0\n", {}, "line 2: time '2024-01-01T10:00.5' is neither"),
     ("time,a,b\n2024-01-01.5,1,0\n", {}, "line 2: time '2024-01-01.5' is neither"),
     ("time,a,b\n2024-01-01T00:00Z,1,0\n2024-01-01T00:01,1,0\n", {}, "these were dates with a zone"),
+    # repeats, marks, dates
+    (REPEATED, {"sort": True}, "line 4: .* comes twice; --duplicates first, last, mean makes one"),
+    (REPEATED, {"duplicates": "any"}, "--duplicates: unknown 'any'; known are first, last, mean"),
+    (WIDE, {"decimal": ";"}, r"--decimal must be \. or a comma, got ';'"),
+    ("time;a;b\n0;1,5;2\n", {}, "line 2: column 'a': '1,5' is no number; --decimal , reads"),
+    ("time;a;b\n0;1.5;2\n", {"decimal": ","}, r"line 2: column 'a': '1\.5' is no number"),
+    ("time;a;b\n0.5;1;2\n", {"decimal": ","}, r"line 2: time '0\.5' is neither"),
+    ("time,a,b\n0,1,NA\n", {}, "line 2: column 'b': 'NA' is no number; --missing NA reads it"),
+    ("time,a,b\n0,1,NA\n", {"missing": ["na"]}, "line 2: column 'b': 'NA' is no number"),
+    (WIDE, {"missing": ["NA", ""]}, "--missing must be marks such as NA or -9999"),
+    ("time,a,b\n1.2.2024,1,0\n", {}, "line 2: time '1.2.2024' is neither .*; --dates says"),
+    (WIDE, {"dates": "%d.%m.%Y"}, "line 2: time '0' is no date of the form '%d.%m.%Y'"),
+    (WIDE, {"dates": "%H:%M:%S"}, "--dates must have a year, a month and a day"),
+    (WIDE, {"dates": "%d.%m.%Y %Q"}, "--dates must have a year"),
+    (WIDE, {"dates": "day"}, "--dates must have a year"),
+    (SWEEPS, {"bands": "1:9e9", "decimal": ","}, "it is a sweep, and --decimal and --dates"),
+    (SWEEPS, {"bands": "1:9e9", "dates": "%d.%m.%Y"}, "it is a sweep, and --decimal and --dates"),
     # slots
     (WIDE, {"slot": 0.0}, "--slot must be a number of seconds above 0, got 0.0"),
     (WIDE, {"slot": -1.0}, "--slot must be"),

@@ -10,7 +10,7 @@ import pytest
 
 import rmab
 from rmab.traces.arrays import ArrayFile, read_npy
-from rmab.traces.trace import check_usable
+from rmab.traces.trace import Comparison, check_usable
 
 STATE = np.array([[[1, 0], [0, 1], [-1, 1], [1, -1]], [[1, 1], [-1, -1], [0, 0], [1, 1]]], np.int8)
 
@@ -63,6 +63,7 @@ def test_its_arrays_cannot_be_written_to():
         ({"slot_s": float("nan")}, "slot_s must be a number of seconds above 0"),
         ({"states": 1}, "states must be a whole number from 2"),
         ({"states": 2.5}, "states must be a whole number from 2"),
+        ({"states": 128}, "states must be a whole number from 2 to 127, got 128"),
         ({"slot_s": "1"}, "slot_s must be a number"),
     ],
 )
@@ -104,6 +105,30 @@ def test_what_leaves_nothing_to_choose_or_learn_is_refused():
     for made, rule in cases:
         with pytest.raises(rmab.TraceError, match=f"here: .*{rule}"):
             check_usable(made, "here")
+
+
+def test_two_arms_in_two_slots_are_enough():
+    check_usable(trace(state=STATE[:, :2], segment=[0, 0]), "here")
+    assert trace(states=127, segment=[0, 0, 0, 5]).states == 127
+
+
+def test_rules_for_good():
+    values = np.array([0.9, 0.95, 1.0], np.float32)
+    expected = {
+        "<=": [True, True, False],
+        ">=": [False, True, True],
+        "==": [False, True, False],
+        "!=": [True, False, True],
+        "<": [True, False, False],
+        ">": [False, False, True],
+    }
+    for sign, good in expected.items():
+        rule = Comparison.parse(f" {sign} .95 ")  # in the precision of the values
+        assert (rule.sign, rule.bound) == (sign, 0.95)
+        assert rule(values).tolist() == good
+        harder = rule.stricter(0.05)
+        assert harder.bound == pytest.approx(1.0 if ">" in sign else 0.9)
+    assert str(Comparison.parse("<=-9.5e1")) == "<= -95"
 
 
 # ------------------------------------------------------------------------------------------- files

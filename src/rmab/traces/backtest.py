@@ -14,9 +14,9 @@ each agent and arm (`rmab.traces.laws`). So it is a yardstick and no rival. `@po
 name: fitted to all agents together; `@segment`: for each segment by itself. `fixed` and
 `fixed-best` rank arms by the shares of their states.
 
-Runs of a learner differ in its draws alone, the trace being what it is. Its standard error says how
-much luck is in one run. How much of a difference is luck of the trace itself, a bootstrap of blocks
-of slots says: of segments, or of fiftieths where there is one segment.
+Runs of a learner differ only in its draws, the trace being what it is. Its standard error says how
+much luck is in one run. How much of a difference is luck of the trace itself is in an interval over
+blocks of slots (`rmab.traces.outcome`).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from rmab.engine.setting import Setting
 from rmab.engine.world import Recording
 from rmab.errors import StudyError, TraceError
 from rmab.model.arms import Arm, Arms
+from rmab.policies.filling import check_planner
 from rmab.policies.policy import (
     IndexRule,
     LookaheadRule,
@@ -406,6 +407,10 @@ def _played(
         _Chosen(each, each.own or named(each.base, slots, study.options_of(each.base)))
         for each in names
     ]
+
+    for given in names:
+        if given.own is not None:
+            check_planner(given.own, field.arms)
 
     def play(each: _Chosen) -> Floats:
         laws = field.laws(each.given) if each.fitted else None

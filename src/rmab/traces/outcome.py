@@ -1,32 +1,48 @@
-"""What a back-test came to: rewards by window, agent and run, and what is made of them."""
+"""Outcome of a back-test: rewards by window, agent and run, and what is made of them.
+
+A difference D of average rewards has a 95 % interval by Student's t over blocks of slots. With x_b
+a block's difference of rewards, n_b its slots and B blocks,
+
+    D = sum x / sum n,    e_b = x_b - D n_b,
+    se^2 = B / (B - 1) * (sum e_b^2 + 2 max(0, sum e_b e_(b+1))) / (sum n)^2
+
+A block is about a fiftieth of the trace and lies within a segment. The error is too small where
+blocks are correlated. With a correlation time tau (the sum of all autocorrelations, in windows) a
+block of L windows misses about (tau - 1 / tau) / (2 L) of the variance. So blocks are joined,
+across segments too, until each has tau windows and 2 (tau - 1 / tau); what neighbours have in
+common then, a quarter at most, is the last sum. The luck of draws, which may last for a whole run,
+is added: the variance of D over runs. Where fewer than eight blocks are left, or one run was drawn,
+there is no interval, and nothing is decided.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import stdtrit
 
 from rmab.traces.trace import Trace
 
-__all__ = ["Backtest", "Difference", "Earned", "Timeline"]
+__all__ = ["FEWEST_BLOCKS", "Backtest", "Difference", "Earned", "Timeline", "correlation_time"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_BLOCKS = 50  # of a trace that has one segment
+_BLOCKS = 50  # about so many has a trace; segments that are shorter have one each
 _WINDOWS = 200  # about so many points has a curve over time
-_RESAMPLES = 4000
-_INTERVAL = (2.5, 97.5)  # percent
-_MAX_WEIGHTS = 1 << 22  # of blocks in resamples, at once
+FEWEST_BLOCKS = 8  # of which there is an interval
+_TAIL = 0.975  # of a 95 % interval
+_LAGS = 5.0  # correlation times over which autocorrelations are added up (Sokal)
 
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """The slots in windows, of which blocks are made; no window crosses a segment or a block.
+    """The slots in windows, of which blocks are made; neither crosses a segment.
 
     window: (T,) the window of each slot; first: (W,) its first slot; block: (W,) its block, 0..B-1;
     slots: (W, M) how many slots of it an agent had an arm measured in.
@@ -41,12 +57,8 @@ class Timeline:
     def of(cls, starts: npt.NDArray[Any], measured: npt.NDArray[np.bool_]) -> Timeline:
         """starts: the first slot of each segment; measured: (T, M) whether an agent can play."""
         horizon = len(measured)
-
-        def even(parts: int) -> Ints:
-            return np.unique(np.arange(parts) * horizon // parts)
-
-        blocks = starts if len(starts) > 1 else even(_BLOCKS)
-        first = np.union1d(blocks, even(_WINDOWS))
+        blocks = _cut(starts, horizon, _BLOCKS)
+        first = _cut(blocks, horizon, _WINDOWS)
         opens = np.zeros(horizon, np.int64)
         opens[first[1:]] = 1
         return cls(
@@ -67,6 +79,18 @@ class Timeline:
         return np.add.reduceat(values, edges, axis=0)
 
 
+def _cut(starts: npt.NDArray[Any], horizon: int, parts: int) -> Ints:
+    """The first slots of parts of about one length, which end where a stretch ends.
+
+    starts: the first slot of each stretch; parts: how many there would be of one stretch.
+    """
+    found = []
+    for start, end in zip(starts, [*starts[1:], horizon], strict=True):
+        inside = min(max(1, round((end - start) * parts / horizon)), end - start)
+        found.append(start + np.arange(inside) * (end - start) // inside)
+    return np.concatenate(found).astype(np.int64)
+
+
 class Earned(NamedTuple):
     """What a policy earned, (W, M, runs); one run where all are the same.
 
@@ -80,11 +104,24 @@ class Earned(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Of two policies' average rewards, with a 95 % interval."""
+    """A difference of two policies' average rewards, with a 95 % interval.
+
+    blocks: how many there are that are as long as rewards are correlated; undecided: why there is
+    no interval, and so no low and no high, else nothing.
+    """
 
     difference: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
+    blocks: int
+    undecided: str
+
+    @property
+    def interval(self) -> str:
+        """The interval for people."""
+        if self.low is None or self.high is None:
+            return f"undecided: {self.undecided}"
+        return f"{self.low:+.4f} to {self.high:+.4f}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,17 +176,7 @@ class Backtest:
         learners = [name for name in honest if self.earned[name].learns]
         if learners:
             best = max(learners, key=self.mean.__getitem__)
-            apart = self.over(best, "stay")
-            ahead = abs(apart.difference)
-            if apart.low > 0:
-                said.append(f"Learning paid: {best} earned {ahead:.4f} more than stay.")
-            elif apart.high < 0:
-                said.append(f"Learning did not pay: {best} earned {ahead:.4f} less than stay.")
-            else:
-                said.append(
-                    f"Learning changed little: between {best} and stay, the difference of "
-                    f"{apart.difference:+.4f} may be luck."
-                )
+            said.append(_paid(best, self.over(best, "stay")))
         return " ".join(said)
 
     def by_agent(self, name: str) -> Floats:
@@ -159,7 +186,8 @@ class Backtest:
 
     def by_block(self, name: str) -> Floats:
         """(B,), NaN where nobody could play."""
-        return _ratio(self._block_rewards(self.earned[name]), self._block_slots)
+        rewards = self.timeline.by_block(self.earned[name].rewards.mean(-1).sum(1))
+        return _ratio(rewards, self.timeline.by_block(self.timeline.slots.sum(1)))
 
     def over_time(self, name: str, bins: int | None = None) -> tuple[Ints, Floats, Floats]:
         """By window: the first slot, the average reward, and its standard error over runs.
@@ -180,13 +208,12 @@ class Backtest:
 
     def over(self, name: str, reference: str) -> Difference:
         """The average reward less that of "stay", or of the best "fixed" choice."""
-        other = self.references[reference]
-        apart = self._block_rewards(self.earned[name]) - self._block_rewards(other)
-        slots = self._block_slots
+        mine, other = self.earned[name], self.references[reference]
+        apart = mine.rewards.mean(-1).sum(1) - other.rewards.mean(-1).sum(1)
+        slots = self.timeline.slots.sum(1).astype(np.float64)
         there = slots > 0
-        drawn = apart[there] @ self._weights.T / (slots[there] @ self._weights.T)
-        low, high = np.percentile(drawn, _INTERVAL)
-        return Difference(float(apart.sum() / slots.sum()), float(low), float(high))
+        luck = self._se(mine)
+        return _difference(apart[there], slots[there], self.timeline.block[there], luck)
 
     def to_json(self) -> dict[str, Any]:
         """What the command gives with --json."""
@@ -220,20 +247,69 @@ class Backtest:
             return float(runs.std(ddof=1) / np.sqrt(len(runs)))
         return float("nan") if each.drawn else 0.0
 
-    def _block_rewards(self, each: Earned) -> Floats:
-        return self.timeline.by_block(each.rewards.mean(-1).sum(1))
 
-    @cached_property
-    def _block_slots(self) -> Floats:
-        return self.timeline.by_block(self.timeline.slots.sum(1)).astype(np.float64)
+def _paid(best: str, apart: Difference) -> str:
+    """Whether the best learner earned more than stay, in a sentence; only what is significant."""
+    ahead = abs(apart.difference)
+    if apart.low is None or apart.high is None:
+        return (
+            f"Undecided whether learning paid: the difference of {apart.difference:+.4f} between "
+            f"{best} and stay has no interval ({apart.undecided})."
+        )
+    if apart.low > 0:
+        return f"Learning paid: {best} earned {ahead:.4f} more than stay."
+    if apart.high < 0:
+        return f"Learning did not pay: {best} earned {ahead:.4f} less than stay."
+    return (
+        f"Undecided whether learning paid: the difference of {apart.difference:+.4f} between "
+        f"{best} and stay ({apart.interval}) may be luck."
+    )
 
-    @cached_property
-    def _weights(self) -> Floats:
-        """How often each block that counts is in each resample."""
-        blocks = int((self._block_slots > 0).sum())
-        rng = np.random.default_rng(self.seed)
-        resamples = max(200, min(_RESAMPLES, _MAX_WEIGHTS // blocks))
-        return rng.multinomial(blocks, np.full(blocks, 1 / blocks), resamples).astype(np.float64)
+
+def _difference(apart: Floats, slots: Floats, block: Ints, luck: float) -> Difference:
+    """The difference and its interval.
+
+    apart, slots, block: (W,) of windows with slots; luck: the standard error over runs, NaN if it
+    is unknown.
+    """
+    total = slots.sum()
+    difference = float(apart.sum() / total)
+    rest = apart - difference * slots
+    time = correlation_time(rest)
+    names, place = np.unique(block, return_inverse=True)
+    windows = len(block) / len(names)  # of a block
+    joined = math.ceil(max(time, 2 * (time - 1 / time)) / windows)
+    blocks = max(1, len(names) // joined)
+    if blocks < FEWEST_BLOCKS:
+        few = f"{blocks} block{'' if blocks == 1 else 's'}, {FEWEST_BLOCKS} needed"
+        return Difference(difference, None, None, blocks, few)
+    if math.isnan(luck):
+        return Difference(difference, None, None, blocks, "one run of draws")
+    sums = np.bincount(np.minimum(place // joined, blocks - 1), weights=rest)
+    square = float(sums @ sums) + 2 * max(0.0, float(sums[1:] @ sums[:-1]))
+    se = math.hypot(math.sqrt(blocks / (blocks - 1) * square) / total, luck)
+    reach = float(stdtrit(blocks - 1, _TAIL)) * se
+    return Difference(difference, difference - reach, difference + reach, blocks, "")
+
+
+def correlation_time(rest: Floats) -> float:
+    """The integrated autocorrelation time of a series of mean 0, at least 1, in its steps.
+
+    1 + 2 sum of autocorrelations, up to the first lag of five times that (A. Sokal, Monte Carlo
+    methods in statistical mechanics, 1997), with a correction for the mean that was taken out
+    (U. Wolff, Comput. Phys. Commun. 156, 2004).
+    """
+    n = len(rest)
+    variance = float(rest @ rest)
+    if n < 2 or variance <= 0:
+        return 1.0
+    size = 1 << (2 * n - 1).bit_length()
+    spectrum = np.fft.rfft(rest, size)
+    correlation = np.fft.irfft(spectrum * spectrum.conj(), size)[:n] / variance
+    times = 1 + 2 * np.cumsum(correlation[1:])
+    lags = np.arange(1, n)
+    last = int(np.argmax(lags >= _LAGS * times)) if np.any(lags >= _LAGS * times) else n - 2
+    return max(1.0, float(times[last] * (1 + (2 * lags[last] + 1) / n)))
 
 
 def _ratio(rewards: Floats, slots: npt.NDArray[Any]) -> Floats:

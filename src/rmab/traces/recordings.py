@@ -16,8 +16,9 @@ is bad above -95 dB, and good again at -98 dB or less.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -28,8 +29,8 @@ import numpy as np
 from rmab.errors import TraceError
 from rmab.traces.arrays import ArrayFile, check_cells, chosen, fits_memory, read_npy
 from rmab.traces.mat import read_mat
-from rmab.traces.samples import Samples, Series, on_grid, on_steps, segments
-from rmab.traces.tables import Columns, parse_bands, read_csv, read_parquet
+from rmab.traces.samples import DUPLICATES, Samples, Series, on_grid, on_steps, segments
+from rmab.traces.tables import Cells, Columns, parse_bands, read_csv, read_parquet
 from rmab.traces.trace import MISSING, Comparison, Trace, check_usable, load_trace
 
 __all__ = ["HOLE", "HOWS", "Floor", "Recording", "read_recording"]
@@ -82,6 +83,8 @@ class _Options:
     columns: Columns
     bands: str | None
     variable: str | None
+    duplicates: str | None
+    cells: Cells
 
 
 def read_recording(
@@ -100,6 +103,10 @@ def read_recording(
     agent: str | None = None,
     bands: str | None = None,
     variable: str | None = None,
+    duplicates: str | None = None,
+    decimal: str = ".",
+    missing: Sequence[str] = (),
+    dates: str | None = None,
 ) -> Recording:
     """Read a recording.
 
@@ -113,6 +120,11 @@ def read_recording(
     hole: more slots than these without any sample begin a new segment.
     sort: whether times may go back.
     time, arm, value, agent: names of columns; bands: of sweeps; variable: which array.
+    duplicates: of several samples of an arm at one time the "first" or the "last" that was measured
+        counts, or their "mean"; None: they are refused.
+    decimal: the decimal mark of numbers in a table of text, "." or ",".
+    missing: values that mean missing, as they are written, beside empty cells.
+    dates: the form of dates in a table, as strptime of Python has it; None: ISO 8601.
     """
     if slot is not None and not (math.isfinite(slot) and slot > 0):
         raise TraceError(f"--slot must be a number of seconds above 0, got {slot}")
@@ -122,8 +134,30 @@ def read_recording(
         raise TraceError(f"--how: unknown {how!r}; known are {', '.join(HOWS)}")
     if hole < 0:
         raise TraceError(f"--hole must be a whole number of at least 0, got {hole}")
-    columns = Columns(time, arm, value, agent)
-    options = _Options(good, levels, hysteresis, slot, how, hole, sort, columns, bands, variable)
+    if duplicates is not None and duplicates not in DUPLICATES:
+        known = ", ".join(DUPLICATES)
+        raise TraceError(f"--duplicates: unknown {duplicates!r}; known are {known}")
+    if decimal not in (".", ","):
+        raise TraceError(f"--decimal must be . or a comma, got {decimal!r}")
+    if dates is not None:
+        _check_dates(dates)
+    marks = tuple(mark.strip() for mark in missing)
+    if "" in marks:
+        raise TraceError("--missing must be marks such as NA or -9999, got an empty one")
+    options = _Options(
+        good=good,
+        levels=levels,
+        hysteresis=hysteresis,
+        slot=slot,
+        how=how,
+        hole=hole,
+        sort=sort,
+        columns=Columns(time, arm, value, agent),
+        bands=bands,
+        variable=variable,
+        duplicates=duplicates,
+        cells=Cells(decimal, marks, dates),
+    )
     _gradings(options)  # refuses a bad rule before a long file is read
     name = str(path)
     for suffix, read in _READERS.items():
@@ -133,19 +167,34 @@ def read_recording(
     raise TraceError(f"{name}: the name must end in one of {', '.join(_READERS)}")
 
 
+def _check_dates(form: str) -> None:
+    """Refuse a form that does not say which day it is."""
+    day = datetime(2001, 2, 3, 4, 5, 6, tzinfo=UTC)
+    try:
+        read = datetime.strptime(day.strftime(form), form)
+    except ValueError:
+        read = None
+    if read is None or read.date() != day.date():
+        raise TraceError(
+            f"--dates must have a year, a month and a day as in '%d.%m.%Y %H:%M:%S', got {form!r}"
+        )
+
+
 # ------------------------------------------------------------------------------------------- tables
 
 
 def _csv(path: str, options: _Options) -> Recording:
     _refuse(path, "--variable", options.variable)
     bands = () if options.bands is None else parse_bands(options.bands)
-    return _recording(path, read_csv(path, options.columns, bands, options.slot), options)
+    samples = read_csv(path, options.columns, bands, options.slot, options.cells)
+    return _recording(path, samples, options)
 
 
 def _parquet(path: str, options: _Options) -> Recording:
     _refuse(path, "--variable", options.variable)
     _refuse(path, "--bands", options.bands)
-    return _recording(path, read_parquet(path, options.columns), options)
+    _refuse(path, "--decimal", None if options.cells.decimal == "." else options.cells.decimal)
+    return _recording(path, read_parquet(path, options.columns, options.cells), options)
 
 
 def _refuse(path: str, option: str, given: object) -> None:
@@ -195,6 +244,10 @@ def _finished(path: str, has_levels: bool, options: _Options) -> Recording:
     for_samples = {
         "--how": options.how != _HOW,
         "--sort": options.sort,
+        "--duplicates": options.duplicates is not None,
+        "--decimal": options.cells.decimal != ".",
+        "--missing": bool(options.cells.missing),
+        "--dates": options.cells.dates is not None,
         "--hole": options.hole != HOLE,
         "--bands": options.bands is not None,
         "names of columns": any(options.columns),
@@ -243,6 +296,9 @@ def _samples(place: str, array: np.ndarray, options: _Options) -> Samples:
     if any(options.columns):
         raise TraceError(f"{place}: an array has no columns to be named")
     _refuse(place, "--bands", options.bands)
+    _refuse(place, "--duplicates", options.duplicates)
+    _refuse(place, "--decimal", None if options.cells.decimal == "." else options.cells.decimal)
+    _refuse(place, "--dates", options.cells.dates)
     if array.dtype.kind == "c":
         raise TraceError(
             f"{place}: IQ samples, complex numbers, are not read; make powers of them first"
@@ -257,7 +313,9 @@ def _samples(place: str, array: np.ndarray, options: _Options) -> Samples:
     agents, slots, arms = array.shape
     if not array.size:
         raise TraceError(f"{place}: shape {array.shape} has no cells")
-    finite = np.isfinite(array)
+    marked = np.isin(array, options.cells.missing_numbers)
+    missing = int(np.count_nonzero(marked & np.isfinite(array)))
+    finite = np.isfinite(array) & ~marked
     kind = array.dtype if array.dtype.kind == "f" else np.float64
     numbers = np.where(finite, array, np.asarray(np.nan, kind))
     at = np.arange(slots)
@@ -267,7 +325,7 @@ def _samples(place: str, array: np.ndarray, options: _Options) -> Samples:
         arms=tuple(map(str, range(arms))),
         series=series,
         timed=False,
-        not_finite=int(np.count_nonzero(~finite)),
+        not_finite=int(np.count_nonzero(~finite)) - missing,
         slot_s=options.slot,
     )
 
@@ -348,7 +406,7 @@ def _in_slots(path: str, samples: Samples, options: _Options) -> tuple[int, floa
     """Give every sample its slot; how many there are, and their seconds."""
     if not samples.timed:
         return _slots_and_arms(samples)[0], samples.slot_s
-    samples.in_order(path, options.sort)
+    samples.in_order(path, options.sort, options.duplicates)
     if options.slot is None:
         return on_steps(path, samples)
     return on_grid(path, samples, options.slot), options.slot

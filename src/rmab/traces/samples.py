@@ -16,9 +16,19 @@ import numpy as np
 from rmab.errors import TraceError
 from rmab.traces.arrays import MAX_CELLS, check_cells
 
-__all__ = ["Clock", "Samples", "Series", "natural_order", "on_grid", "on_steps", "segments"]
+__all__ = [
+    "DUPLICATES",
+    "Clock",
+    "Samples",
+    "Series",
+    "natural_order",
+    "on_grid",
+    "on_steps",
+    "segments",
+]
 
 NS = 1_000_000_000
+DUPLICATES = ("first", "last", "mean")  # what becomes of samples of one arm at one time
 _LATEST = 9_000_000_000  # seconds; 64 bits of nanoseconds end at 9.2e9
 # Of a second: 10:00.5 ends in half a minute, and is refused.
 _FRACTION = re.compile(r"(.*[T ](?:\d\d:\d\d:\d\d|\d{6}))[.,](\d+)(.*)", re.ASCII | re.DOTALL)
@@ -40,6 +50,34 @@ class Series:
     times: np.ndarray
     values: np.ndarray
     lines: np.ndarray | None = None
+
+    def take(self, places: np.ndarray) -> None:
+        """Keep the samples at these places, in their order."""
+        self.times, self.values = self.times[places], self.values[places]
+        self.lines = None if self.lines is None else self.lines[places]
+
+    def merge(self, how: str) -> None:
+        """Make one sample of those of one time: the first or the last that was measured, or the
+        mean of those that were; times must not go back."""
+        if not self.times.size:
+            return
+        starts = np.flatnonzero(np.diff(self.times, prepend=self.times[0] - 1))
+        measured = np.isfinite(self.values)
+        place = np.arange(len(self.values))
+        if how == "last":
+            found = np.maximum.reduceat(np.where(measured, place, -1), starts)
+        else:
+            found = np.minimum.reduceat(np.where(measured, place, len(place)), starts)
+        some = np.logical_or.reduceat(measured, starts)
+        found = np.where(some, found, starts)  # nothing was measured: it stays missing
+        if how == "mean":
+            sums = np.add.reduceat(np.where(measured, self.values, 0.0), starts)
+            number = np.add.reduceat(measured, starts, dtype=np.int64)
+            means = np.where(some, sums / np.maximum(number, 1), np.nan)
+            self.take(found)
+            self.values = means
+        else:
+            self.take(found)
 
 
 @dataclass
@@ -66,33 +104,41 @@ class Samples:
             return f"cell [{key[0]}, {one.times[i]}, {key[1]}]"
         return f"line {one.lines[i]}"
 
-    def in_order(self, path: str, sort: bool) -> None:
-        """Sort the samples of each series, or refuse times that go back or repeat."""
+    def in_order(self, path: str, sort: bool, duplicates: str | None = None) -> None:
+        """Sort the samples of each series, make one of those of one time, or refuse times that go
+        back or repeat; duplicates: one of DUPLICATES, None: refused."""
         worst: tuple[int, str] | None = None
         for (_, arm), one in self.series.items():
             if sort:
-                order = np.argsort(one.times, kind="stable")
-                one.times, one.values = one.times[order], one.values[order]
-                one.lines = None if one.lines is None else one.lines[order]
-            wrong = np.flatnonzero(np.diff(one.times) <= 0)
+                one.take(np.argsort(one.times, kind="stable"))
+            steps = np.diff(one.times)
+            wrong = np.flatnonzero(steps <= 0 if duplicates is None else steps < 0)
             if wrong.size:
                 at = int(wrong[0]) + 1
                 line = at if one.lines is None else int(one.lines[at])
                 before, time = one.times[at - 1 : at + 1].tolist()
                 how = f"goes back from {before / NS:.15g}; --sort sorts"
                 if before == time:
-                    how = "comes twice"
+                    how = f"comes twice; --duplicates {', '.join(DUPLICATES)} makes one of them"
                 said = f"time {time / NS:.15g} s of arm {self.arms[arm]!r} {how}"
                 if worst is None or line < worst[0]:
                     worst = line, said
+            elif duplicates is not None:
+                one.merge(duplicates)
         if worst is not None:
             raise TraceError(f"{path}: line {worst[0]}: {worst[1]}")
 
 
 class Clock:
-    """Reads times: seconds, or dates with times of day by ISO 8601, all of one kind."""
+    """Reads times: seconds, or dates with times of day by ISO 8601, all of one kind.
 
-    def __init__(self) -> None:
+    decimal: the mark before a second's fraction; dates: the form of dates, as strptime of Python
+    has it, in place of both.
+    """
+
+    def __init__(self, decimal: str = ".", dates: str | None = None) -> None:
+        self._decimal = decimal
+        self._dates = dates
         self._kind = ""
         self._last = "", 0  # rows of one time follow one another
 
@@ -103,8 +149,12 @@ class Clock:
         return self._last[1]
 
     def _read(self, text: str) -> int:
+        if self._dates is not None:
+            return self._date_of_form(text, self._dates)
         try:
-            seconds = Decimal("" if "_" in text else text)  # which Python allows in a number
+            plain = "_" not in text  # which Python allows in a number
+            plain = plain and (self._decimal == "." or "." not in text)
+            seconds = Decimal(text.replace(self._decimal, ".") if plain else "")
         except InvalidOperation:
             return self._date(text)
         if not seconds.is_finite():
@@ -126,8 +176,20 @@ class Clock:
             time = datetime.fromisoformat(found[1] + found[3] if found else text)
         except ValueError:
             raise ValueError(
-                f"time {text!r} is neither a number of seconds nor a date by ISO 8601"
+                f"time {text!r} is neither a number of seconds nor a date by ISO 8601; --dates "
+                "says what form dates have, and --decimal , that numbers have decimal commas"
             ) from None
+        return self._nanoseconds(time, fraction, text)
+
+    def _date_of_form(self, text: str, form: str) -> int:
+        try:
+            time = datetime.strptime(text, form)
+        except ValueError:
+            raise ValueError(f"time {text!r} is no date of the form {form!r}") from None
+        return self._nanoseconds(time.replace(microsecond=0), time.microsecond * 1000, text)
+
+    def _nanoseconds(self, time: datetime, fraction: int, text: str) -> int:
+        """Since 1970; fraction: of the second, in nanoseconds."""
         self._same("dates without a zone" if time.tzinfo is None else "dates with a zone", text)
         since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - datetime(
             1970, 1, 1, tzinfo=UTC

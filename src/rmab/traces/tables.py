@@ -16,8 +16,9 @@ import re
 import zlib
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -32,13 +33,14 @@ from rmab.traces.trace import is_one_line
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Band", "Columns", "parse_bands", "read_csv", "read_parquet"]
+__all__ = ["Band", "Cells", "Columns", "parse_bands", "read_csv", "read_parquet"]
 
 _LONGEST_LINE = 2**24
 _DELIMITERS = (",", ";", "\t")
 _SWEEP = re.compile(r"\s*\d{4}-\d\d-\d\d\s*,\s*\d\d:\d\d:\d\d")
 _SWEEP_HEAD = 6  # date, time, Hz low, Hz high, Hz step, samples
 _SHOWN_COLUMNS = 12
+_DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
 
 
 class Columns(NamedTuple):
@@ -48,6 +50,55 @@ class Columns(NamedTuple):
     arm: str | None = None
     value: str | None = None
     agent: str | None = None
+
+
+class Cells(NamedTuple):
+    """What cells of a table hold.
+
+    decimal: the decimal mark of numbers, "." or ","; missing: cells that mean a missing value,
+    beside empty ones; dates: the form of dates, as strptime of Python has it, None: ISO 8601.
+    """
+
+    decimal: str = "."
+    missing: tuple[str, ...] = ()
+    dates: str | None = None
+
+    @property
+    def clock(self) -> Clock:
+        """What reads the times."""
+        return Clock(self.decimal, self.dates)
+
+    @property
+    def missing_numbers(self) -> list[float]:
+        """The marks that are numbers, which are compared as such: -9999 is -9999.0, too."""
+        return list(_numbers(self.missing))
+
+    def number(self, text: str, where: str) -> float | None:
+        """The value of a cell; None where it is empty or marked as missing."""
+        text = text.strip()
+        if not text or text in self.missing:
+            return None
+        try:
+            if "_" not in text and (self.decimal == "." or "." not in text):  # "_": of Python
+                value = float(text.replace(self.decimal, "."))
+                return None if value in _numbers(self.missing) else value
+        except ValueError:
+            pass
+        hint = ""
+        if self.decimal == "." and _DECIMAL_COMMA.fullmatch(text):
+            hint = "; --decimal , reads decimal commas"
+        elif not any(map(str.isdigit, text)) and is_one_line(text):
+            hint = f"; --missing {text} reads it as missing"
+        raise TraceError(f"{where}: {shown(text)} is no number{hint}")
+
+
+@lru_cache(maxsize=8)
+def _numbers(marks: tuple[str, ...]) -> frozenset[float]:
+    found = []
+    for mark in marks:
+        with suppress(ValueError):
+            found.append(float(mark))
+    return frozenset(found)
 
 
 @dataclass(frozen=True)
@@ -62,7 +113,13 @@ class Band:
 Row = tuple[int, list[str]]  # a row's line, and its fields
 
 
-def read_csv(path: str, columns: Columns, bands: Sequence[Band], slot_s: float | None) -> Samples:
+def read_csv(
+    path: str,
+    columns: Columns,
+    bands: Sequence[Band] = (),
+    slot_s: float | None = None,
+    cells: Cells = Cells(),  # noqa: B008 - immutable
+) -> Samples:
     """The samples of a .csv or .csv.gz file."""
     with _lines(path) as lines:
         before: list[str] = []  # lines that are empty
@@ -72,18 +129,21 @@ def read_csv(path: str, columns: Columns, bands: Sequence[Band], slot_s: float |
             before.append(first)
         else:
             raise TraceError(f"{path}: line 1: a header with the names of columns must be here")
-        rows = _rows([*before, first], lines)
         if _SWEEP.match(first):
             if any(columns):
                 raise TraceError(f"{path}: a sweep has no columns to be named")
-            return _read_sweeps(path, rows, bands, slot_s)
+            if cells.decimal != "." or cells.dates is not None:
+                raise TraceError(f"{path}: it is a sweep, and --decimal and --dates are for tables")
+            rows = _rows([*before, first], lines)
+            return _read_sweeps(path, rows, bands, slot_s, cells)
+        rows = _rows([*before, first], lines, cells.decimal)
         if bands:
             where = f"{path}: line {len(before) + 1}"
             raise TraceError(f"{where}: --bands is for sweeps, and this is none")
-        return _read_table(path, rows, columns)
+        return _read_table(path, rows, columns, cells)
 
 
-def read_parquet(path: str, columns: Columns) -> Samples:
+def read_parquet(path: str, columns: Columns, cells: Cells) -> Samples:
     """The samples of a .parquet file, a table like a long or wide CSV, if pandas can read it."""
     import pandas as pd
 
@@ -100,10 +160,10 @@ def read_parquet(path: str, columns: Columns) -> Samples:
         raise TraceError(f"{path}: not a .parquet file that pandas reads: {error}") from None
     if table.index.name is not None:  # often the times
         table = table.reset_index()
-    cells = zip(*(_as_text(table.iloc[:, i]) for i in range(table.shape[1])), strict=True)
-    rows = ((i + 2, list(row)) for i, row in enumerate(cells))
+    texts = zip(*(_as_text(table.iloc[:, i]) for i in range(table.shape[1])), strict=True)
+    rows = ((i + 2, list(row)) for i, row in enumerate(texts))
     header: Row = (1, [str(name) for name in table.columns])
-    return _read_table(path, chain([header], rows), columns)
+    return _read_table(path, chain([header], rows), columns, cells)
 
 
 def _as_text(column: pd.Series[Any]) -> Iterator[str]:
@@ -184,26 +244,17 @@ def _not_text(path: str) -> TraceError:
     return TraceError(f"{path}: not text in UTF-8")
 
 
-def _rows(head: list[str], rest: Iterator[str]) -> Iterator[Row]:
-    """The rows that are not empty, with their lines; head: the lines up to the first row."""
-    delimiter = max(_DELIMITERS, key=head[-1].count)
+def _rows(head: list[str], rest: Iterator[str], decimal: str = ".") -> Iterator[Row]:
+    """The rows that are not empty, with their lines; head: the lines up to the first row.
+
+    A decimal mark is no delimiter, unless there is no other: then cells that have it are quoted.
+    """
+    delimiter = max(_DELIMITERS, key=lambda each: (each != decimal) * head[-1].count(each))
+    delimiter = delimiter if delimiter in head[-1] else decimal if decimal == "," else delimiter
     reader = csv.reader(chain(head, rest), delimiter=delimiter, skipinitialspace=True)
     for fields in reader:
         if any(map(str.strip, fields)):
             yield reader.line_num, fields
-
-
-def _number(text: str, where: str) -> float:
-    """The value of a cell; NaN where it is empty."""
-    text = text.strip()
-    try:
-        if text and "_" not in text:  # which Python allows in a number
-            return float(text)
-    except ValueError:
-        pass
-    if not text:
-        return math.nan
-    raise TraceError(f"{where}: {shown(text)} is no number")
 
 
 def _check_name(name: str, where: str) -> None:
@@ -215,7 +266,8 @@ def _check_name(name: str, where: str) -> None:
 class _Collected:
     """Samples in the order of the file, each with the code of its series."""
 
-    def __init__(self) -> None:
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
         self.code = array("q")
         self.time = array("q")
         self.value = array("d")
@@ -224,9 +276,9 @@ class _Collected:
 
     def add(self, code: int, time: int, text: str, line: int, where: str) -> None:
         """Add one; `where` names the file and the line."""
-        value = _number(text, where)
-        self.add_value(code, time, value, line)
-        self.not_finite += not math.isfinite(value) and bool(text.strip())
+        value = self._cells.number(text, where)
+        self.add_value(code, time, math.nan if value is None else value, line)
+        self.not_finite += value is not None and not math.isfinite(value)
 
     def add_value(self, code: int, time: int, value: float, line: int) -> None:
         self.code.append(code)
@@ -248,7 +300,7 @@ class _Collected:
         }
 
 
-def _read_table(path: str, rows: Iterator[Row], columns: Columns) -> Samples:
+def _read_table(path: str, rows: Iterator[Row], columns: Columns, cells: Cells) -> Samples:
     """The samples of a table with a header."""
     line, header = next(rows)
     names = [name.strip() for name in header]
@@ -275,12 +327,12 @@ def _read_table(path: str, rows: Iterator[Row], columns: Columns) -> Samples:
     if arm is None and value is None:
         # A column without a name is an index that some program wrote.
         arms = [i for i, name in enumerate(names) if name and i not in (time, agent)]
-        return _read_wide(path, checked, time, agent, {i: names[i] for i in arms})
+        return _read_wide(path, checked, time, agent, {i: names[i] for i in arms}, cells)
     if arm is None:
         raise _no_column(path, line, "arm", names, "; --arm names another")
     if value is None:
         raise _no_column(path, line, "value", names, "; --value names another")
-    return _read_long(path, checked, time, agent, arm, value)
+    return _read_long(path, checked, (time, agent, arm, value), cells)
 
 
 def _no_column(path: str, line: int, name: str, names: list[str], more: str) -> TraceError:
@@ -306,9 +358,11 @@ def _time(clock: Clock, text: str, where: str) -> int:
 
 
 def _read_long(
-    path: str, rows: Iterator[Row], time: int, agent: int | None, arm: int, value: int
+    path: str, rows: Iterator[Row], where_is: tuple[int, int | None, int, int], cells: Cells
 ) -> Samples:
-    clock, found = Clock(), _Collected()
+    """where_is: the columns of time, agent, arm and value."""
+    time, agent, arm, value = where_is
+    clock, found = cells.clock, _Collected(cells)
     codes: dict[tuple[str, str], int] = {}
     for line, fields in rows:
         where = f"{path}: line {line}"
@@ -331,9 +385,14 @@ def _read_long(
 
 
 def _read_wide(
-    path: str, rows: Iterator[Row], time: int, agent: int | None, arms: dict[int, str]
+    path: str,
+    rows: Iterator[Row],
+    time: int,
+    agent: int | None,
+    arms: dict[int, str],
+    cells: Cells,
 ) -> Samples:
-    clock, found = Clock(), _Collected()
+    clock, found = cells.clock, _Collected(cells)
     seen: dict[str, int] = {}
     for line, fields in rows:
         where = f"{path}: line {line}"
@@ -361,7 +420,7 @@ def _check_any(path: str, found: _Collected) -> None:
 
 
 def _read_sweeps(
-    path: str, rows: Iterator[Row], bands: Sequence[Band], slot_s: float | None
+    path: str, rows: Iterator[Row], bands: Sequence[Band], slot_s: float | None, cells: Cells
 ) -> Samples:
     """The power of each band in each sweep: the mean over its bins, of powers and not of dB.
 
@@ -370,7 +429,7 @@ def _read_sweeps(
     """
     if not bands:
         raise TraceError(f"{path}: a sweep needs --bands LOW:HIGH,... in Hz, which become the arms")
-    clock, found = Clock(), _Collected()
+    clock, found = cells.clock, _Collected(cells)
     bins: dict[tuple[str, ...], list[np.ndarray]] = {}
     longest = math.inf if slot_s is None else slot_s * 1e9
     parts: set[str] = set()
@@ -401,8 +460,8 @@ def _read_sweeps(
         parts.add(part)
         key = (part, fields[4].strip(), str(len(fields)))
         if key not in bins:
-            bins[key] = _bins_of(bands, fields, where)
-        dB = np.array([_number(text, where) for text in fields[_SWEEP_HEAD:]])
+            bins[key] = _bins_of(bands, fields, where, cells)
+        dB = np.array([cells.number(text, where) for text in fields[_SWEEP_HEAD:]], np.float64)
         finite = np.isfinite(dB)
         found.not_finite += int(np.count_nonzero(~finite))
         for n, inside in enumerate(bins[key]):
@@ -420,9 +479,11 @@ def _read_sweeps(
     return Samples(("0",), tuple(band.name for band in bands), series, True, found.not_finite)
 
 
-def _bins_of(bands: Sequence[Band], fields: list[str], where: str) -> list[np.ndarray]:
+def _bins_of(
+    bands: Sequence[Band], fields: list[str], where: str, cells: Cells
+) -> list[np.ndarray]:
     """The places of the bins in each band: those whose middle lies in it."""
-    low, high, step = (_number(text, where) for text in fields[2:5])
+    low, high, step = np.array([cells.number(text, where) for text in fields[2:5]], np.float64)
     if not (math.isfinite(low) and high > low and 0 < step < math.inf):
         raise TraceError(
             f"{where}: Hz low must be below Hz high, and Hz step above 0, "
