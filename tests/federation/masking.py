@@ -32,6 +32,7 @@ class Helper:
         self.least = least
         self.agents: dict[str, Enrolled] = {}
         self.points: dict[tuple[str, str], Point] = {}
+        self.cohorts: dict[str, str] = {}
         self.answers: list[tuple[str, Words]] = []
 
     def last(self) -> tuple[int, str]:
@@ -43,12 +44,19 @@ class Helper:
     def point(self, agent: str, incarnation: str) -> Point | None:
         return self.points.get((agent, incarnation))
 
+    def cohort(self, agent: str) -> str | None:
+        return self.cohorts.get(agent)
+
+    def agents_in(self, cohort: str) -> list[str]:
+        return [agent for agent, of_agent in self.cohorts.items() if of_agent == cohort]
+
     def answer(self, number: int) -> tuple[str, Words | None] | None:
         return self.answers[number - 1] if 1 <= number <= len(self.answers) else None
 
     def keep(self, opening: Opening, opened: Opened) -> None:
         self.answers.append((opening.digest, opened.masks))
         self.points |= opened.points
+        self.cohorts |= opened.cohorts
 
     def enroll(self, name: str, group: int = 1, number: int = 1) -> Agent:
         key = parse_key(make_key())
@@ -64,11 +72,11 @@ class Helper:
 
     def refuses(self, *members: Member, **changes: Any) -> str:
         """The word by which it refuses; nothing may have changed."""
-        before = (dict(self.points), list(self.answers))
+        before = (dict(self.points), list(self.answers), dict(self.cohorts))
         with pytest.raises(ProtocolError) as refused:
             self.ask(*members, **changes)
         assert refused.value.status == 409
-        assert (self.points, self.answers) == before
+        assert (self.points, self.answers, self.cohorts) == before
         return refused.value.code
 
 
@@ -92,6 +100,10 @@ class Agent:
 
     def member(self, slots: int = 4) -> Member:
         return self.named(self.upload(slots))
+
+    def at(self, slots: int) -> Member:
+        """Its upload after so many slots in all."""
+        return self.member(slots - self.counting.slots)
 
     def named(self, upload: MaskedUpload) -> Member:
         return Member(

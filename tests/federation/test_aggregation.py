@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import rmab
-from rmab.federation.aggregation import AGGREGATIONS, capped, evidence_of
+from rmab.federation.aggregation import AGGREGATIONS, capped, evidence_of, owner_weights
 from rmab.federation.config import Federation, KnownArm
 from rmab.federation.planner import Planner
 from rmab.federation.uploads import Merged
@@ -205,3 +205,37 @@ def test_plans_of_agents_that_share_nothing_differ():
 def test_no_agent_weighs_more_than_the_cap_times_the_median_one(weights, sizes, cap, due):
     got = capped(np.array(weights, float), np.array(sizes, np.int64), cap)
     np.testing.assert_allclose(got, due, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "owners", "cap", "due"),
+    [
+        ([100, 100, 100], [0, 1, 2], None, [1, 1, 1]),
+        ([100, 60, 40, 0], [0, 1, 1, 1], None, [1, 0.6, 0.6, 0.6]),  # as much as the largest
+        ([0, 0], [0, 0], None, [1, 1]),
+        ([100, 100, 100, *[1000] * 3], [0, 1, 2, 3, 3, 3], 2.0, [1, 1, 1, *[200 / 3000] * 3]),
+        # Ten names are no majority: the median is that of four owners, not of thirteen agents.
+        ([10, 10, 10, *[1000] * 10], [0, 1, 2, *[3] * 10], 1.0, [1, 1, 1, *[10 / 10_000] * 10]),
+    ],
+)
+def test_an_owner_weighs_as_much_as_one_agent(sizes, owners, cap, due):
+    ones = np.ones(len(sizes))
+    got = owner_weights(ones, np.array(sizes, np.int64), np.array(owners), cap)
+    np.testing.assert_allclose(got, due, rtol=1e-12)
+    twice = owner_weights(2 * ones, np.array(sizes, np.int64), np.array(owners))
+    np.testing.assert_allclose(
+        twice, 2 * owner_weights(ones, np.array(sizes, np.int64), np.array(owners)), rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("xp", [np, jnp], ids=["numpy", "jax"])
+def test_pairs_weigh_what_an_agent_takes_of_each_other(xp):
+    """weights[a, b] is what a takes of b's counts, which is not what b takes of a's."""
+    rng = np.random.default_rng(4)
+    counts = rng.integers(0, 50, (2, 3, 4)).astype(np.float32)  # arms, agents, trials
+    weights = rng.random((3, 3, 4)).astype(np.float32)
+    got = np.asarray(AGGREGATIONS["pairs"].combine(xp.asarray(counts), xp.asarray(weights)))
+    assert got.shape == (2, 3, 4)
+    for arm, a, trial in np.ndindex(2, 3, 4):
+        due = sum(weights[a, b, trial] * counts[arm, b, trial] for b in range(3))
+        assert got[arm, a, trial] == pytest.approx(due, rel=1e-5)

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -307,6 +308,7 @@ def test_what_counts_mean_does_not_depend_on_who_opens_them(tmp_path):
         (SECURE + "least = 3.5\n", "privacy.least must be a whole number"),
         (SECURE + "groups = 0\n", "privacy.groups must be a whole number from 1"),
         (SECURE + "salt = 1\n", "privacy: unknown key 'salt'; known are helper, least, groups"),
+        (SECURE + "survey = 16\n", "privacy.survey needs privacy.epsilon"),
         (FILE + "[privacy]\nleast = 3\n", "privacy.helper is missing"),
         ("privacy = 3\n" + FILE, "privacy must be a table, got 3"),
         (SECURE.replace('"linear"', '"paper"'), 'schedule must be "linear" or "doubling" with'),
@@ -332,3 +334,50 @@ def test_what_needs_more_than_sums_cannot_have_a_helper(tmp_path, text, reason):
         load_federation(written(tmp_path, text))
     assert reason in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "good", "bad"),
+    [
+        ("plays", [1, 2], [0, 3, 1.0, True]),
+        ("seed", [0, 2**64 - 1], [-1, 2**64, 0.5]),
+        ("horizon", [1, 10**9], [0, 10**9 + 1]),
+        ("deadline", [1e-3, 86_400], [0, 86_400.1, "1", True]),
+        ("slot_seconds", [0, 1e-9, 86_400], [9e-10, -1e-9, 86_401, True]),
+        ("cap", [None, 1, 1e6], [0.999, float("inf"), "1"]),
+        ("uploads_per_second", [0, 1e-6, 1e6], [9e-7, 1_000_001, -1, "1"]),
+        ("incarnations_per_hour", [0, 1e-6, 1e6], [9e-7, 1_000_001, -1]),
+        ("live_seconds", [None, 1e-3, 31_536_000], [0, 31_536_001, -1]),
+        ("doubt", [1e-9, 1], [0, 1.001]),
+        ("reference", [None, 0, -3.5], ["1", True, float("nan")]),
+        ("weights", [{}, {"a": 0}, {"a": 1e6, "b": 0.5}], [{"a": 1e6 + 1}, {"a": -1}, {"": 1}, []]),
+    ],
+)
+def test_each_number_has_its_edges(key, good, bad):
+    arms = (KnownArm(2, (0.0, 1.0)), KnownArm(2, (0.0, 0.4)))
+    settings: dict[str, Any] = {"name": "f", "plays": 1, "arms": arms}
+    for value in good:
+        assert getattr(Federation(**(settings | {key: value})), key) == value
+    for value in bad:
+        with pytest.raises(FederationError, match=f"^{key}") as error:
+            Federation(**(settings | {key: value}))
+        assert "\n" not in str(error.value)
+
+
+def test_a_server_keeps_each_agents_counts_where_a_sum_is_not_enough():
+    arms = (KnownArm(2, (0.0, 1.0)), KnownArm(2, (0.0, 0.4)))
+    plain = Federation("f", 1, arms)
+    assert not plain.needs_each
+    assert not plain.recalls
+    cases: list[dict[str, Any]] = [{"weights": {"a": 2.0}}, {"cap": 2.0}, {"aggregation": "none"}]
+    for changes in cases:
+        assert replace(plain, **changes).needs_each
+    pairs = replace(plain, aggregation="pairs")
+    assert pairs.needs_each
+    assert pairs.recalls
+    assert plain.heard_seconds == 2 * plain.deadline
+    assert replace(plain, live_seconds=7.0).heard_seconds == 7.0
+    paces = [replace(plain, slot_seconds=x).paces for x in (0.0, 1e-4, 0.001)]
+    assert paces == [False, False, True]  # the default holds nobody up
+    per_agent = replace(plain, draws="per-agent")
+    assert [x.plan_per_agent for x in (plain, pairs, per_agent)] == [False, True, True]

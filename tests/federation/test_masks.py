@@ -121,8 +121,8 @@ def test_a_masked_upload_tells_no_counts():
     assert not masked.visits.any()
     table = json.loads(masked.to_json(SHAPE, "spectrum"))
     assert table.keys() == {
-        *("protocol", "federation", "incarnation", "sequence", "round", "slots", "length"),
-        *("nonce", "masked", "tag"),
+        *("protocol", "federation", "incarnation", "since", "sequence", "round", "slots"),
+        *("length", "nonce", "masked", "tag"),
     }
     words = np.frombuffer(base64.b64decode(table["masked"]), "<u8")
     header = HEADER._replace(

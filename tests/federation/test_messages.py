@@ -13,10 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmab.errors import ProtocolError
-from rmab.federation.messages import RoundMessage, Shape, parse_round
+from rmab.federation.messages import (
+    MAX_COUNTS,
+    MAX_PLAN_AGES,
+    RoundMessage,
+    Shape,
+    is_name,
+    parse_plan,
+    parse_round,
+    plan_table,
+)
 from rmab.federation.player import Player
 from rmab.federation.uploads import Record, check_growth, most_bytes, parse_upload
-from rmab.policies.plans import IndexPlan, TurnsPlan
+from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, TurnsPlan
 
 NAME = "test"
 SHAPES = (
@@ -340,3 +349,143 @@ def test_an_agent_refuses_a_round_that_is_none(change, rule):
     change(table)
     with pytest.raises(ProtocolError, match=rule):
         parse_round(json.dumps(table).encode())
+
+
+def round_table(**changes) -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(message_of(SHAPES[0]).to_json())
+    return table | changes
+
+
+ARM = {"states": 2, "reward": [0, 1]}
+KIND = {"reward_passive": [0, 0], "observed": "when_played", "action_dependent": False}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"plays": 2},
+        {"survey": 1},
+        {"arms": [ARM, {**ARM, **KIND}], "survey": 1},
+        {"arms": [ARM, {**ARM, **KIND, "observed": "always"}]},
+        {"episode": {"slots": 1, "visits": 1}},
+        {"gaps": MAX_COUNTS // 8 - 1},  # two arms of four numbers a gap, and those further apart
+    ],
+)
+def test_a_round_at_the_edges_is_read(changes):
+    parse_round(json.dumps(round_table(**changes)).encode())
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"plays": 0}, "plays must be a whole number from 1"),
+        ({"gaps": 0}, "gaps must be a whole number from 1"),
+        ({"gaps": MAX_COUNTS // 8}, f"arms must have at most {MAX_COUNTS} counts, got"),
+        ({"arms": []}, "arms must be a list of at least one, got"),
+        ({"arms": {}}, "arms must be a list of at least one, got"),
+        ({"arms": [{**ARM, "states": 1}, ARM]}, r"arms\[0\].states must be a whole number from 2"),
+        ({"arms": [ARM, {**ARM, "reward": [1]}]}, r"arms\[1\].reward must be a list of 2, got 1"),
+        (
+            {"arms": [ARM, {**ARM, **KIND, "reward_passive": [1]}]},
+            r"arms\[1\].reward_passive must be a list of 2, got 1",
+        ),
+        (
+            {"arms": [ARM, {**ARM, **KIND, "observed": "never"}]},
+            r"arms\[1\].observed must be one of when_played, always, got 'never'",
+        ),
+        (
+            {"arms": [ARM, {**ARM, **KIND, "action_dependent": 1}]},
+            r"arms\[1\].action_dependent must be true or false, got 1",
+        ),
+        ({"survey": 0}, "survey must be a whole number from 1"),
+        (
+            {"survey": 1, "arms": [ARM, {**ARM, **KIND, "observed": "always"}]},
+            "survey must not be given",
+        ),
+        (
+            {"survey": 1, "arms": [ARM, {**ARM, **KIND, "action_dependent": True}]},
+            "survey must not be given",
+        ),
+        ({"episode": {"slots": 0, "visits": None}}, "episode.slots must be a whole number from 1"),
+        ({"episode": {"slots": 1, "visits": 0}}, "episode.visits must be a whole number from 1"),
+        ({"protocol": True}, "protocol must be 1"),
+        ({"federation": "-a"}, "federation must be a name"),
+    ],
+)
+def test_a_round_beyond_the_edges_is_refused(changes, rule):
+    with pytest.raises(ProtocolError, match=rule):
+        parse_round(json.dumps(round_table(**changes)).encode())
+
+
+def test_names_of_federations_and_agents():
+    assert all(is_name(name) for name in ("a", "9.b-C_d", "x" * 64))
+    assert not any(is_name(name) for name in ("", "x" * 65, ".a", "-a", "_a", "a b", "a\n", "ä", 3))
+
+
+# ------------------------------------------------------------------------------------------- plans
+
+SEEN = Shape(1, (2, 2), 1, always=(1,))
+ROW = [0.0] * 5
+INDEX = {"kind": "index", "max_age": 2, "wrap": 2, "index": [ROW, ROW]}
+LOOKAHEAD = {
+    "kind": "lookahead",
+    "depth": 2,
+    "max_age": 2,
+    "wrap": 0,
+    "shows": [[ROW, ROW]],
+    "gains": [[ROW, ROW]] * 2,
+}
+OWN = {"kind": "own", "learner": "ucb", "options": {}}
+
+
+def test_plans_come_back():
+    oldest = {"max_age": MAX_PLAN_AGES, "index": [[0.5] * (1 + 2 * MAX_PLAN_AGES)] * 2}
+    for table in (INDEX, INDEX | oldest, INDEX | {"wrap": 0}, LOOKAHEAD, OWN):
+        assert plan_table(parse_plan(table, SHAPES[0])) == table
+    found = parse_plan(LOOKAHEAD | {"passive": [[ROW, ROW]]}, SEEN)
+    assert isinstance(found, LookaheadPlan)
+    assert found.always == (1,)
+    assert found.tables.passive_probs is not None
+    wiql = parse_plan({"kind": "own", "learner": "qwi", "options": {}}, SHAPES[0])
+    assert isinstance(wiql, OwnPlan)
+    ragged = Shape(1, (3, 2), 1)
+    rows = parse_plan(INDEX | {"index": [[1.0] * 7, [2.0] * 5]}, ragged)
+    assert isinstance(rows, IndexPlan)
+    assert rows.index.tolist() == [[1.0] * 7, [2.0] * 5 + [0.0] * 2]
+
+
+@pytest.mark.parametrize(
+    ("table", "rule"),
+    [
+        ([], "plan.kind must be one of index, turns, lookahead, own, got"),
+        ({}, "plan.kind must be one of"),
+        (INDEX | {"max_age": 0}, "plan.max_age must be a whole number from 1"),
+        (INDEX | {"max_age": MAX_PLAN_AGES + 1}, f"plan.max_age must be at most {MAX_PLAN_AGES}"),
+        (INDEX | {"wrap": 3}, "plan.wrap must be at most max_age, 2, got 3"),
+        (INDEX | {"wrap": -1}, "plan.wrap must be a whole number from 0"),
+        (INDEX | {"index": [ROW]}, "plan.index must be a list of 2, got 1"),
+        (INDEX | {"index": [ROW, ROW[1:]]}, r"plan.index\[1\] must be a list of 5, got 4"),
+        (INDEX | {"index": [ROW, [*ROW, 0.0]]}, r"plan.index\[1\] must be a list of 5, got 6"),
+        ({"kind": "turns", "in_play": [True, 1]}, r"in_play\[1\] must be true or false, got 1"),
+        (LOOKAHEAD | {"depth": 4}, "plan.depth must be one of"),
+        (LOOKAHEAD | {"depth": True}, "plan.depth must be one of"),
+        (LOOKAHEAD | {"depth": 1}, "plan.gains must be a list of 1, got 2"),
+        (LOOKAHEAD | {"shows": []}, "plan.shows must be a list of 1, got 0"),
+        (LOOKAHEAD | {"shows": [[ROW]]}, r"plan.shows\[0\] must be a list of 2, got 1"),
+        (LOOKAHEAD | {"gains": [[ROW, ROW], [ROW, []]]}, r"gains\[1\]\[1\] must be a list of 5"),
+        (LOOKAHEAD | {"max_age": 1, "wrap": 2}, "plan.wrap must be at most max_age, 1"),
+        (LOOKAHEAD | {"passive": [[ROW, ROW]]}, "plan: unknown key 'passive'"),
+        (OWN | {"learner": "whittle"}, "plan.learner must be one of ucb, rca, wiql, qwi, got"),
+        (OWN | {"options": []}, "plan.options must be an object"),
+        (OWN | {"options": {"more": 1}}, "plan.options must have numbers for"),
+        (OWN | {"options": {"exploration": "1"}}, "plan.options must have numbers for"),
+    ],
+)
+def test_a_plan_that_is_none_is_refused(table, rule):
+    with pytest.raises(ProtocolError, match=rule):
+        parse_plan(table, SHAPES[0])
+
+
+def test_a_plan_for_arms_in_plain_sight_says_how_they_move_alone():
+    with pytest.raises(ProtocolError, match="plan: passive is missing"):
+        parse_plan(LOOKAHEAD, SEEN)

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.liar import lie
 
 from rmab.federation.messages import Shape
-from rmab.federation.outliers import _variance, outlier_scores
+from rmab.federation.outliers import _variance, compared, outlier_scores
 
 SHAPE = Shape(2, (2, 2, 2, 2), 8)
 P01, P11 = [0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16]
@@ -123,3 +123,29 @@ def test_nothing_to_compare_is_no_score():
     # Of two that disagree both are unlike the other.
     two = np.stack([counts[0], lie(SHAPE, 300).counts])
     assert outlier_scores(two, SHAPE).min() > 5
+
+
+def test_names_of_one_owner_are_one_of_those_that_are_compared():
+    """Ten names that say the same would be a majority: as one owner they stand out."""
+    rng = np.random.default_rng(11)
+    counts = {f"agent-{m}": honest(rng, 600) for m in range(4)}
+    counts |= {f"liar-{n}": lie(SHAPE, 600).counts for n in range(10)}
+    owners = {name: "liar" if name.startswith("liar") else name for name in counts}
+    alone, together = compared(counts, SHAPE), compared(counts, SHAPE, owners)
+    assert min(alone.scores[f"agent-{m}"] or 0 for m in range(4)) > 6
+    assert max(together.scores[f"agent-{m}"] or 9 for m in range(4)) < UNLIKELY
+    assert {together.scores[f"liar-{n}"] for n in range(10)} == {together.scores["liar-0"]}
+    assert (together.scores["liar-0"] or 0) > 12
+    assert together.divided == ()
+
+
+@pytest.mark.parametrize(
+    ("truthful", "liars", "divided"),
+    [(1, 1, True), (2, 2, True), (2, 1, False), (3, 1, False), (4, 2, False), (4, 0, False)],
+)
+def test_two_camps_where_no_majority_is_clear(truthful, liars, divided):
+    rng = np.random.default_rng(12)
+    counts = {f"agent-{m}": honest(rng, 600) for m in range(truthful)}
+    counts |= {f"liar-{n}": lie(SHAPE, 600).counts for n in range(liars)}
+    assert bool(compared(counts, SHAPE).divided) == divided
+    assert compared({}, SHAPE) == ({}, ())

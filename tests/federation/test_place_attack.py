@@ -1,100 +1,104 @@
-"""Where is an agent? A guess from its counts, from sums, and from two sums, one without it.
-
-Eight places differ in their channels. One who sees an agent's counts finds its place; one who sees
-sums of three does no better than one who is told the three places, but not whose is which.
-"""
+"""Where is an agent? No attack on sums does better than who is told the places, but not whose."""
 
 from __future__ import annotations
 
-from itertools import combinations_with_replacement
+from math import sqrt
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from benchmarks.place_attack import (
+    ATTACKS,
+    PLACES,
+    Attack,
+    counted,
+    find,
+    find_raw,
+    laws,
+    measure,
+    opened,
+    rates,
+    table,
+    told,
+)
 
-PLACES, ARMS, SLOTS, TRIALS = 8, 4, 1000, 800
-SETS = list(combinations_with_replacement(range(PLACES), 3))
-Floats = npt.NDArray[np.float64]
+from rmab.errors import FederationError
+from rmab.federation import openings
+from rmab.federation.schedule import SCHEDULES
+from tests.federation.test_noisy_openings import federation
 
-
-@pytest.fixture(scope="module")
-def laws() -> Floats:
-    """p01 and p11 of every arm, (place, arm, from): those of the paper, moved by up to .12."""
-    rng = np.random.default_rng(3)
-    paper = np.array([[0.2, 0.8], [0.89, 0.17], [0.5, 0.6], [0.3, 0.4]])
-    return np.clip(paper + rng.uniform(-0.12, 0.12, (PLACES, ARMS, 2)), 0.03, 0.97)
-
-
-def counted(laws: Floats, places: npt.NDArray[np.int64], slots: int, seed: int) -> Floats:
-    """Pairs of consecutive looks (..., arm, from, to) of agents at these places who play two arms
-    of four, at random."""
-    rng = np.random.default_rng(seed)
-    up = laws[places]  # (..., arm, from)
-    state = (rng.random(up.shape[:-1]) < 0.5).astype(int)
-    seen = np.zeros(state.shape, bool)
-    counts = np.zeros((*state.shape, 2, 2))
-    for _ in range(slots):
-        order = rng.random(state.shape).argsort(-1)
-        played = order < 2
-        moved = (
-            rng.random(state.shape) < np.take_along_axis(up, state[..., None], -1)[..., 0]
-        ).astype(int)
-        both = played & seen
-        for a in (0, 1):
-            for b in (0, 1):
-                counts[..., a, b] += both & (state == a) & (moved == b)
-        seen, state = played, moved
-    return counts
+TRIALS = 100
+BY_NAME = {attack.name: attack for attack in ATTACKS}
+# The rule that refuses each attack, by the function that checks it, and what is found without it.
+RULES = {
+    "one sum": ("_check_shares", 0.7),
+    "sums in turn": ("_check_shares", 0.9),
+    "unequal speed, linear": ("_check_shares", 0.55),
+    "unequal speed, doubling": ("_check_shares", 0.55),
+    "changing sets": ("_parted", 0.9),
+    "one leaves": ("_parted", 0.85),
+    "one comes": ("_parted", 0.85),
+}
 
 
-def likelihoods(counts: Floats, up: Floats) -> Floats:
-    """Of counts (trial, arm, from, to) under laws (law, arm, from), in logarithms (trial, law)."""
-    log = np.log(np.stack((1 - up, up), -1))
-    found: Floats = np.einsum("tafb,lafb->tl", counts, log)
-    return found
+def error(attack: Attack) -> float:
+    """Three standard errors; targets of a trial are not independent."""
+    return 3 * 0.5 / sqrt(TRIALS * (1 if len(attack.targets) == 1 else 2))
 
 
-def guesses(counts: Floats, laws: Floats) -> npt.NDArray[np.int64]:
-    """The place that one agent's counts are likeliest at."""
-    found: npt.NDArray[np.int64] = likelihoods(counts, laws).argmax(1)
-    return found
+@pytest.mark.parametrize("name", BY_NAME)
+def test_with_the_rules_a_place_is_found_no_better_than_by_who_is_told_them(name):
+    attack = BY_NAME[name]
+    slots = opened(attack)
+    assert len(slots)
+    for row in slots:
+        assert len(set(row[row > 0])) == 1  # equal shares
+    least = min(int((row > 0).sum()) for row in slots)
+    assert find(attack, slots, TRIALS, 1) <= told(least) + error(attack)
 
 
-def guesses_from_sum(sums: Floats, laws: Floats) -> npt.NDArray[np.int64]:
-    """The likeliest place of one of three, by their sum: each set of three by what it predicts."""
-    mixed = np.stack([laws[list(places)].mean(0) for places in SETS])
-    log = likelihoods(sums, mixed)
-    weights = np.exp(log - log.max(1, keepdims=True))
-    shares = np.array([[places.count(p) / 3 for p in range(PLACES)] for places in SETS])
-    found: npt.NDArray[np.int64] = (weights @ shares).argmax(1)
-    return found
+@pytest.mark.parametrize("name", RULES)
+def test_without_a_rule_the_attack_that_it_refuses_finds_the_place(name, monkeypatch):
+    attack, (rule, found) = BY_NAME[name], RULES[name]
+    monkeypatch.setattr(openings, rule, lambda *_: {})
+    slots = opened(attack)
+    assert slots.tolist() == [list(row) for row in attack.slots]
+    right = find(attack, slots, TRIALS, 1)
+    assert right >= found
+    assert right > told(3) + 0.1
 
 
-def test_raw_counts_tell_a_place_and_sums_of_three_do_not(laws):
-    rng = np.random.default_rng(1)
-    places = rng.integers(PLACES, size=(TRIALS, 4))
-    first = counted(laws, places, SLOTS, 10)  # agents a, b, c, d: what each adds until then
-    target = places[:, 0]
-    raw = (guesses(first[:, 0], laws) == target).mean()
-    assert raw >= 0.85
-    # Told the three places, a guess is right as often as its place is among them.
-    among = (places[:, :3, None] == np.arange(PLACES)).sum(1)
-    bound = (among.max(1) / 3).mean()
-    assert 0.4 < bound < 0.55
-    in_sum = (guesses_from_sum(first[:, :3].sum(1), laws) == target).mean()
-    chance = 3 * (bound * (1 - bound) / TRIALS) ** 0.5
-    assert in_sum <= bound + chance
-    # Two sums of increments, the second without the agent: what they differ by is not its counts.
-    second = counted(laws, places, SLOTS, 11)
-    difference = np.maximum(first[:, :3].sum(1) - second[:, 1:].sum(1), 0)
-    assert (guesses(difference, laws) == target).mean() <= bound + chance
+def test_every_schedule_that_goes_with_secure_sums_is_attacked():
+    attacked = {name.rpartition(" ")[2] for name in BY_NAME if "speed" in name}
+    assert attacked < set(SCHEDULES)
+    for schedule in attacked:
+        assert federation(schedule=schedule).masks
+    for schedule in set(SCHEDULES) - attacked:
+        with pytest.raises(FederationError, match="the ends of episodes under"):
+            federation(schedule=schedule)
 
 
-def test_cumulative_sums_over_changing_sets_would_tell_it(laws):
-    """Why increments alone are opened, each once: the attack that this refuses."""
-    rng = np.random.default_rng(2)
-    places = rng.integers(PLACES, size=(TRIALS, 4))
-    cumulative = counted(laws, places, SLOTS, 12)
-    with_it = cumulative[:, :4].sum(1)
-    without = cumulative[:, 1:].sum(1)
-    assert (guesses(with_it - without, laws) == places[:, 0]).mean() >= 0.85
+def test_raw_counts_tell_a_place():
+    assert find_raw(BY_NAME["one sum"], TRIALS, 1) > 0.95
+
+
+def test_who_is_told_three_places_is_right_as_often_as_the_likeliest_occurs():
+    alike, two, all_different = PLACES, 3 * PLACES * (PLACES - 1), PLACES * 7 * 6
+    assert told(3) == pytest.approx((alike + two * 2 / 3 + all_different / 3) / PLACES**3)
+    assert told(1) == 1
+    assert told(4) < told(3) < told(2)
+
+
+def test_the_attacker_knows_how_many_pairs_a_place_gives():
+    law = laws()
+    slots = np.array([[4000]])
+    counts = counted(law[:, None], slots, np.random.default_rng(2))[:, 0, 0]
+    assert np.allclose(counts / 4000, rates(law), atol=0.02)
+
+
+def test_the_table_has_a_row_for_each_attack():
+    found = measure(10, 1, [BY_NAME["changing sets"]])
+    row = found["attacks"][0]
+    assert row["without_rules"] > row["with_rules"]
+    assert (found["trials"], found["error"]) == (10, pytest.approx(0.158, abs=0.001))
+    assert table(found).splitlines()[2].startswith("| equal shares in four sums of three of four")
+    assert "10 trials, seed 1" in table(found)

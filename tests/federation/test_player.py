@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from rmab.errors import ModelError
 from rmab.federation.messages import Shape
 from rmab.federation.player import Player
+from rmab.federation.schedule import LONGEST
 from rmab.model.beliefs import InformationStates, row_of
-from rmab.policies.plans import IndexPlan
+from rmab.policies.plans import IndexPlan, OwnPlan, TurnsPlan
 from tests.federation.test_messages import SHAPES, message_of
 
 
@@ -116,6 +117,8 @@ def test_an_episode_ends_when_visits_pass_their_limit():
         ([0], [], "one state for each"),
         ([0, 1], [0, 0], "at most 1 arms"),
         ([5], [0], "different ones below 2"),
+        ([2], [0], "different ones below 2"),
+        ([-1], [0], "different ones below 2"),
     ],
 )
 def test_what_cannot_be_seen_is_refused_and_nothing_changes(arms, states, rule):
@@ -130,3 +133,58 @@ def test_a_round_of_other_arms_is_refused():
     player = Player(message_of(SHAPES[0]), "0" * 32)
     with pytest.raises(ModelError, match="same federation and arms"):
         player.begin(message_of(SHAPES[1], number=2))
+
+
+def test_an_arm_is_played_once_in_a_slot():
+    player = Player(message_of(SHAPES[1]), "0" * 32)
+    with pytest.raises(ModelError, match=r"arms must be different ones below 4, got \[1, 1\]"):
+        player.observe([1, 1], [0, 0])
+    assert player.slots == 0
+
+
+@pytest.mark.parametrize(("controlled", "kind", "pairs"), [((), 1, 1), ((0,), 0, 0)])
+def test_a_play_without_a_reading_parts_only_what_it_moves(controlled, kind, pairs):
+    player = Player(message_of(Shape(1, (2, 2), 3, controlled=controlled)), "0" * 32)
+    for state in (1, None, 0):
+        player.observe([0], [state])
+    assert player.counts.sum() == pairs
+    assert player.counts[kind, 1, 0, 0] == pairs  # two slots apart
+    assert player.visits.sum() == 2
+
+
+def test_a_plan_of_its_own_lasts_until_the_next_round():
+    player = Player(message_of(SHAPES[0]), "0" * 32)
+    assert player.choose().tolist() == [0]
+    player.play_by(TurnsPlan(np.array([False, True])))
+    assert player.choose().tolist() == [1]
+    player.begin(message_of(SHAPES[0], number=2))
+    assert player.choose().tolist() == [0]
+
+
+def test_a_player_goes_on_from_the_counts_of_the_one_before():
+    first = Player(message_of(SHAPES[0]), "0" * 32)
+    ended(first, [(0, 1), (0, 0)])
+    second = Player(message_of(SHAPES[0]), "1" * 32)
+    second.go_on(first)
+    ended(second, [(0, 1), (0, 1)])
+    assert (first.slots, second.slots) == (2, 4)
+    assert (first.counts.sum(), second.counts.sum()) == (1, 2)  # none across the two
+    assert (first.visits.sum(), second.visits.sum()) == (2, 4)
+
+
+def test_a_learner_resumes_only_what_it_could_have_remembered():
+    message = replace(message_of(SHAPES[0]), plan=OwnPlan("ucb", {}))
+    first = Player(message, "0" * 32)
+    ended(first, [(0, 1), (1, 0), (0, 1)])
+    kept = first.learner_state
+    assert kept is not None
+    assert kept[0] == 3
+    other = [Player(message, "1" * 32) for _ in range(5)]
+    fresh = other[0].learner_state
+    early, late, much = kept.copy(), kept.copy(), kept.copy()
+    early[0], late[0], much[0] = -1, LONGEST * 2, LONGEST
+    for player, numbers in zip(other, (None, kept[:-1], early, late, much), strict=True):
+        player.resume_learner(numbers)
+        wanted = much if numbers is much else fresh
+        np.testing.assert_array_equal(player.learner_state, wanted)
+    assert Player(message_of(SHAPES[0]), "0" * 32).learner_state is None

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from rmab.federation.schedule import (
     FIRST_LENGTH,
     SCHEDULES,
+    first_limit,
     most_episodes,
     next_limit,
+    round_length,
     visit_limit,
     visits_can_end,
 )
@@ -111,6 +113,56 @@ def test_no_run_has_more_episodes_than_the_bound(schedule, n_agents, n_arms, hor
     assert begun <= most_episodes(schedule, n_agents, n_arms, horizon)
     if early:
         assert visits_can_end(schedule, n_agents, horizon)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "n_agents", "n_arms", "horizon", "options", "most"),
+    [
+        # sqrt(2 T (ends + 1)), rounded up, and the episode that the horizon cuts.
+        ("linear", 3, 2, 1000, {}, 45 + 1),
+        ("paper", 10, 2, 1000, {}, 45 + 1),  # no count passes 2^10
+        ("paper", 1, 4, 1000, {}, 403 + 1),  # 8 counts end at most 10 episodes each
+        ("paper", 2, 4, 200, {}, 162 + 1),  # 16 counts, 4 each
+        ("paper", 2, 4, 200, {"n_states": 3}, 197 + 1),  # 24 counts, 4 each
+        ("paper", 3, 2, 1000, {}, 314 + 1),  # 12 counts, 4 each
+        ("paper", 3, 2, 1000, {"own_visits": True}, 695 + 1),  # 24 counts, 10 each
+        ("paper", 10, 1, 1000, {"own_visits": True}, 896 + 1),  # 40 counts, 10 each
+        ("linear", 1, 1, 1000, {"longest": 10}, 45 + 1 + 101),
+        ("doubling", 1, 1, 1000, {}, 10 + 1),
+        ("doubling", 1, 1, 1000, {"longest": 300}, 10 + 1 + 4),
+        ("doubling", 1, 1, 1023, {}, 10 + 1),
+        ("doubling", 1, 1, 1024, {}, 11 + 1),
+        ("doubling", 1, 1, 1000, {"longest": 1}, 1000),  # never more than slots
+        ("paper", 1, 4, 30, {}, 30),
+    ],
+)
+def test_the_bound_counts_what_lemma_1_counts(schedule, n_agents, n_arms, horizon, options, most):
+    assert most_episodes(schedule, n_agents, n_arms, horizon, **options) == most
+
+
+def test_a_longest_episode_bounds_every_limit():
+    assert next_limit("linear", 6, 7) == 7
+    assert next_limit("linear", 7, 7) == 7
+    assert next_limit("doubling", 6, 11) == 11
+    assert next_limit("doubling", np.array([1, 5, 6]), 11).tolist() == [2, 10, 11]
+    assert [first_limit(schedule) for schedule in SCHEDULES] == [2, 2, 2]
+    assert [first_limit(schedule, 1) for schedule in SCHEDULES] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "reported", "length"),
+    [
+        ("paper", [3, 5, 4], 5),
+        ("paper", [3, 9], 7),  # a late report of an earlier, longer round
+        ("paper", [], 7),
+        ("linear", [3, 5], 7),
+        ("doubling", [3, 5], 7),
+    ],
+)
+def test_the_next_round_follows_from_the_longest_report_of_the_papers_rule(
+    schedule, reported, length
+):
+    assert round_length(schedule, 7, iter(reported)) == length
 
 
 def test_visits_do_end_episodes_where_they_can():

@@ -8,8 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmab.errors import ProtocolError
-from rmab.federation.messages import Shape
-from rmab.federation.uploads import _add_up, _of_any_arms, _of_like_arms, _sums, check_pace
+from rmab.federation.masks import MaskKey
+from rmab.federation.messages import Shape, Upload
+from rmab.federation.uploads import (
+    CREDIT_SECONDS,
+    Credit,
+    Record,
+    _add_up,
+    _of_any_arms,
+    _of_like_arms,
+    _sums,
+    check_growth,
+    check_pace,
+    parse_masked,
+    parse_upload,
+)
 
 SHAPE = Shape(1, (2, 2), 1)
 COUNTS = [[[[1, 2], [3, 4]], [[5, 6], [7, 8]]], [[[9, 10], [11, 12]], [[13, 14], [15, 16]]]]
@@ -118,21 +131,107 @@ def test_sums_by_a_matrix_are_sums(kinds, S):
         (1.0, 0.0, 10),  # a burst
         (1.0, 3600.0, 3610),  # an hour, played online or not
         (1.0, -50.0, 10),  # a clock behind the one that enrolled
+        (1.0, 31_536_000.0, 86_400),  # a year: no more than a day
         (0.001, 30.0, 40_000),  # those of ten seconds are more than ten
         (3600.0, 7200.0, 12),
-        (1e-9, 1e9, 10**18),
+        (86_400.0, 1e9, 10),  # ten slots of a day are more than a day
+        (1e-9, 1e9, 86_400 * 10**9),
     ],
 )
 def test_no_more_slots_than_time_allows(slot_seconds, seconds, most):
-    check_pace(int(most * (1 - 1e-12)), seconds, slot_seconds)
-    check_pace(10**30, seconds, 0.0)  # no limit
+    credit = Credit.first(0.0, 0, seconds, slot_seconds)
+    assert credit.slots(slot_seconds) == pytest.approx(most, rel=1e-9)
+    check_pace(int(most * (1 - 1e-12)), 0, credit, slot_seconds, 1)
+    more = int(most * 1.001) + 100
     with pytest.raises(ProtocolError) as caught:
-        check_pace(int(most * 1.001) + 100, seconds, slot_seconds)
+        check_pace(more, 0, credit, slot_seconds, 1)
     error = caught.value
     assert (error.status, error.code) == (429, "slots")
+    assert error.extra["slots"] == credit.slots(slot_seconds)
     assert "slots of all incarnations must be at most" in str(error)
     assert 0 < error.extra["retry_after"] <= 86_400
-    # Who waits as long as it is told may send it, unless a day is not enough.
-    if error.extra["retry_after"] < 86_400:
-        later = max(0.0, seconds) + error.extra["retry_after"]
-        check_pace(int(most * 1.001) + 100, later, slot_seconds)
+    # Who waits as long as it is told may send it, unless the bucket cannot hold so much.
+    later = credit.filled(seconds + error.extra["retry_after"], slot_seconds)
+    if more * slot_seconds <= 86_400:
+        check_pace(more, 0, later, slot_seconds, 1)
+
+
+def test_credit_fills_and_is_spent():
+    credit = Credit(100.0, 1000.0)
+    assert credit.filled(1050.0, 1.0) == (150.0, 1050.0)
+    assert credit.filled(1050.0, 1.0, names=3) == (250.0, 1050.0)
+    assert credit.filled(10**9, 1.0) == (CREDIT_SECONDS, 10**9)
+    assert credit.filled(500.0, 1.0) == (100.0, 500.0)  # the clock was set back
+    assert credit.spent(30, 2.0) == (40.0, 1000.0)
+    assert credit.spent(90, 2.0).seconds == 0.0
+    assert Credit.first(0.0, 50, 60.0, 1.0) == (20.0, 60.0)  # what was told already is taken off
+    assert Credit.first(0.0, 10**6, 60.0, 1.0).seconds == 0.0  # and nothing is owed
+
+
+# ---------------------------------------------------------------------------------- impossible
+
+
+def told(slots, visits, counts=None, sequence=1):
+    """An upload of one incarnation; visits: (S, N); counts: (C, S, S, N)."""
+    visits = np.array(visits)
+    S, N = visits.shape
+    counts = np.zeros((2, S, S, N), np.int64) if counts is None else counts
+    return Upload("ab" * 16, sequence, 1, slots, 0, counts, visits)
+
+
+def parsed(upload, shape):
+    return parse_upload(upload.to_json(shape, "s"), shape, "s")
+
+
+def alternating(observations):
+    """Counts of an arm that was seen in every slot, always in state 1, beside one never seen."""
+    counts = np.zeros((2, 2, 2, 2), np.int64)
+    counts[0, 1, 1, 0] = observations - 1
+    return counts
+
+
+def test_an_arm_is_observed_once_a_slot_at_most():
+    """Also where the other arms leave room for more in all."""
+    shape = Shape(2, (2, 2), 1)
+    parsed(told(4, [[0, 0], [4, 0]], alternating(4)), shape)
+    with pytest.raises(ProtocolError, match=r"visits\[0\] must add up to at most one|no count may"):
+        parsed(told(4, [[0, 0], [5, 0]], alternating(5)), shape)
+    mixed = np.zeros((2, 2, 2, 2), np.int64)
+    mixed[0, 0, 1, 0], mixed[0, 1, 0, 0] = 2, 2
+    with pytest.raises(ProtocolError, match=r"visits\[0\] must add up to at most one observation"):
+        parsed(told(4, [[3, 0], [2, 0]], mixed), shape)
+
+
+def grown(slots, visits, plays=2, always=(), counts=None):
+    """Check what follows an upload of 10 slots in which nothing was seen."""
+    before = Record(1, 1, 10, np.zeros((2, 2, 2, 2), np.int64), np.zeros((2, 2), np.int64))
+    check_growth(before, told(10 + slots, visits, counts, 2), plays, always)
+
+
+def test_observations_grow_by_one_a_slot_of_an_arm_and_by_plays_of_all():
+    grown(3, [[1, 2], [2, 1]])
+    with pytest.raises(ProtocolError, match="at most one observation of an arm and 2 in all"):
+        grown(3, [[2, 0], [2, 0]])
+    grown(3, [[1, 0], [2, 0]], plays=1)
+    with pytest.raises(ProtocolError, match="at most one observation of an arm and 1 in all"):
+        grown(3, [[1, 1], [2, 0]], plays=1)
+    with pytest.raises(ProtocolError, match="at most one observation of an arm"):
+        grown(0, [[1, 0], [0, 0]])
+
+
+def test_pairs_of_an_arm_that_is_always_observed_grow_by_one_a_slot():
+    counts = np.zeros((2, 2, 2, 2), np.int64)
+    counts[:, 0, 1, 1] = [1, 2]
+    grown(3, [[0, 0], [0, 0]], always=(1,), counts=counts)
+    counts[0, 1, 1, 1] = 1
+    with pytest.raises(ProtocolError, match="may grow by at most one pair in each of 3 slots"):
+        grown(3, [[0, 0], [0, 0]], always=(1,), counts=counts)
+
+
+def test_an_upload_without_since_is_of_an_agent_that_is_too_old():
+    shape = Shape(2, (2, 2), 1)
+    masked = MaskKey(bytes(32)).masked(told(1, [[0, 0], [1, 0]]), "00" * 32, "a", shape, 7)
+    body = masked.to_json(shape, "s")
+    assert parse_masked(body, shape, "s").position == 8
+    with pytest.raises(ProtocolError, match="rmab is too old to mask its counts at marks"):
+        parse_masked(body.replace(b'"since":7,', b""), shape, "s")

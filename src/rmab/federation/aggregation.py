@@ -44,6 +44,7 @@ __all__ = [
     "compares_agents",
     "evidence_of",
     "mixes_evidence",
+    "owner_weights",
 ]
 
 
@@ -199,6 +200,33 @@ def capped(
     most = cap * float(some[(some.size - 1) // 2])
     kept: npt.NDArray[np.float64] = np.minimum(1.0, most / np.where(held > 0, held, most))
     return weights * kept
+
+
+def owner_weights(
+    weights: npt.NDArray[np.float64],
+    sizes: npt.NDArray[Any],
+    owners: npt.NDArray[np.intp],
+    cap: float | None = None,
+) -> npt.NDArray[np.float64]:
+    """Return the weights (M,) of agents of which several may count for one owner.
+
+    weights: (M,), of each agent's owner; sizes: (M,), how many counts each agent has; owners:
+    (M,), a number for each owner, from 0 to M - 1; cap: no owner weighs more than so many times
+    the median one, None for no limit. All agents of an owner together weigh as much as the one of
+    them that has counted most: whoever enrols ten names has one voice.
+    """
+    M = len(weights)
+    total, largest = np.zeros(M), np.zeros(M)
+    np.add.at(total, owners, sizes)
+    np.maximum.at(largest, owners, sizes)
+    share = (largest / np.where(total > 0, total, 1.0))[owners]
+    share[total[owners] == 0] = 1.0
+    if cap is None:
+        return weights * share
+    of_owner = np.zeros(M)
+    of_owner[owners] = weights
+    found: npt.NDArray[np.float64] = capped(of_owner, largest, cap)[owners] * share
+    return found
 
 
 def evidence_of(

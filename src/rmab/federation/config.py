@@ -11,7 +11,7 @@ A TOML file says it:
     aggregation = "sum"         # what agents share: all counts, "none", or "pairs", by likeness
     deadline = 30               # seconds from a round's first report until it closes
     slot_seconds = 1            # the shortest slot: no agent claims more slots than time allows
-    cap = 2                     # no agent weighs more than twice the median one; default: no cap
+    cap = 2                     # no owner weighs more than twice the median one; default: no cap
     seed = 0
     [options]                   # of the policy: prior, gaps, ...
     gaps = 64
@@ -25,11 +25,11 @@ A TOML file says it:
     action_dependent = true     # it moves otherwise when it is played
     reward_active = [0.0, 1.0]  # of a play, as `reward`
     reward_passive = [0.0, 0.2] # of a slot without one
-    [weights]                   # of agents' counts in the sum, by name; 1 where none is given
+    [weights]                   # of owners' counts in the sum, by name; 1 where none is given
     radio-1 = 2.0
     [privacy]                   # the server learns sums alone, with noise if there is epsilon;
     helper = "https://helper.example:9443"  # without a helper it draws noise for who learns from
-    epsilon = 1.0                           # it: rmab.federation.privacy
+    epsilon = 1.0                           # it: rmab.federation.privacy, rmab.federation.survey
 
 Further keys: `horizon`, the slots that fed1-ucb's phases are made for; `reference`, a reward to
 compare with on the page; `live_seconds`, how long after it was last heard of an agent is shown as
@@ -280,11 +280,26 @@ class Federation:
                 check_noise(self.policy, self.options, self.kinds, self.aggregation)
             except StudyError as error:
                 raise FederationError(str(error)) from None
+        if self.survey and self.draws != "own":
+            raise FederationError(
+                f'privacy.survey needs draws = "own", by which agents learn from all that they saw '
+                f"themselves; got {shown(self.draws)}"
+            )
+
+    @property
+    def paces(self) -> bool:
+        """Whether `slot_seconds` holds agents to the slots that they can have played."""
+        return self.slot_seconds > _SLOT_SECONDS
 
     @property
     def budget(self) -> Budget | None:
         """What sums may tell of a slot; None: they have no noise."""
         return None if self.privacy is None else self.privacy.budget
+
+    @property
+    def survey(self) -> int:
+        """Slots of a log that are counted for others; 0: all are."""
+        return 0 if self.privacy is None else self.privacy.survey or 0
 
     @property
     def masks(self) -> bool:
@@ -300,7 +315,7 @@ class Federation:
         """A line where noise costs so many agents much; None where it does not."""
         groups = 1 if self.privacy is None else self.privacy.groups
         draws = str(self.settings.get("draws", self.draws))
-        return cost_warning(self.budget, agents, draws, groups)
+        return cost_warning(self.budget, agents, "survey" if self.survey else draws, groups)
 
     @property
     def _aggregation(self) -> str:

@@ -12,7 +12,8 @@ where x has the numbers of an upload in their order there, counts and then visit
 
 with SHA-256 in every HMAC. The nonce is drawn anew for each body, so no two bodies have the same
 mask, whatever was restored from a backup. Whoever has not the key sees uniform words; the helper,
-who has it, computes masks and tags from headers and never sees what they are added to.
+who has it, computes masks and tags from headers and never sees what they are added to. A header has
+the slots: a server that asks the helper for others gets no mask, and could do nothing with one.
 
 It takes the standard library and NumPy alone.
 """
@@ -61,6 +62,7 @@ MASKED_KEYS = (
     "protocol",
     "federation",
     "incarnation",
+    "since",
     "sequence",
     "round",
     "slots",
@@ -142,8 +144,16 @@ class MaskKey:
         """Whether it is the header's tag, in a time that does not tell where it differs."""
         return hmac.compare_digest(self.tag(header), tag)
 
-    def masked(self, upload: Upload, fingerprint: str, agent: str, shape: Shape) -> MaskedUpload:
-        """An upload whose counts and visits nobody else can read, under a fresh nonce."""
+    @property
+    def name(self) -> bytes:
+        """A name for the key, which tells nothing of it: another one has another."""
+        return _hmac(self._tag, b"rmab mask 1 name")
+
+    def masked(
+        self, upload: Upload, fingerprint: str, agent: str, shape: Shape, since: int = 0
+    ) -> MaskedUpload:
+        """An upload whose counts and visits nobody else can read, under a fresh nonce; since: the
+        agent's position when its incarnation began (`rmab.federation.marks`)."""
         nonce = secrets.token_bytes(NONCE_BYTES)
         header = Header(
             fingerprint, agent, upload.incarnation, upload.sequence, upload.slots, nonce
@@ -160,6 +170,7 @@ class MaskKey:
             nonce,
             x + self.mask(header, len(x)),
             self.tag(header),
+            since,
         )
 
 
@@ -170,11 +181,20 @@ class MaskedUpload(Upload):
     nonce: bytes
     masked: Words  # (vector_size(shape),)
     tag: bytes
+    since: int  # the agent's position when the incarnation began
+
+    @property
+    def position(self) -> int:
+        """The agent's after this upload."""
+        return self.since + self.slots
 
     @cached_property
     def digest(self) -> bytes:
         """Of the content: equal for equal bodies."""
-        head = f"{self.incarnation} {self.sequence} {self.round} {self.slots} {self.length} "
+        head = (
+            f"{self.incarnation} {self.since} {self.sequence} {self.round} {self.slots} "
+            f"{self.length} "
+        )
         return hashlib.sha256(
             head.encode() + self.nonce + self.tag + self.masked.astype(_WORD).tobytes()
         ).digest()
@@ -185,6 +205,7 @@ class MaskedUpload(Upload):
             PROTOCOL,
             federation,
             self.incarnation,
+            self.since,
             self.sequence,
             self.round,
             self.slots,

@@ -202,7 +202,8 @@ class RoundMessage:
     """What a server tells an agent: the round, and all it needs to play in it.
 
     The episode ends after `slots` slots, or, with a visit_factor, when the visits to some arm and
-    state pass visit_factor max(1, those at its start).
+    state pass visit_factor max(1, those at its start). survey: the slots with which an incarnation
+    begins and of which counts are given, 0: counts of all slots are (`rmab.federation.survey`).
     """
 
     federation: str
@@ -214,6 +215,7 @@ class RoundMessage:
     rewards: tuple[tuple[float, ...], ...]  # by arm and state, what a play pays
     plan: Plan
     idle_rewards: tuple[tuple[float, ...], ...] | None = None  # likewise no play; None: nothing
+    survey: int = 0
 
     @property
     def fingerprint(self) -> str:
@@ -227,7 +229,7 @@ class RoundMessage:
             self._arm_table(n, always=n in always, controlled=n in controlled)
             for n in range(self.shape.n_arms)
         ]
-        table = {
+        table: dict[str, Any] = {
             "protocol": PROTOCOL,
             "federation": self.federation,
             "agent": self.agent,
@@ -238,6 +240,8 @@ class RoundMessage:
             "arms": arms,
             "plan": plan_table(self.plan),
         }
+        if self.survey:
+            table["survey"] = self.survey
         return json.dumps(table, separators=(",", ":")).encode()
 
     def _arm_table(self, n: int, *, always: bool, controlled: bool) -> dict[str, Any]:
@@ -253,8 +257,10 @@ class RoundMessage:
 def parse_round(body: bytes) -> RoundMessage:
     """The round in an answer's body; ProtocolError if it is none."""
     keys = ["protocol", "federation", "agent", "round", "episode", "plays", "gaps", "arms", "plan"]
+    table = read_object(body)
+    survey = table.pop("survey", None) if isinstance(table, dict) else None
     protocol, federation, agent, number, episode, plays, gaps, arms, plan = take(
-        read_object(body), "the round", *keys
+        table, "the round", *keys
     )
     check_protocol(protocol)
     for place, name in (("federation", federation), ("agent", agent)):
@@ -275,6 +281,8 @@ def parse_round(body: bytes) -> RoundMessage:
     )
     if shape.size > MAX_COUNTS:
         raise malformed(f"arms must have at most {MAX_COUNTS} counts, got {shape.size}")
+    if survey is not None and (shape.always or shape.controlled):
+        raise malformed("survey must not be given unless arms move alike and are seen when played")
     return RoundMessage(
         federation=federation,
         agent=agent,
@@ -285,6 +293,7 @@ def parse_round(body: bytes) -> RoundMessage:
         rewards=tuple(arm.reward for arm in read),
         plan=parse_plan(plan, shape),
         idle_rewards=tuple(arm.idle_reward for arm in read),
+        survey=0 if survey is None else whole_number("survey", survey, 1),
     )
 
 

@@ -20,7 +20,7 @@ from rmab.federation.release import Budget, noise_multiplier
 
 __all__ = ["cost_warning", "enough_agents"]
 
-_ENOUGH = {"own": 2.0, "shared": 5.0, "per-agent": 5.0}  # M / z, by draws
+_ENOUGH = {"own": 2.0, "shared": 5.0, "per-agent": 5.0, "survey": 7.0}  # M / z, by draws
 
 
 def enough_agents(budget: Budget, draws: str, groups: int = 1) -> int:
@@ -36,6 +36,11 @@ def cost_warning(budget: Budget | None, agents: int, draws: str, groups: int = 1
     enough = enough_agents(budget, draws, groups)
     who = "few agents" if not agents else f"{agents} agent{'' if agents == 1 else 's'}"
     noise = f"noise of epsilon = {budget.epsilon:g}"
+    if draws == "survey":
+        return (
+            f"{noise} and a survey cost {who} about as much as they gain from one another; "
+            f"{enough} or more gain by it"
+        )
     if draws == "own":
         return f"{noise} leaves {who} little to gain from one another; {enough} or more gain by it"
     own = enough_agents(budget, "own", groups)

@@ -3,7 +3,7 @@
 A server asks for the sum, over members of one group, of the masks between two points of each:
 where its incarnation was opened last, or its beginning, and an upload since. The helper computes
 both from headers (`rmab.federation.masks`). What it tells makes a sum of *increments* readable,
-each slot of each agent in one sum and no other; so no two sums differ by one agent.
+each slot of each agent in one sum and no other.
 
 Before it answers, all of this must hold, and what has been opened is kept in the same transaction:
 
@@ -13,7 +13,16 @@ Before it answers, all of this must hold, and what has been opened is kept in th
                      its key has made of just this header
     further          each goes on from where its incarnation was opened last, with more slots
     least            so many different agents
-    half             no agent brings more than half of the slots
+    shares           every agent brings the same number of slots
+    cohort           no agent, and no fewer than `least`, are ever set apart from others
+
+A *cohort* is all agents that have been in the same openings so far. Agents that were in none are no
+cohort yet: so many of them, `least` or more, become one by their first opening. An opening has all
+of a cohort, or none, or parts it for good: `least` or more are in it, and as many are left out;
+fewer only if they are revoked. As every sum so far has had all of a cohort with equal shares, its
+agents could change places and nothing that was told would differ, so that nobody can tell which of
+them counted what, whatever sums are compared. Without the rule of shares a sum is an equation for
+each of its members; without that of cohorts two sums that differ by one agent tell of that agent.
 
 A helper sees neither uploads nor sums: names, sequence numbers, slots and nonces alone.
 
@@ -26,7 +35,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -55,6 +64,7 @@ __all__ = [
     "Opened",
     "Opening",
     "Point",
+    "Together",
     "Waiting",
     "answered",
     "check_sum",
@@ -66,9 +76,9 @@ __all__ = [
 BEGINNING = "0" * 64  # the digest before the first opening
 MOST_MEMBERS = 100_000  # incarnations in an opening
 _MEMBER_KEYS = ("agent", "incarnation", "sequence", "slots", "nonce", "tag")
-# How many times what all others bring together an agent may bring for them to wait until they
-# bring as much; one with more is left out.
-_MOST_WAITED_FOR = 16
+# So many times as far as a cohort gets with its slowest agents the others must be to go on
+# without them.
+_FAR_AHEAD = 2
 
 
 class Member(NamedTuple):
@@ -146,22 +156,30 @@ class Kept(Protocol):
     def point(self, agent: str, incarnation: str) -> Point | None:
         """Where an incarnation was opened last; None: it never was."""
 
+    def cohort(self, agent: str) -> str | None:
+        """The name of the agent's cohort; None if it was in no opening."""
+
+    def agents_in(self, cohort: str) -> Iterable[str]:
+        """All agents of a cohort, revoked or not."""
+
     def answer(self, number: int) -> tuple[str, Words | None] | None:
         """Of an opening the digest and, while it is kept, the answer; None if there was none."""
 
     def keep(self, opening: Opening, opened: Opened) -> None:
-        """Keep an opening, its answer and where each member was opened."""
+        """Keep an opening, its answer, where each member was opened, and cohorts."""
 
 
 class Opened(NamedTuple):
     """What an opening comes to: the sum of masks (R,) to be subtracted, and new points.
 
-    ledger: of the group, with this release; None where sums have no noise. The masks then leave the
-    noise in the counts, and visits, which are not released, under their masks.
+    cohorts: by agent, of all whose cohort it makes or parts; a cohort is named by the first of its
+    agents. ledger: of the group, with this release; None where sums have no noise. The masks then
+    leave the noise in the counts, and visits, which are not released, under their masks.
     """
 
     masks: Words
     points: Mapping[tuple[str, str], Point]
+    cohorts: Mapping[str, str]
     ledger: Ledger | None = None
 
 
@@ -237,7 +255,13 @@ def _decide(opening: Opening, kept: Kept, fingerprint: str, size: int, least: in
     """What a new opening comes to."""
     _check_order(opening, kept)
     members = _checked_members(opening, kept, fingerprint)
-    _check_slots({member: new for member, _, new in members}, least)
+    brought = _by_agent((member.agent, new) for member, _, new in members)
+    if len(brought) < least:
+        raise ProtocolError(
+            409, "least", f"an opening must have at least {least} agents, got {len(brought)}"
+        )
+    _check_shares(brought)
+    cohorts = _parted(brought.keys(), kept, least)
     masks = np.zeros(size, np.uint64)
     points = {}
     for member, (of_agent, point), _ in members:
@@ -249,7 +273,7 @@ def _decide(opening: Opening, kept: Kept, fingerprint: str, size: int, least: in
         points[member.agent, member.incarnation] = Point(
             member.sequence, member.slots, member.nonce, of_agent.number
         )
-    return Opened(masks, points)
+    return Opened(masks, points, cohorts)
 
 
 def _before(member: Member, kept: Kept) -> int:
@@ -276,7 +300,7 @@ def _with_noise(
     ledger = ledger.released(name, slots, agents)
     masks = np.zeros_like(opened.masks)
     masks[: ledger.size] = opened.masks[: ledger.size] - ledger.added(name).astype(np.uint64)
-    return Opened(masks, opened.points, ledger)
+    return opened._replace(masks=masks, ledger=ledger)
 
 
 def _check_order(opening: Opening, kept: Kept) -> None:
@@ -348,21 +372,44 @@ def _refusal(
     return None
 
 
-def _check_slots(brought: Mapping[Member, int], least: int) -> None:
-    """Refuse a sum of too few agents, or one in which an agent has more than half of the slots."""
-    by_agent = _by_agent((member.agent, slots) for member, slots in brought.items())
-    if len(by_agent) < least:
-        raise ProtocolError(
-            409, "least", f"an opening must have at least {least} agents, got {len(by_agent)}"
-        )
-    name, most = max(by_agent.items(), key=lambda entry: entry[1])
-    total = sum(by_agent.values())
-    if 2 * most > total:
+def _check_shares(brought: Mapping[str, int]) -> None:
+    """Refuse a sum to which agents bring unequal numbers of slots."""
+    fewest, most = (pick(brought, key=brought.__getitem__) for pick in (min, max))
+    if brought[fewest] != brought[most]:
         raise ProtocolError(
             409,
-            "half",
-            f"no agent may bring more than half of {total} slots, {name} would bring {most}",
+            "shares",
+            "all agents must bring the same number of slots, "
+            f"{most} would bring {brought[most]} and {fewest} {brought[fewest]}",
         )
+
+
+def _parted(agents: Iterable[str], kept: Kept, least: int) -> dict[str, str]:
+    """The cohorts that an opening of these agents makes or parts, by agent; ProtocolError where
+    it would set too few of them apart."""
+    parts: dict[str | None, set[str]] = defaultdict(set)
+    for agent in agents:
+        parts[kept.cohort(agent)].add(agent)
+    found: dict[str, str] = {}
+    for cohort, part in parts.items():
+        rest = set() if cohort is None else set(kept.agents_in(cohort)) - part
+        apart = [side for side in (part, rest) if 0 < len(side) < least]
+        if apart and (apart != [rest] or not all(_is_revoked(agent, kept) for agent in rest)):
+            raise ProtocolError(
+                409,
+                "cohort",
+                f"at least {least} agents that were in the same openings must be in one together, "
+                f"or out of it; it would set apart {', '.join(sorted(apart[0]))}",
+            )
+        if cohort is None or rest:
+            for side in (part, rest):
+                found |= dict.fromkeys(side, min(side, default=""))
+    return found
+
+
+def _is_revoked(agent: str, kept: Kept) -> bool:
+    of_agent = kept.enrolled(agent)
+    return of_agent is None or of_agent.revoked
 
 
 def _by_agent(entries: Iterable[tuple[str, int]]) -> dict[str, int]:
@@ -376,34 +423,115 @@ def _by_agent(entries: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 class Waiting(NamedTuple):
-    """The last upload of an incarnation, some of whose slots no opening has yet."""
+    """What of an agent no opening has yet.
 
-    member: Member
-    group: int
-    new: int  # slots since it was opened last
-
-
-def chosen(waiting: Iterable[Waiting], least: int) -> tuple[Member, ...]:
-    """Who of one group may be opened together now; nobody where all must wait.
-
-    Where one agent has more than half of the slots, all wait until the others have as many, unless
-    it has so many more that the others go on without it.
+    opened, reach: its positions where it was opened last and after its last upload; marks: of the
+    uploads in between that may be opened, the positions, in ascending order; cohort: as the helper
+    told, None before the first opening; busy: whether it is in an opening that is not closed.
     """
-    left = sorted(waiting, key=lambda one: (one.member.agent, one.member.incarnation))
-    while left:
-        by_agent = _by_agent((one.member.agent, one.new) for one in left)
-        if len(by_agent) < least:
-            return ()
-        name, most = max(by_agent.items(), key=lambda entry: entry[1])
-        others = sum(by_agent.values()) - most
-        if most <= others:
-            return tuple(one.member for one in left)
-        if most <= _MOST_WAITED_FOR * others:
-            return ()
-        # The incarnation with most slots goes, perhaps not all of its agent's.
-        largest = max((one for one in left if one.member.agent == name), key=lambda one: one.new)
-        left.remove(largest)
-    return ()
+
+    agent: str
+    group: int
+    cohort: str | None
+    opened: int
+    reach: int
+    marks: tuple[tuple[int, Member], ...]
+    busy: bool = False
+
+    @property
+    def shares(self) -> set[int]:
+        """Slots that it may bring to an opening."""
+        return {position - self.opened for position, _ in self.marks}
+
+    def members(self, slots: int) -> list[Member]:
+        """The uploads by which it brings so many slots: of each incarnation the last."""
+        found = {
+            member.incarnation: member
+            for position, member in self.marks
+            if position - self.opened <= slots
+        }
+        return list(found.values())
+
+
+class Together(NamedTuple):
+    """Agents that may be opened together, with the slots that each brings; nobody if that is 0."""
+
+    slots: int
+    agents: Sequence[Waiting]
+
+    @property
+    def size(self) -> int:
+        """Slots of all of them."""
+        return self.slots * len(self.agents)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The uploads that are opened."""
+        return tuple(member for one in self.agents for member in one.members(self.slots))
+
+
+def chosen(waiting: Iterable[Waiting], least: int, late: Collection[str] = ()) -> Together:
+    """Which agents of one group are opened together now.
+
+    waiting: all agents of the group, those without a mark too; late: those that are not waited for.
+    Of a cohort all go to the last mark that all have. Where some have none and are late, or are
+    far behind, the others go on without them; as a cohort is never parted into fewer than `least`,
+    some of the slowest others stay with them. Cohorts that can bring the same number of slots are
+    opened together.
+    """
+    cohorts: dict[str | None, list[Waiting]] = defaultdict(list)
+    for one in sorted(waiting):
+        cohorts[one.cohort].append(one)
+    parts = []
+    for cohort, agents in cohorts.items():
+        if cohort is None:
+            part = _first_part([one for one in agents if not one.busy], least, late)
+        else:
+            part = _part(agents, least, late)
+        if part.slots > 0:
+            parts.append(part)
+    if not parts:
+        return _NOBODY
+    all_of_them = _together([one for part in parts for one in part.agents])
+    return max((*parts, all_of_them), key=lambda part: (part.size, len(part.agents)))
+
+
+_NOBODY = Together(0, ())
+
+
+def _first_part(agents: Sequence[Waiting], least: int, late: Collection[str]) -> Together:
+    """Of agents that were never opened those who are, once no other is waited for."""
+    ready = [one for one in agents if one.marks]
+    waited_for = any(not one.marks and one.agent not in late for one in agents)
+    if len(ready) < least or waited_for:
+        return _NOBODY
+    return _together(ready)
+
+
+def _part(agents: Sequence[Waiting], least: int, late: Collection[str]) -> Together:
+    """Of a cohort those who are opened now."""
+    if any(one.busy for one in agents):
+        return _NOBODY
+    whole = _together(agents)
+    # With an agent that is away stay as many others as may go on when it is revoked.
+    fewest = least if len(agents) <= 2 * least else least + 1
+    slowest = sorted(
+        agents,
+        key=lambda one: (one.marks[-1][0] if one.marks else 0, one.agent not in late, one.reach),
+    )
+    rests = [slowest[apart:] for apart in range(fewest, len(agents) - least + 1)]
+    ahead = max(map(_together, rests), key=lambda rest: rest.size, default=_NOBODY)
+    if whole.slots == 0:
+        away = any(not one.marks and one.agent in late for one in agents)
+        return ahead if away else _NOBODY
+    opened = agents[0].opened
+    return ahead if opened + ahead.slots >= _FAR_AHEAD * (opened + whole.slots) else whole
+
+
+def _together(agents: Sequence[Waiting]) -> Together:
+    """All of these agents, with the most slots that all of them may bring."""
+    common = set.intersection(*(one.shares for one in agents))
+    return Together(max(common, default=0), agents)
 
 
 def parse_answer(body: bytes, opening: Opening, size: int) -> Words:
@@ -425,6 +553,7 @@ def check_sum(
 
     counts: (C, S, S, N); visits: (S, N); slots, members: that are in it, members by incarnation.
     The first pair of a member's increment may begin before it, so sums are off by a pair for each.
+    Where an agent's process began anew no pair leads from before to after.
     """
     both = np.concatenate((counts.reshape(-1, shape.n_arms), visits))
     if int(both.min()) < 0 or int(both.max()) > min(slots, MAX_WHOLE):
@@ -434,20 +563,18 @@ def check_sum(
         return f"visits must be at most one of an arm and {shape.plays} in all in {slots} slots"
     pairs = counts.sum(0)  # (S, S, N)
     gaps = np.arange(1, len(counts) + 1) @ counts.sum((1, 2))
-    always, controlled = set(shape.always), set(shape.controlled)
+    always = set(shape.always)
     for arm in range(shape.n_arms):
         total = int(pairs[..., arm].sum())
         if arm in always:
             if total > slots:
                 return f"arm {arm + 1} must have at most {slots} pairs of consecutive slots"
             continue
-        least = 0 if arm in controlled else int(seen[arm]) - members
-        if not least <= total <= int(seen[arm]):
-            return f"arm {arm + 1} must have as many pairs as observations but for {members}"
+        if total > int(seen[arm]):
+            return f"arm {arm + 1} must have at most as many pairs as observations"
         if int(gaps[arm]) > slots + members * shape.kinds:
             return f"arm {arm + 1}: the gaps must fit into {slots} slots"
         for rest in (visits - pairs.sum(1), visits - pairs.sum(0)):
-            off = rest[:, arm]
-            if int(off.min()) < -members or (arm not in controlled and int(off.max()) > members):
+            if int(rest[:, arm].min()) < -members:
                 return f"arm {arm + 1}: pairs from and to a state must be its visits but for few"
     return None

@@ -25,12 +25,16 @@ A liar is also one of the others. Were the others all added up, a liar that clai
 everybody else look wrong. So agents that are unlike the rest are left out of the rest, for each arm
 separately, the worst first, as long as more than half remain; and while that goes on, nobody weighs
 more than the median agent. With two agents there is no telling which of them lies.
+
+Agents of one owner are added up first: whoever has ten names is one of those that are compared.
+Where as many were left out as may be, and some of the rest still stand out, there are *two camps*:
+no majority is clear, and scores do not say who is right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,14 +42,26 @@ import numpy.typing as npt
 from rmab.federation.aggregation import capped
 from rmab.federation.messages import Shape
 
-__all__ = ["outlier_scores", "scores_by_name"]
+__all__ = ["STANDS_OUT", "Compared", "compared", "outlier_scores", "scores_by_name"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 _LEAST_EXPECTED = 1.0  # of a cell; where it is less, its column is left out
+STANDS_OUT = 6.0  # score above which an agent is shown as unlike the others
 _UNLIKE = 4.0  # score from which on an agent is left out of what others are compared with
 _STEPS = 10  # in how many all that may be left out are, where they are many
+
+
+class Compared(NamedTuple):
+    """Agents held against one another.
+
+    scores: by name, to two decimals, None where there is nothing to compare; divided: the arms,
+    from 0, about which they are two camps.
+    """
+
+    scores: dict[str, float | None]
+    divided: tuple[int, ...]
 
 
 def outlier_scores(counts: Ints, shape: Shape) -> Floats:
@@ -53,30 +69,55 @@ def outlier_scores(counts: Ints, shape: Shape) -> Floats:
 
     NaN where there is nothing to compare: too few counts, or no others.
     """
+    return _scored(counts, shape)[0]
+
+
+def scores_by_name(
+    counts: Mapping[str, Ints], shape: Shape, owners: Mapping[str, str] | None = None
+) -> dict[str, float | None]:
+    """Return the score of each agent by name; parameters as for `compared`."""
+    return compared(counts, shape, owners).scores
+
+
+def compared(
+    counts: Mapping[str, Ints], shape: Shape, owners: Mapping[str, str] | None = None
+) -> Compared:
+    """Hold agents against one another, from the counts (C, S, S, N) of each by name.
+
+    owners: of agents, by name; None where each is its own. Agents of an owner are added up, and
+    have one score.
+    """
+    if not counts:
+        return Compared({}, ())
+    of = {name: (owners or {}).get(name, name) for name in counts}
+    place = {owner: n for n, owner in enumerate(dict.fromkeys(of.values()))}
+    summed = np.zeros((len(place), *next(iter(counts.values())).shape), np.int64)
+    for name, of_agent in counts.items():
+        summed[place[of[name]]] += of_agent
+    scores, divided = _scored(summed, shape)
+    rounded = [None if np.isnan(score) else float(score) for score in np.round(scores, 2)]
+    return Compared({name: rounded[place[of[name]]] for name in counts}, divided)
+
+
+def _scored(counts: Ints, shape: Shape) -> tuple[Floats, tuple[int, ...]]:
+    """Scores (M,), and arms about which there are two camps."""
     M, S = counts.shape[0], counts.shape[2]
     scores = np.full(M, np.nan)
+    divided = []
     if M < 2:
-        return scores
+        return scores, ()
     for arm, kinds in enumerate(shape.exact_kinds):
         tables = counts[:, :kinds, :, :, arm].reshape(M, -1, S)
-        scores = np.fmax(scores, _of_arm(tables))
-    return scores
+        found, kept = _of_arm(tables)
+        scores = np.fmax(scores, found)
+        if (found[kept] > STANDS_OUT).any():
+            divided.append(arm)
+    return scores, tuple(divided)
 
 
-def scores_by_name(counts: Mapping[str, Ints], shape: Shape) -> dict[str, float | None]:
-    """The score of each agent by name, to two decimals, from its counts (C, S, S, N); None where
-    there is nothing to compare."""
-    if not counts:
-        return {}
-    found = np.round(outlier_scores(np.stack(list(counts.values())), shape), 2)
-    return {
-        name: None if np.isnan(score) else float(score)
-        for name, score in zip(counts, found, strict=True)
-    }
-
-
-def _of_arm(tables: Ints) -> Floats:
-    """Scores (M,) by one arm; tables: (M, T, S), counts by table and state that pairs end in."""
+def _of_arm(tables: Ints) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Scores (M,) by one arm, and whose counts (M,) the others are held against; tables: (M, T, S),
+    counts by table and state that pairs end in."""
     used = tables.any((0, 2))
     own = tables[:, used].astype(np.float64)
     sizes = own.sum((1, 2))
@@ -93,7 +134,7 @@ def _of_arm(tables: Ints) -> Floats:
             break
         kept[order] = False
         spare -= order.size
-    return _against(own, kept.astype(np.float64))
+    return _against(own, kept.astype(np.float64)), kept
 
 
 def _against(own: Floats, weights: Floats) -> Floats:

@@ -9,6 +9,9 @@ rule: after its number of slots or, where the round has a visit factor, when for
 with N_{t_l} the visits when the episode began. The agent goes on by the plan it has until the next
 round is there.
 
+Where rounds ask for a survey (`rmab.federation.survey`), an incarnation begins with it: arms are
+played by its schedule, and `counts` and `visits`, which are given, are of its slots only.
+
 A slot is a look at the arms that are always observed, where there are any (`look`), a choice of K
 arms (`choose`), and what playing them showed (`observe`). Nothing need be shown: a reading that is
 missing is None. An arm that moves alike is then observed later. One that moves otherwise when it
@@ -28,6 +31,7 @@ import numpy.typing as npt
 from rmab.errors import ModelError
 from rmab.federation.messages import RoundMessage, Upload
 from rmab.federation.schedule import LONGEST, visit_limit
+from rmab.federation.survey import first_turn, scheduled
 from rmab.model.beliefs import NEVER, InformationStates
 from rmab.policies.plans import OwnPlan, Plan, TurnsPlan, largest
 
@@ -39,7 +43,8 @@ class Player:
 
     last_seen, age: (N,) each, the information states, age 0 where an arm was never observed. Of an
     arm that is always observed: the state s in which it was last read, ~s if that was not in the
-    slot before, and the slots since its last play. counts and visits as in `Upload`.
+    slot before, and the slots since its last play. counts and visits as in `Upload`: where there is
+    a survey, of its slots only.
     """
 
     def __init__(self, message: RoundMessage, incarnation: str) -> None:
@@ -50,6 +55,9 @@ class Player:
         self.reward = 0.0  # in all
         self.counts = np.zeros((shape.kinds, S, S, shape.n_arms), np.int64)
         self.visits = np.zeros((S, shape.n_arms), np.int64)
+        # Later rounds cannot change it: what was played after the survey is never given.
+        self._survey = message.survey
+        self._all_counts = np.zeros_like(self.counts) if self._survey else None
         self.last_seen = np.zeros(shape.n_arms, np.int64)
         self._always = np.array(shape.always, np.intp)
         self.last_seen[self._always] = ~0
@@ -94,6 +102,16 @@ class Player:
         """The round that is played."""
         return self.message.round
 
+    @property
+    def surveys(self) -> bool:
+        """Whether the next slot is one of the survey."""
+        return self.slots < self._survey
+
+    @property
+    def own_counts(self) -> npt.NDArray[np.int64]:
+        """Pairs of all slots, as counts."""
+        return self.counts if self._all_counts is None else self._all_counts
+
     def look(self, states: Sequence[int | None]) -> None:
         """The states that the arms that are always observed are in now, in ascending order."""
         always = self.message.shape.always
@@ -109,7 +127,11 @@ class Player:
         """The K arms to play in this slot, in ascending order."""
         if self._chosen is None:
             plan, plays = self._plan, self.message.shape.plays
-            if isinstance(plan, OwnPlan):
+            if self.surveys:
+                turn = first_turn(self.incarnation)
+                arms = scheduled(self.slots, turn, self.message.shape.n_arms, plays)
+                self._chosen = np.flatnonzero(arms)
+            elif isinstance(plan, OwnPlan):
                 self._chosen = largest(self._own_index(plan), plays)
             else:
                 observed = InformationStates(self.last_seen, self.age)
@@ -174,11 +196,14 @@ class Player:
             if (state := looks.get(arm, shown)) is not None
         }
         self._remember(seen, looks)
+        given = self.surveys or not self._survey
         for arm, state in seen.items():
             if arm not in looks and (age := int(self.age[arm])) != NEVER:
-                kind = min(age, shape.kinds) - 1
-                self.counts[kind, self.last_seen[arm], state, arm] += 1
-            self.visits[state, arm] += 1
+                pair = min(age, shape.kinds) - 1, self.last_seen[arm], state, arm
+                self.counts[pair] += given
+                if self._all_counts is not None:
+                    self._all_counts[pair] += 1
+            self.visits[state, arm] += given
             if self._caps is not None and self.visits[state, arm] > self._caps[state, arm]:
                 self.over = True
             self.reward += self.message.rewards[arm][state]
@@ -243,6 +268,11 @@ class Player:
         slot = Observations(played, observed, state, reward, self._own_slots)
         self._own = plan.own.update(looked(plan.own, self._own, self._now), slot)
         self._own_slots += 1
+
+    def go_on(self, before: Player) -> None:
+        """Add to what a player before it has counted, whose arms were observed too long ago."""
+        self.slots = before.slots
+        self.counts, self.visits = before.counts.copy(), before.visits.copy()
 
     @property
     def learner_state(self) -> npt.NDArray[np.float64] | None:

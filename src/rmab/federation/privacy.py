@@ -4,8 +4,10 @@
     helper = "https://helper.example:9443"   # opens sums, and is run by somebody else
     least = 3                                # agents in a sum that is opened
     groups = 1                               # sums are opened by group
-    epsilon = 1.0                            # sums have noise, for which slots are hidden; if not
-    delta = 1e-6                             # given, they have none: rmab.federation.release
+    epsilon = 1.0                            # sums have noise, made for one slot of a log whose
+    delta = 1e-6                             # plays are given: rmab.federation.release; else none
+    survey = 16                              # only so many slots are counted for others, with plays
+                                             # by a schedule: rmab.federation.survey; default: all
 
 With a helper a server learns sums of at least `least` agents, each of a group of agents, and what
 no single agent has counted (`rmab.federation.masks`, `rmab.federation.openings`). Without one the
@@ -24,11 +26,13 @@ from urllib.parse import urlsplit
 
 from rmab.errors import FederationError, ModelError
 from rmab.federation.release import DELTA, Budget
+from rmab.federation.survey import MOST_SLOTS
 from rmab.reading import is_whole, shown
 
-__all__ = ["LEAST_AGENTS", "Privacy", "is_loopback", "privacy_of"]
+__all__ = ["LEAST_AGENTS", "LEAST_SURVEY", "Privacy", "check_survey", "is_loopback", "privacy_of"]
 
 LEAST_AGENTS, _MOST = 3, 10_000  # of a sum
+LEAST_SURVEY = 2  # slots: one has no pair
 _MOST_GROUPS = 1000
 
 
@@ -41,6 +45,7 @@ class Privacy:
     groups: int = 1
     epsilon: float | None = None
     delta: float = DELTA
+    survey: int | None = None
 
     def __post_init__(self) -> None:
         if self.helper is not None:
@@ -56,6 +61,7 @@ class Privacy:
                 raise FederationError(
                     f"privacy.{key} must be a whole number from {low} to {high}, got {shown(value)}"
                 )
+        check_survey(self.survey, self.epsilon)
         try:
             Budget(1.0 if self.epsilon is None else self.epsilon, self.delta)
         except ModelError as error:
@@ -63,7 +69,7 @@ class Privacy:
 
     @property
     def budget(self) -> Budget | None:
-        """What sums may tell of a slot; None: they have no noise."""
+        """What sums tell at most of a slot, among logs with the same plays; None: no noise."""
         return None if self.epsilon is None else Budget(self.epsilon, self.delta)
 
     def to_table(self) -> dict[str, Any]:
@@ -71,7 +77,22 @@ class Privacy:
         agreed: dict[str, Any] = {"least": self.least, "groups": self.groups}
         if self.epsilon is not None:
             agreed |= {"epsilon": float(self.epsilon), "delta": float(self.delta)}
+        if self.survey is not None:
+            agreed["survey"] = self.survey
         return agreed
+
+
+def check_survey(survey: Any, epsilon: Any) -> None:
+    """Refuse a survey that has no pairs, or sums without noise."""
+    if survey is None:
+        return
+    if not is_whole(survey) or not LEAST_SURVEY <= survey <= MOST_SLOTS:
+        raise FederationError(
+            f"privacy.survey must be a whole number of slots from {LEAST_SURVEY} to {MOST_SLOTS}, "
+            f"got {shown(survey)}"
+        )
+    if epsilon is None:
+        raise FederationError("privacy.survey needs privacy.epsilon: it is for sums with noise")
 
 
 def privacy_of(table: Any) -> Privacy:

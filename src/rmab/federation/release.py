@@ -1,4 +1,4 @@
-"""Sums that are released with noise, so that no slot of an agent's log can be told from them.
+"""Noise in released sums, for the privacy of one slot of an agent's log, its plays given.
 
 A group of agents counts pairs of observations; x_1, x_2, ... are the sums of their counts when they
 are released, each with all that was counted before. What is told is x_t + round((B z)_t):
@@ -9,8 +9,10 @@ are released, each with all that was counted before. What is told is x_t + round
     z  discrete Gaussian on the grid 2^-8, of scale sigma = Delta ||c|| z(epsilon, delta)
 
 C g lies on the grid too, so C g + z is the discrete Gaussian mechanism, exactly, and what is told
-is made from it alone. Delta^2 = 6 K bounds by how much the counts of two logs differ that agree but
-for what one slot of one agent showed. docs/privacy.md has the proofs and says what is not promised.
+is made from it only. Delta^2 = 6 K bounds by how much the counts of two logs differ that have the
+same plays and agree except in what one slot of one agent showed. Where an agent would have played
+otherwise after another reading, counts differ by more, and (epsilon, delta) is not promised.
+docs/privacy.md has the proofs, and an audit of what feedback does.
 
 A sum is released when the slots of its group have doubled since the last release, first at 8 slots
 a member, and at most 40 times. A `Ledger` keeps what was drawn: a release that is asked for again
@@ -31,7 +33,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmab.errors import FederationError, ModelError
+from rmab.errors import FederationError, ModelError, how_to_install
 from rmab.linalg import Array, array_namespace
 from rmab.reading import is_number, is_whole, shown
 
@@ -69,11 +71,17 @@ Ints = npt.NDArray[np.int64]
 _MOST_EPSILON, _MOST_DELTA = 100.0, 1e-3
 _LARGEST_SCALE = 2.0**50  # of z in steps of the grid: more than any count, and exact in a float
 _HALVINGS = 200  # of an interval that a number is looked for in
+_NODES = 256  # of a quadrature
+_ROUNDED = 1e-9  # relative, upwards: more than the quadrature and its sum may be off by
+# Standard deviation, in steps of the grid, by which z is wider than a continuous Gaussian that is
+# as private as asked for. The grid then tells a factor of 1 + 1e-33 in a probability, see `scale`.
+_SMOOTHING = 2.0
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What all releases together may tell: (epsilon, delta)-differential privacy of a slot."""
+    """Bound of what all releases together tell: (epsilon, delta)-differential privacy of a slot,
+    among logs with the same plays."""
 
     epsilon: float
     delta: float = DELTA
@@ -95,10 +103,16 @@ class Budget:
         return f"epsilon = {float(self.epsilon)!r} and delta = {float(self.delta)!r}"
 
     def scale(self, plays: int) -> float:
-        """sigma of an entry of z, in counts; plays: K."""
-        return noise_multiplier(self.epsilon, self.delta) * math.sqrt(
+        """sigma of an entry of z, in counts; plays: K.
+
+        A continuous Gaussian of scale z(epsilon, delta) Delta ||c|| is exactly as private as asked
+        for. Draw it, then a discrete Gaussian of scale 2 steps around it: that is the discrete
+        Gaussian of both variances together, up to a factor of 1 + 1e-33 in each probability.
+        """
+        continuous = noise_multiplier(self.epsilon, self.delta) * math.sqrt(
             sensitivity_squared(plays) * float(_squared_norm())
         )
+        return math.hypot(continuous, _SMOOTHING / GRID)
 
 
 def sensitivity_squared(plays: int) -> int:
@@ -109,43 +123,41 @@ def sensitivity_squared(plays: int) -> int:
 
 @lru_cache(maxsize=256)
 def noise_multiplier(epsilon: float, delta: float) -> float:
-    """z(epsilon, delta): sigma over sensitivity of a discrete Gaussian that is so private.
+    """z(epsilon, delta): sigma over sensitivity of the Gaussian mechanism that just is
+    (epsilon, delta)-differentially private, rounded up.
 
-    It has rho-zCDP with rho = 1 / (2 z^2), and that implies (epsilon, delta) for every a > 1 with
-
-        delta >= exp((a - 1) (a rho - epsilon)) (1 - 1/a)^a / (a - 1).
-
-    Reference: C. Canonne, G. Kamath and T. Steinke, "The discrete Gaussian for differential
-    privacy", NeurIPS 2020, Proposition 12.
+    Reference: B. Balle and Y.-X. Wang, "Improving the Gaussian mechanism for differential
+    privacy", ICML 2018, Theorem 8.
     """
-    target = math.log(delta)
-    low, high = 1e-300, epsilon  # rho; at rho = epsilon, too much is told whatever delta is
+    # mu = 1 / z lies between: delta of the lower one is less than any number above 0.
+    low, high = epsilon / 100, 2 * math.sqrt(2 * epsilon) + 10
     for _ in range(_HALVINGS):
-        rho = math.sqrt(low * high)
-        if _log_delta(rho, epsilon) <= target:
-            low = rho
+        mu = math.sqrt(low * high)
+        if _gaussian_delta(epsilon, mu) <= delta:
+            low = mu
         else:
-            high = rho
-    return 1 / math.sqrt(2 * low)
+            high = mu
+    return (1 + _ROUNDED) / low
 
 
-def _log_delta(rho: float, epsilon: float) -> float:
-    """The least of the bounds above over a, which is right for whatever a is found."""
+def _gaussian_delta(epsilon: float, mu: float) -> float:
+    """delta of the Gaussian mechanism with sensitivity / sigma = mu,
 
-    def bound(log_a: float) -> float:  # of a - 1
-        less = math.exp(log_a)
-        a = 1 + less
-        return less * (a * rho - epsilon) - log_a - a * math.log1p(1 / less)
+        Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu),
 
-    # The bound falls and then rises. Far above (epsilon / rho + 1) / 2 its first term alone rises.
-    low, high = -20.0, math.log(epsilon / rho + 1) + 3
-    for _ in range(_HALVINGS):
-        first, second = low + (high - low) / 3, high - (high - low) / 3
-        if bound(first) < bound(second):
-            high = second
-        else:
-            low = first
-    return bound(low)
+    as the integral over t from 0 to mu of its slope, phi(epsilon/t - t/2): a sum of numbers above
+    0, while the difference of the two loses its digits where mu is small.
+    """
+    nodes, weights = _quadrature()
+    heights = np.exp(-((epsilon / (mu * nodes) - mu * nodes / 2) ** 2) / 2)
+    return float(mu * (weights @ heights) / math.sqrt(2 * math.pi))
+
+
+@lru_cache(maxsize=1)
+def _quadrature() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Gauss-Legendre nodes and weights on (0, 1)."""
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    return (nodes + 1) / 2, weights / 2
 
 
 # ----------------------------------------------------------------------------- the factorisation
@@ -315,7 +327,7 @@ def discrete_gaussian(budget: Budget, plays: int, size: int) -> Sequence[int]:
         import opendp.prelude as dp
     except ImportError:
         raise FederationError(
-            "privacy.epsilon needs OpenDP, which draws the noise: pip install 'rmab[privacy]'"
+            f"privacy.epsilon needs OpenDP, which draws the noise; {how_to_install('privacy')}"
         ) from None
     dp.enable_features("contrib")
     squared = sensitivity_squared(plays) * _squared_norm() * GRID**2  # in steps of the grid

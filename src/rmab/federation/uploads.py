@@ -57,6 +57,8 @@ from rmab.federation.schedule import LONGEST
 from rmab.reading import shown
 
 __all__ = [
+    "CREDIT_SECONDS",
+    "Credit",
     "LaneCounts",
     "Merged",
     "Record",
@@ -73,6 +75,7 @@ _MAX_MATRIX_STATES = 4  # up to which sums are one product
 # What an agent may have beyond its time, as restarts begin with a slot and clocks differ; no more,
 # for in the beginning, when others have little, a liar does most harm.
 _BURST_SLOTS, _BURST_SECONDS = 10, 10.0
+CREDIT_SECONDS = 86_400.0  # a day: the most time that may be claimed at once
 _LONGEST_PAUSE = 86_400  # seconds that an agent is told to wait
 _QUOTES = 2 * len(UPLOAD_KEYS) + 4  # in an upload: of its keys, federation and incarnation
 
@@ -126,9 +129,16 @@ def parse_upload(body: bytes, shape: Shape, federation: str) -> Upload:
 def parse_masked(body: bytes, shape: Shape, federation: str) -> MaskedUpload:
     """The masked upload in a request's body; ProtocolError if it is none."""
     table = read_object(body)
+    if table.keys() == set(MASKED_KEYS) - {"since"}:
+        raise malformed(
+            "since is missing: sums are of equal numbers of slots, and this agent's rmab is too "
+            "old to mask its counts at marks; update it"
+        )
     incarnation, numbers = _read_head(table, MASKED_KEYS, federation)
-    if numbers["slots"] > LONGEST:
-        raise malformed(f"slots must be at most {LONGEST}, got {numbers['slots']}")
+    since = whole_number("since", table["since"], 0)
+    for key, value in (("slots", numbers["slots"]), ("since", since)):
+        if value > LONGEST:
+            raise malformed(f"{key} must be at most {LONGEST}, got {value}")
     S = max(shape.states)
     return MaskedUpload(
         incarnation,
@@ -138,6 +148,7 @@ def parse_masked(body: bytes, shape: Shape, federation: str) -> MaskedUpload:
         nonce=hexadecimal("nonce", table["nonce"], NONCE_BYTES),
         masked=read_words("masked", table["masked"], vector_size(shape)),
         tag=hexadecimal("tag", table["tag"], TAG_BYTES),
+        since=since,
     )
 
 
@@ -339,23 +350,72 @@ def check_growth(
             )
 
 
-def check_pace(slots: int, seconds: float, slot_seconds: float) -> None:
+class Credit(NamedTuple):
+    """Playing time for which the agents of an owner may still claim slots.
+
+    seconds: how much there is; at: when, in seconds of the server's clock.
+    """
+
+    seconds: float
+    at: float
+
+    @classmethod
+    def first(cls, since: float, slots: int, now: float, slot_seconds: float) -> Credit:
+        """Return the credit of an owner of whom none is kept.
+
+        since: when its first agent was enrolled; slots: that its agents have told of; what they
+        have told of more than time allowed is not owed.
+        """
+        burst = _burst_seconds(slot_seconds)
+        seconds = burst + max(0.0, now - since) - slots * slot_seconds
+        return cls(min(_most_seconds(slot_seconds), max(0.0, seconds)), now)
+
+    def filled(self, now: float, slot_seconds: float, names: int = 1) -> Credit:
+        """Return the credit at a later time; by a clock that was set back nothing is added.
+
+        names: agents of the owner, each of which plays.
+        """
+        seconds = self.seconds + max(0.0, now - self.at) * max(1, names)
+        return Credit(min(_most_seconds(slot_seconds), seconds), now)
+
+    def slots(self, slot_seconds: float) -> int:
+        """Return the slots that there is credit for."""
+        return int(self.seconds / slot_seconds * (1 + 1e-12) + 1e-6)
+
+    def spent(self, slots: int, slot_seconds: float) -> Credit:
+        """Return what is left after so many slots."""
+        return self._replace(seconds=max(0.0, self.seconds - slots * slot_seconds))
+
+
+def _burst_seconds(slot_seconds: float) -> float:
+    return max(_BURST_SLOTS * slot_seconds, _BURST_SECONDS)
+
+
+def _most_seconds(slot_seconds: float) -> float:
+    return max(CREDIT_SECONDS, _burst_seconds(slot_seconds))
+
+
+def check_pace(slots: int, before: int, credit: Credit, slot_seconds: float, names: int) -> None:
     """Refuse slots that time does not allow.
 
-    slots: of all incarnations of an agent; seconds: since it was first enrolled; slot_seconds: of
-    the shortest slot, 0 for no limit. An agent that was offline has had that time, too. Beyond it
-    there is room for a burst: `_BURST_SLOTS`, or the slots of `_BURST_SECONDS` if they are more.
+    slots: of all incarnations of an agent with this upload; before: those without it; credit: of
+    the agent's owner now; slot_seconds: of the shortest slot; names: agents of the owner.
+
+    Credit is a bucket of time: it fills as time passes, by as much for each agent of the owner,
+    and holds a day (`CREDIT_SECONDS`), or the first burst if that is more: `_BURST_SLOTS` slots, or
+    those of `_BURST_SECONDS`. An agent that was offline for longer sends what it has counted in
+    parts, as credit comes.
     """
-    if slot_seconds == 0:
-        return
-    most = int(max(0.0, seconds) / slot_seconds + max(_BURST_SLOTS, _BURST_SECONDS / slot_seconds))
-    if slots > most:
+    allowed = credit.slots(slot_seconds)
+    if slots - before > allowed:
+        missing = (slots - before) * slot_seconds - credit.seconds
         raise ProtocolError(
             429,
             "slots",
-            f"slots of all incarnations must be at most {most} so far, as the agent was enrolled "
-            f"{max(0.0, seconds):.0f} s ago and slot_seconds is {slot_seconds:g}, got {slots}",
-            retry_after=min(math.ceil((slots - most) * slot_seconds), _LONGEST_PAUSE),
+            f"slots of all incarnations must be at most {before + allowed} so far, as slot_seconds "
+            f"is {slot_seconds:g} and at most a day of it is held as credit, got {slots}",
+            retry_after=max(1, min(math.ceil(missing / max(1, names)), _LONGEST_PAUSE)),
+            slots=allowed,
         )
 
 
