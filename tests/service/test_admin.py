@@ -85,13 +85,14 @@ def test_tokens_are_not_sent_in_the_clear():
 
 
 def test_a_server_that_is_away_or_no_server(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as idle:
+    with socket.socket() as idle:  # it keeps its port, and does not listen
+        idle.bind(("127.0.0.1", 0))
         port = idle.getsockname()[1]
-    with (
-        HttpAdmin(f"http://127.0.0.1:{port}", SOME_TOKEN) as admin,
-        pytest.raises(UnreachableError, match="could not be reached"),
-    ):
-        admin.agents()
+        with (
+            HttpAdmin(f"http://127.0.0.1:{port}", SOME_TOKEN) as admin,
+            pytest.raises(UnreachableError, match="could not be reached"),
+        ):
+            admin.agents()
 
 
 @pytest.mark.parametrize(
@@ -274,3 +275,33 @@ def test_enrolling_before_the_first_start(tmp_path, capsys):
     )
     code, out, err = run(capsys, "server", file, "--port", "65536")
     assert (code, "--port" in err) == (2, True)
+
+
+def test_an_agent_is_enrolled_for_its_owner(tmp_path, live, capsys):
+    file, boss = tmp_path / "federation.toml", tmp_path / "boss.token"
+    boss.write_text(live.enroll("boss", "admin"))
+    over = ("--token-file", boss)
+    code, out, err = run(capsys, "enroll", file, "radio-1", "--owner", "acme", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["owner"] == "acme"
+    assert run(capsys, "enroll", live.url, "radio-2", "--owner", "acme", *over)[0] == 0
+    assert run(capsys, "enroll", file, "lone")[0] == 0
+    for where in ((file,), (live.url, *over)):
+        code, out, _ = run(capsys, "agents", *where, "--json")
+        rows = {row["name"]: row.get("owner") for row in json.loads(out)["agents"]}
+        assert rows == {"boss": None, "radio-1": "acme", "radio-2": "acme", "lone": None}
+        lines = [line.split() for line in run(capsys, "agents", *where)[1].splitlines()]
+        assert lines[0][:3] == ["name", "owner", "role"]
+        assert {line[0]: line[1] for line in lines[1:]} == {
+            "boss": "boss",
+            "radio-1": "acme",
+            "radio-2": "acme",
+            "lone": "lone",
+        }
+    for words, told in (
+        (("--owner=-x",), "--owner must have "),
+        (("--owner", "acme", "--admin"), "--owner goes with an agent, not with --admin"),
+    ):
+        code, out, err = run(capsys, "enroll", file, "other", *words)
+        assert (code, out) == (2, "")
+        assert told in err

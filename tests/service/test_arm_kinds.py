@@ -75,6 +75,11 @@ class Blind:
 class Failing(Ward):
     def look(self, arms):
         raise OSError("no such device")
+
+
+class Misspelt(Ward):
+    def look(self, arms):
+        return [self.lokos % 2]
 """
 
 
@@ -196,6 +201,9 @@ def test_the_agent_command_plays_arms_of_every_kind(tmp_path, monkeypatch, capsy
         assert main(["agent", running.url, "--env", "ward:Failing", "--slots", "11", *options]) == 1
         assert "10 bad readings in a row" in (told := capsys.readouterr().err)
         assert "look raised OSError: no such device (ward.py, line" in told
+        assert main(["agent", running.url, "--env", "ward:Misspelt", *options]) == 2
+        assert "look raised AttributeError: 'Misspelt' object" in (told := capsys.readouterr().err)
+        assert "(ward.py, line 25); this is a bug" in told
         for old, new, rule in (
             ('observed = "always"', "", 'arm 3 must be observed "always"'),
             ("p01 = 0.2\np11 = 0.8\nreward = 0.4", CHANGING, "arm 1 must move alike when played"),

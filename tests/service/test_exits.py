@@ -160,7 +160,7 @@ def test_a_package_that_is_missing(ended, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     code, told = on_database(ended, "server")
-    assert (code, "pip install 'rmab[server]'" in told) == (2, True)
+    assert (code, "pip install '.[server]'" in told) == (2, True)
 
 
 # ------------------------------------------------------------------------ commands on a server

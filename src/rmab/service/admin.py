@@ -7,6 +7,8 @@ this machine, and nowhere else.
 
 from __future__ import annotations
 
+import getpass
+import os
 import ssl
 import time
 from collections.abc import Callable
@@ -37,8 +39,8 @@ _BUSY = (408, 425, 429)  # refusals that may pass, as those from 500 on do
 class Admin(Protocol):
     """What an admin does, wherever the federation is."""
 
-    def enroll(self, name: str, role: str) -> str:
-        """A new credential's token, which is kept nowhere."""
+    def enroll(self, name: str, role: str, owner: str | None = None) -> str:
+        """A new credential's token, which is kept nowhere; owner: that the name counts for."""
 
     def revoke(self, name: str) -> None:
         """Take a credential back."""
@@ -59,10 +61,10 @@ def is_url(text: str) -> bool:
     return text.lower().startswith(("http://", "https://"))
 
 
-def check_name(name: str) -> str:
-    """A name that an agent may have."""
+def check_name(name: str, option: str = "NAME") -> str:
+    """A name that an agent or its owner may have; option: that names it."""
     if not is_name(name):
-        raise FederationError(f"NAME must have {NAME_RULE}, got {shown(name)}")
+        raise FederationError(f"{option} must have {NAME_RULE}, got {shown(name)}")
     return name
 
 
@@ -92,6 +94,7 @@ class DatabaseAdmin:
 
         self._federation = federation
         self._heard_seconds = federation.heard_seconds
+        self._by_whom = f"{_user()}, on the database"
         self._store = open_store(database, federation)
 
     def __enter__(self) -> DatabaseAdmin:
@@ -100,20 +103,22 @@ class DatabaseAdmin:
     def __exit__(self, *_: object) -> None:
         self._store.close()
 
-    def enroll(self, name: str, role: str) -> str:
-        """A new credential's token, which is kept nowhere."""
+    def enroll(self, name: str, role: str, owner: str | None = None) -> str:
+        """A new credential's token, which is kept nowhere; owner: that the name counts for."""
         token, key_id, secret_hash = make_token()
-        self._store.enroll(name, role, key_id, secret_hash, time.time())
+        self._store.enroll(
+            name, role, key_id, secret_hash, time.time(), owner, by_whom=self._by_whom
+        )
         return token
 
     def revoke(self, name: str) -> None:
         """Take a credential back."""
-        if not self._store.revoke(name, time.time()):
+        if not self._store.revoke(name, time.time(), by_whom=self._by_whom):
             raise FederationError(f"{name} has no credential to revoke")
 
     def forget(self, name: str) -> dict[str, Any]:
         """Take all counts of an agent out, for good; how many uploads and slots that were."""
-        done = self._store.erase(name, time.time())
+        done = self._store.erase(name, time.time(), self._by_whom)
         if done is None:
             raise FederationError(f"no agent {name} was ever enrolled")
         return done.to_table()
@@ -122,7 +127,8 @@ class DatabaseAdmin:
         """All that were ever enrolled."""
         from rmab.federation.outliers import scores_by_name
 
-        scores = scores_by_name(self._store.counts_by_agent(), self._federation.shape)
+        counts, owners = self._store.counts_by_agent(), self._store.credentials.owners()
+        scores = scores_by_name(counts, self._federation.shape, owners)
         now = time.time()
         return [
             {
@@ -130,8 +136,16 @@ class DatabaseAdmin:
                 "outlier": scores.get(row.name),
                 "live": row.is_live(now, self._heard_seconds),
             }
-            for row in self._store.agents()
+            for row in self._store.agents(now)
         ]
+
+
+def _user() -> str:
+    """The name of the system's user, for the log."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the system has no name for it
+        return f"user {os.getuid()}"
 
 
 class HttpAdmin:
@@ -172,9 +186,10 @@ class HttpAdmin:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def enroll(self, name: str, role: str) -> str:
-        """A new credential's token, which is kept nowhere."""
-        answer = self._ask("POST", "/v1/agents", 201, {"name": name, "role": role})
+    def enroll(self, name: str, role: str, owner: str | None = None) -> str:
+        """A new credential's token, which is kept nowhere; owner: that the name counts for."""
+        asked = {"name": name, "role": role} | ({} if owner is None else {"owner": owner})
+        answer = self._ask("POST", "/v1/agents", 201, asked)
         return str(answer["token"])
 
     def revoke(self, name: str) -> None:

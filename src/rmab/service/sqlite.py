@@ -34,11 +34,21 @@ from rmab.errors import (
 )
 from rmab.files import lock_file
 
-__all__ = ["PAGE", "SqliteFile", "open_connection", "sqlite_trouble", "trouble"]
+__all__ = [
+    "PAGE",
+    "SqliteFile",
+    "empty_log",
+    "log_bytes",
+    "open_connection",
+    "sqlite_trouble",
+    "tells_of_full_disk",
+    "trouble",
+]
 
 log = logging.getLogger("rmab.agent")
 
 APPLICATION = 0x726D6162  # "rmab", in the header of the file
+_LEAST_LOG = 2**15  # bytes
 PAGE = 512  # bytes; a row writes one page or two: small ones spare the disk
 
 Value = int | str | bytes | None
@@ -67,11 +77,9 @@ def sqlite_trouble(place: str, error: sqlite3.Error, path: Path) -> StorageError
     Where the disk is full SQLite may say so, or that the disk failed, or that a file beside the
     database could not be made. It does not say why it may not write.
     """
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    code = _code(error)
     reason, lasting = str(error), code in _LASTING_CODES
-    if code == sqlite3.SQLITE_FULL or (
-        code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and _is_full(path)
-    ):
+    if tells_of_full_disk(error, path):
         reason, lasting = f"disk full: {reason}", False
     elif code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
         if _is_mounted_read_only(path):
@@ -88,6 +96,42 @@ def trouble(place: str, error: OSError) -> RmabError:
     """What the system's error means: StorageError if it may pass."""
     kind = FederationError if is_lasting(error) else StorageError
     return kind(f"{place}: {system_reason(error)}")
+
+
+def tells_of_full_disk(error: sqlite3.Error, path: Path) -> bool:
+    """Return whether SQLite's error on the file at `path` means that the disk is full."""
+    code = _code(error)
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        return _is_full(path)
+    return code == sqlite3.SQLITE_FULL
+
+
+def log_bytes(path: Path, most: int) -> int:
+    """Return the bytes after which the log of the database at `path` is moved into it: `most`, or
+    on a small disk a quarter of those that there is room for.
+
+    A log that is moved seldom fills a small disk, and then there is no room to move it.
+    """
+    try:
+        disk = os.statvfs(path.absolute().parent)
+        log = Path(f"{path}-wal")
+        room = disk.f_bavail * disk.f_frsize + (log.stat().st_size if log.exists() else 0)
+    except OSError:
+        return most
+    return max(_LEAST_LOG, min(most, room // 4))
+
+
+def empty_log(connection: sqlite3.Connection) -> bool:
+    """Move the log into the database and give its room back to the disk; whether that was done."""
+    try:
+        ((busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    except sqlite3.Error:  # there is no room yet: the log stays, and is good
+        return False
+    return not busy
+
+
+def _code(error: sqlite3.Error) -> int:
+    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
 
 
 _LASTING_CODES = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_PERM)
@@ -135,6 +179,7 @@ class SqliteFile:
         self._tables, self._version = tables, version
         self._writing = threading.Lock()
         self._untidy = 0  # bytes of log, about, since it was moved
+        self._full = False  # whether the disk was when something was last written
         self._lock = _lock(path)
         try:
             try:
@@ -196,7 +241,11 @@ class SqliteFile:
     def add(self, sql: str, values: Sequence[Value]) -> None:
         """One statement that must not be held up, in a transaction of its own."""
         with self._writing:
-            self._adder.execute(sql, values)
+            try:
+                self._adder.execute(sql, values)
+            except sqlite3.Error as error:
+                self._full = self._full or tells_of_full_disk(error, self.path)
+                raise
 
     def read(self, sql: str, values: Sequence[Value] = ()) -> sqlite3.Cursor:
         """What a query finds."""
@@ -211,7 +260,9 @@ class SqliteFile:
             try:
                 yield self._keeper
                 self._keeper.execute("COMMIT")
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, sqlite3.Error):
+                    self._full = self._full or tells_of_full_disk(error, self.path)
                 if self._keeper.in_transaction:  # a full disk ends it by itself
                     self._keeper.execute("ROLLBACK")
                 raise
@@ -221,8 +272,12 @@ class SqliteFile:
         self._untidy += size
 
     def tidy(self) -> None:
-        """Move the log into the database where it has grown."""
-        if self._untidy < self._tidy_bytes:
+        """Move the log into the database where it has grown, or where the disk was full: what it
+        takes of the disk is then given back."""
+        if self._full:
+            with self._writing:
+                self._full = not empty_log(self._keeper)
+        if self._untidy < log_bytes(self.path, self._tidy_bytes):
             return
         self._untidy = 0
         with suppress(sqlite3.Error):  # a full disk, say: the log stays, and is good

@@ -106,6 +106,68 @@ def test_simulated_arms_round_after_round(server, real, folder, capsys):
     assert len(list((folder / "state" / "rmab").glob("agent-*.db"))) == 1
 
 
+class Clock:
+    """Time that passes only where it is slept through."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("told", "more", "seconds"),
+    [
+        ("5", [], 5.0),
+        ("0.25", [], 0.25),
+        ("5", ["--slot-seconds", "2"], 2.0),
+        ("5", ["--slot-seconds", "0"], 0.0),
+        ("soon", [], 0.0),
+        ("-1", [], 0.0),
+        ("nan", [], 0.0),
+        ("inf", [], 0.0),
+        (None, [], 0.0),
+    ],
+)
+def test_simulated_arms_keep_to_the_pace_that_the_server_tells(
+    server, real, folder, monkeypatch, told, more, seconds
+):
+    clock = Clock()
+    monkeypatch.setattr("rmab.cli.agent.time", clock)
+
+    def telling(method, good):
+        status, body, headers = good()
+        return status, body, headers if told is None else {"rmab-slot-seconds": told, **headers}
+
+    server.always = telling
+    assert agent(real.url, "--simulate", "study.toml", "--slots", "20", *more) == 0
+    assert clock.now - 1000 == pytest.approx(20 * seconds, abs=2 * seconds)
+
+
+def test_a_device_is_not_held_to_that_pace(server, real, folder, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("rmab.cli.agent.time", clock)
+    server.always = lambda method, good: (*good()[:2], {"rmab-slot-seconds": "5"})
+    assert agent(real.url, "--env", "my_radio:Radio", "--slots", "20") == 0
+    assert clock.now == 1000
+
+
+def test_simulated_arms_know_the_pace_before_they_begin(server, real, folder, monkeypatch):
+    """Also with a file that has a round from before, by which they could play at once."""
+    clock = Clock()
+    monkeypatch.setattr("rmab.cli.agent.time", clock)
+    more = ("--simulate", "study.toml", "--state", "own.db", "--slots", "2")
+    assert agent(real.url, *more) == 0
+    assert clock.now == 1000
+    server.always = lambda method, good: (*good()[:2], {"rmab-slot-seconds": "5"})
+    assert agent(real.url, *more) == 0
+    assert clock.now >= 1005
+
+
 def test_the_same_for_people(real, folder, capsys):
     assert agent(real.url, "--simulate", "study.toml", "--slots", "4", "--state", "own.db") == 0
     out = capsys.readouterr().out
@@ -227,7 +289,9 @@ def test_what_cannot_be_sent_in_the_end_is_kept_and_told(server, real, folder, c
             0,
             "sense raised OSError: antenna fell off (my_radio",
         ),
-        ("return int(None)", 0, "sense raised TypeError"),
+        ("return 1 / 0", 0, "sense raised ZeroDivisionError: division by zero (my_radio.py, line"),
+        ("raise TimeoutError('no answer')", 0, "sense raised TimeoutError: no answer (my_radio"),
+        ("return [int('-')]", 0, "sense raised ValueError: invalid literal"),
         ("return None", 0, "states must be a list, one for each of 2 arms, got None"),
         ("return [0]", 0, "one state for each of 2 arms, got [0]"),
         ("return [float('nan')] * 2", 0, "a state must be a whole number, got nan"),
@@ -270,6 +334,44 @@ def test_bad_readings_between_good_ones_do_not_end_it(server, real, folder, caps
     assert capsys.readouterr().out.endswith(", 20 bad readings\n")
 
 
+@pytest.mark.parametrize(
+    ("fifth", "told"),
+    [
+        ("return [self.slot for _ in arms]", "AttributeError: 'Radio' object has no attribute"),
+        ("return int(None)", "TypeError: int() argument must be"),
+        ("return [state for _ in arms]", "NameError: name 'state' is not defined"),
+        ("import no_such_driver", "ModuleNotFoundError: No module named 'no_such_driver'"),
+        ("import json; return json.loads(5)", "TypeError: the JSON object must be"),
+        ("raise NotImplementedError('measure')", "NotImplementedError: measure"),
+    ],
+)
+def test_a_bug_in_sense_ends_it_with_2_and_the_place(server, real, folder, capsys, fifth, told):
+    (folder / "my_radio.py").write_text(RADIO.format(fifth=fifth))
+    assert agent(real.url, "--env", "my_radio:Radio", "--slots", "8", "--json") == 2
+    out, err = capsys.readouterr()
+    assert err.startswith(f"rmab agent: sense raised {told}")
+    assert "(my_radio.py, line 7); this is a bug of the program" in err
+    assert err.count("\n") == 1
+    assert json.loads(out)["slots"] == 4
+    assert server.slots_in_all == 4  # what was observed before is sent
+
+
+def test_a_sense_that_cannot_be_called_is_a_bug(real, folder, capsys):
+    text = RADIO.replace("def sense(self, arms):", "def sense(self):")
+    (folder / "my_radio.py").write_text(text.format(fifth="pass"))
+    assert agent(real.url, "--env", "my_radio:Radio", "--slots", "8") == 2
+    err = capsys.readouterr().err
+    assert "sense raised TypeError: Radio.sense() takes 1 positional argument but 2" in err
+    assert "(my_radio.py, line 4)" in err
+
+
+def test_a_module_of_sense_that_is_no_python_is_a_bug(real, folder, capsys):
+    (folder / "broken_driver.py").write_text("a = 1\ndef\n")
+    (folder / "my_radio.py").write_text(RADIO.format(fifth="import broken_driver"))
+    assert agent(real.url, "--env", "my_radio:Radio", "--slots", "8") == 2
+    assert "(broken_driver.py, line 2); this is a bug" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["Broken", "Unplugged"])
 def test_a_device_that_is_not_there_may_come(real, folder, capsys, name):
     assert agent(real.url, "--env", f"my_radio:{name}") == 1
@@ -309,11 +411,11 @@ def test_agents_see_arms_of_their_own(server, folder, capsys):
         (folder / "my.token").write_text(other)
         made = RealServer(pretend)
         try:
-            assert agent(made.url, "--simulate", "study.toml", "--slots", "30") == 0
+            assert agent(made.url, "--simulate", "study.toml", "--slots", "300") == 0
         finally:
             made.close()
-        books.append(pretend.visits.tolist())
-    assert books[0] != books[1]
+        books.append(pretend.counts.tolist())
+    assert books[0] != books[1]  # all transitions of 300 slots: equal ones hardly ever
 
 
 def test_help_has_examples(capsys):

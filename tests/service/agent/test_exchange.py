@@ -23,7 +23,7 @@ from tests.service.support.fake_server import (
     lost_answer,
     server_is_away,
 )
-from tests.service.support.serving import gives_up
+from tests.service.support.serving import gives_up, until
 
 # ---------------------------------------------------------------------------------- a bad way there
 
@@ -257,3 +257,20 @@ def test_a_fault_of_ours_does_not_end_the_exchange(server, start, monkeypatch, c
     assert agent.flush(20)
     assert_told(server, playing.looks)
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_what_is_too_much_at_once_is_sent_in_parts(server, start):
+    """An agent was away for long, and the server takes a few slots at a time."""
+    agent = start(limits=replace(QUICK, fold_slots=5))
+    server.always = server_is_away
+    playing = Playing(agent).slots(100)
+    server.credit = 30
+    server.always = None
+    for taken in (30, 60):  # all of it would be one upload
+        until(lambda taken=taken: server.slots_in_all > taken - 10)
+        assert server.slots_in_all < 100
+        server.credit = taken + 30 - server.slots_in_all
+    assert all(upload.length == 0 for upload in server.uploads if upload.slots <= 60)
+    server.credit = None
+    assert agent.flush(20)
+    assert_told(server, playing.looks)

@@ -10,6 +10,7 @@ import pytest
 
 from rmab.cli import main
 from rmab.errors import FederationError, ProtocolError
+from rmab.federation.marks import is_mark
 from rmab.federation.masks import Header, MaskKey, make_key, numbers_of, parse_key, vector_size
 from rmab.federation.uploads import parse_masked
 from tests.service.support.fake_server import (
@@ -20,6 +21,7 @@ from tests.service.support.fake_server import (
     index_message,
     lost_answer,
     server_is_away,
+    tally,
 )
 
 KEY = make_key()
@@ -83,6 +85,130 @@ def test_counts_arrive_masked(server, start):
     assert len(set(nonces)) == len(nonces)
 
 
+MARKS = [n for n in range(1, 100) if is_mark(n)]
+
+
+def marked(server):
+    """Slots of the uploads that reported no episode, in the order in which they came."""
+    return [upload.slots for upload in server.uploads if upload.length == 0]
+
+
+def test_counts_are_masked_at_every_mark_whoever_is_away(server, start):
+    """Marks are passed in the midst of episodes and beyond their ends; all of them are sent, in
+    their order, though newer uploads tell of more."""
+    server.slots = 7
+    agent = start(mask_key=KEY)
+    server.always = server_is_away
+    playing = Playing(agent).slots(70)
+    agent.flush(0.05)
+    server.always = None
+    assert agent.flush(20)
+    assert [slots for slots in marked(server) if slots in MARKS] == MARKS[: MARKS.index(64) + 1]
+    assert_told(server, playing.looks)
+    for upload in server.uploads:
+        counts, visits = tally(playing.looks[: upload.slots])
+        np.testing.assert_array_equal(upload.counts, counts)
+        np.testing.assert_array_equal(upload.visits, visits)
+    assert {upload.since for upload in server.uploads} == {0}
+
+
+def test_the_next_process_goes_on_with_the_incarnation(server, start):
+    """With no arm observed, and slots after the last mark in the next upload at one."""
+    server.slots = 100
+    books = []
+    for seed, slots in enumerate((17, 2, 4)):
+        agent = start(mask_key=KEY)
+        assert agent.slots == 0
+        books.append(Playing(agent, seed=seed).slots(slots).looks)
+        assert agent.slots == slots
+        assert agent.flush(20)
+        assert not agent.unsent
+        agent.close()
+    assert len(server.records) == 1
+    assert_told(server, *books)
+    assert [slots for slots in marked(server) if slots in MARKS[15:]] == [16, 18, 20, 22]
+    (last,) = [upload for upload in server.uploads if upload.slots == 22]
+    parts = [tally(books[0]), tally(books[1]), tally(books[2][:3])]
+    np.testing.assert_array_equal(last.counts, sum(counts for counts, _ in parts))
+    np.testing.assert_array_equal(last.visits, sum(visits for _, visits in parts))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_marks_that_a_process_passed_and_did_not_send_are_sent_by_the_next(server, start, kept):
+    """kept: whether it came to masking them, before it ended."""
+    start(mask_key=KEY).close()
+    server.always = server_is_away
+    agent = start(mask_key=KEY)
+    if not kept:
+        agent._exchange.offer = lambda _: None
+    first = Playing(agent).slots(18).looks
+    agent.flush(0.1)
+    agent.close()
+    server.always = None
+    agent = start(mask_key=KEY)
+    second = Playing(agent, seed=1).slots(3).looks
+    assert agent.flush(20)
+    assert [slots for slots in marked(server) if slots in MARKS][:17] == MARKS[:17]
+    assert_told(server, first, second)
+    sequences = [upload.sequence for upload in server.uploads]
+    assert sequences == sorted(set(sequences))
+    agent.close()
+    start(mask_key=KEY).close()
+    assert len({json.loads(body)["nonce"] for _, body in server.sent}) == len(server.uploads)
+
+
+def test_marks_of_a_closed_round_are_sent_under_the_open_one(server, start):
+    server.slots = 100
+    agent = start(mask_key=KEY)
+    server.always = server_is_away
+    playing = Playing(agent).slots(9)
+    agent.flush(0.05)
+    server.number, server.always = 4, None
+    assert agent.flush(20)
+    assert [slots for slots in marked(server) if slots in MARKS] == [*range(1, 10)]
+    assert {upload.round for upload in server.uploads} == {4}
+    assert_told(server, playing.looks)
+
+
+def test_another_key_begins_another_incarnation(server, start):
+    agent = start(mask_key=KEY)
+    first = Playing(agent).slots(4)
+    assert agent.flush(20)
+    agent.close()
+    incarnations = set(server.records)
+    other = make_key()
+    key = parse_key(other)
+    assert key is not None
+    server.key = MaskKey(key)
+    agent = start(mask_key=other)
+    second = Playing(agent, seed=1).slots(3)
+    assert agent.flush(20)
+    assert len(server.records) == 2
+    assert incarnations < set(server.records)
+    assert_told(server, first.looks, second.looks)
+
+
+def test_an_incarnation_begins_where_the_server_says(server, start):
+    agent = start(mask_key=KEY)
+    server.slots = 100
+    refusal = {"error": "since", "detail": "since must be 40, got 0", "position": 40}
+    server.refusal = (409, refusal, {})
+    Playing(agent).slots(3)
+    assert agent.flush(20)  # what is refused is given up
+    server.refusal = None
+    playing = Playing(agent).slots(9)
+    assert agent.flush(20)
+    assert {upload.since for upload in server.uploads} == {40}
+    assert [s for s in marked(server) if is_mark(40 + s)] == [4, 8]
+    assert_told(server, playing.looks)
+    agent.close()
+    agent = start(mask_key=KEY)
+    Playing(agent, seed=1).slots(4)
+    assert agent.flush(20)
+    assert server.uploads[-1].since == 40
+    assert 12 in marked(server)
+
+
 ASKED = {"error": "malformed", "detail": "send clear counts to /v1/uploads", "round": 1}
 
 
@@ -119,13 +245,18 @@ def test_what_a_process_left_unsent_is_sent_by_the_next_as_it_was(server, start)
 def test_a_closed_round_has_the_same_counts_under_another_mask(server, start):
     agent = start(mask_key=KEY)
     server.advances = False
+    server.always = server_is_away  # until the round is closed
     playing = Playing(agent).slots(2)
+    agent.flush(0.2)
     server.number = 5
+    server.always = None
     assert agent.flush(20)
     assert_told(server, playing.looks)
-    (_, first), (_, second) = server.sent[:2]
-    assert json.loads(first)["nonce"] != json.loads(second)["nonce"]
-    assert json.loads(second)["round"] == 5
+    told = [json.loads(body) for _, body in server.sent]
+    first = next(each for each in told if each["round"] == 1)
+    second = next(each for each in told if each["round"] == 5 and each["slots"] == first["slots"])
+    assert first["nonce"] != second["nonce"]
+    assert told[-1]["round"] == 5
 
 
 def test_a_file_restored_from_a_backup_uses_no_mask_twice(server, start, path):

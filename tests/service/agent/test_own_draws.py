@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 import rmab
+import rmab.service.server.rounds
 from rmab.cli import main
 from rmab.federation.laws import LawsMessage
 from rmab.federation.own_draw import Laws
+from rmab.federation.privacy import Privacy
 from rmab.service.agent.limits import AgentLimits
+from rmab.service.store.store import open_store
+from tests.federation.test_release import rounded_normal
 from tests.service.support.serving import PATIENCE, Flat, served, spectrum
 
 OWN = spectrum(draws="own", schedule="linear")
@@ -95,6 +99,26 @@ def test_what_it_found_out_stays_through_a_restart(tmp_path, start):
             assert alike(agent)[2] < 0.01
         with rmab.Agent(made.url, token=token, file=tmp_path / "new", limits=QUICK) as agent:
             assert alike(agent)[2] > 0.5
+
+
+def test_with_a_survey_an_agent_gives_no_more_and_draws_from_all_that_it_saw(
+    tmp_path, start, monkeypatch
+):
+    monkeypatch.setattr(rmab.service.server.rounds, "discrete_gaussian", rounded_normal(1))
+    private = spectrum(
+        draws="own", schedule="linear", privacy=Privacy(epsilon=8.0, survey=6), slot_seconds=0
+    )
+    with served(tmp_path, private, Certain(private)) as made:
+        with start(made) as agent:
+            arms = played(agent, 150, lambda arm: int(arm < 2))
+            assert min(agent.alike) < 0.01  # from slots that nobody is told of
+        assert arms[:6] == [arms[0]] * 6
+        assert sum(each == [0, 1] for each in arms[75:]) > 60
+        store = open_store(made.database, private)
+        given = store._ledger.merged()
+        store.close()
+    assert given.counts.sum() == 2 * 5  # pairs of two arms in six slots
+    assert given.visits.sum() == 2 * 6
 
 
 def test_where_there_are_no_laws_the_plan_is_played(tmp_path, start, caplog):

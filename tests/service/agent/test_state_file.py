@@ -19,6 +19,7 @@ from rmab.federation.messages import Shape
 from rmab.service.agent.limits import AgentLimits
 from rmab.service.agent.outbox import pack, unpack
 from rmab.service.agent.state_file import AgentFile, Observation, default_file
+from tests.service.support.disks import small_disk
 
 ONE, TWO = "1" * 32, "2" * 32
 
@@ -245,6 +246,32 @@ def test_a_disk_that_refuses_is_told_and_the_file_stays_good(path):
         file.keep_slot(3, [0], [1])
     file.close()
     assert len(reopened(path)[0].observations) == 3
+
+
+def test_a_small_disk_that_was_full_is_written_again_when_there_is_room(tmp_path):
+    """Its log has all of the room, and is moved into the file once there is some."""
+    with small_disk(tmp_path / "disk") as disk:
+        other = disk / "other"
+        other.write_bytes(bytes(200_000))
+        file = AgentFile(disk / "agent.db")
+        file.begin(ONE)
+        kept = 0
+
+        def keep(slots):
+            nonlocal kept
+            for _ in range(slots):
+                file.keep_slot(kept + 1, [0, 1], [0, 1])
+                kept += 1
+
+        with pytest.raises(StorageError, match="disk full"):
+            keep(10_000)
+        full = kept
+        other.unlink()
+        while kept < 5 * full:
+            file.tidy()  # as the exchange does, again and again
+            keep(20)
+            file.keep_snapshot(ONE, kept, b"x")
+        file.close()
 
 
 def test_the_log_does_not_grow_without_bound(path):

@@ -16,13 +16,14 @@ from rmab.federation.masks import MaskKey, Words, parse_key, vector_of, vector_s
 from rmab.federation.openings import chosen
 from rmab.federation.privacy import Privacy
 from rmab.service.helper.store import open_helper_store
+from rmab.service.store.openings import Enrolment
 from rmab.service.store.store import open_store
 from tests.service.support.counting import Counting
 from tests.service.support.serving import spectrum
 from tests.service.support.storing import enrolled, given, some_round
 
 FEDERATION = spectrum(privacy=Privacy("http://127.0.0.1:9"))
-NAMES = "abcd"
+NAMES = "abcdefg"
 
 
 class Dying(RuleBasedStateMachine):
@@ -40,6 +41,7 @@ class Dying(RuleBasedStateMachine):
         self.keys: dict[str, MaskKey] = {}
         self.lives = dict.fromkeys(NAMES, 0)
         self.sequence = dict.fromkeys(NAMES, 0)
+        self.since = dict.fromkeys(NAMES, 0)
         self.countings: dict[str, Counting] = {}
         for name in NAMES:
             self.enroll(name)
@@ -47,6 +49,7 @@ class Dying(RuleBasedStateMachine):
             self.server.openings.begin_chain(self.helper.name)
         self.ledger: dict[tuple[str, str, int], Words] = {}
         self.opened: dict[tuple[str, str], int] = {}  # sequence that is in the sum
+        self.late: set[str] = set()
         self.masks: Words | None = None  # an answer that the server has and did not keep
 
     def open_both(self):
@@ -75,6 +78,7 @@ class Dying(RuleBasedStateMachine):
         self.lives[name] += 1
         self.countings[name] = Counting(FEDERATION.shape, f"{name} {self.lives[name]}")
         self.sequence[name] = 0
+        self.since[name] = self.server.openings.position(name)
 
     @rule(name=st.sampled_from(NAMES))
     def renew_key(self, name):
@@ -83,13 +87,28 @@ class Dying(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), slots=st.integers(0, 5))
     def upload(self, name, slots):
+        for part in [1] * slots or [0]:  # many of them are at marks
+            if self.send(name, part) is not None:  # the helper has refused it
+                self.restart_agent(name)
+                assert self.send(name, part) is None
+
+    def send(self, name, slots):
+        """An upload; the word by which it is refused, or None."""
         self.sequence[name] += 1
         clear = self.countings[name].upload(self.sequence[name], slots=slots)
-        masked = self.keys[name].masked(clear, FEDERATION.fingerprint(), name, FEDERATION.shape)
-        assert given(self.server, self.tokens[name], masked) == "new"
+        masked = self.keys[name].masked(
+            clear, FEDERATION.fingerprint(), name, FEDERATION.shape, self.since[name]
+        )
+        try:
+            assert given(self.server, self.tokens[name], masked) == "new"
+        except ProtocolError as error:
+            if error.code not in ("ended", "since"):
+                raise
+            return error.code
         self.ledger[name, clear.incarnation, clear.sequence] = vector_of(
             clear.counts, clear.visits, FEDERATION.shape
         )
+        return None
 
     @rule()
     def all_upload(self):
@@ -110,9 +129,16 @@ class Dying(RuleBasedStateMachine):
         with self.server.transaction():
             openings = self.server.openings
             if openings.pending() is None:
-                members = chosen(openings.waiting(dict.fromkeys(NAMES, 1)), 3)
-                if members:
-                    openings.write(1, members, 1, 1.0)
+                enrolled = {
+                    row.name: Enrolment(row.group, row.cohort) for row in self.helper.agents()
+                }
+                found = chosen(openings.waiting(enrolled), 3, self.late)
+                if found.size:
+                    openings.write(1, found.members, 1, 1.0)
+
+    @rule(late=st.sets(st.sampled_from(NAMES), max_size=2))
+    def be_late(self, late):
+        self.late = late
 
     @rule(lost=st.booleans())
     def ask(self, lost):
@@ -122,7 +148,7 @@ class Dying(RuleBasedStateMachine):
         try:
             masks = self.helper.open(pending.opening)
         except ProtocolError as error:
-            if error.code not in ("member", "least", "half"):
+            if error.code not in ("member", "least", "shares", "cohort"):
                 raise
             with self.server.transaction():
                 refused = error.extra.get("members", ())

@@ -131,6 +131,59 @@ def test_enrolment(store):
     ]
 
 
+def test_who_was_summed_with_others_stays_in_its_group(store, secure):
+    agents = Agents(store, secure)
+    store.open(Opening(1, BEGINNING, 1, tuple(agents.uploads()[0])))
+    store.revoke("a", 2.0)
+    with pytest.raises(FederationError, match="a was summed with others of group 1 and must stay"):
+        store.enroll("a", 2, 3.0)
+    assert store.enroll("a", None, 3.0)[1] == 1
+    store.enroll("d", 1, 3.0)
+    store.revoke("d", 4.0)
+    assert store.enroll("d", 2, 5.0)[1] == 2  # it was in no sum
+
+
+def test_cohorts_are_durable(database_url, secure, store):
+    agents = Agents(store, secure)
+    store.enroll("z", 1, 1.0)
+    assert [row.cohort for row in store.agents()] == [None] * 4
+    store.open(Opening(1, BEGINNING, 1, tuple(agents.uploads()[0])))
+    store.close()
+    again = open_helper_store(database_url, secure)
+    assert {row.name: row.cohort for row in again.agents()} == {
+        **dict.fromkeys("abc", "a"),
+        "z": None,
+    }
+    assert sorted(again.agents_in("a")) == ["a", "b", "c"]
+    table = again.to_table(secure)
+    assert [agent["cohort"] for agent in table["agents"]] == ["a", "a", "a", None]
+    again.close()
+
+
+def test_a_database_of_the_version_before_has_who_was_opened_for_a_cohort(
+    database_url, secure, store
+):
+    agents = Agents(store, secure)
+    store.enroll("y", 2, 1.0)
+    store.enroll("z", 1, 1.0)
+    store.open(Opening(1, BEGINNING, 1, tuple(agents.uploads()[0])))
+    with store.transaction():
+        store._database.run("DROP TABLE cohorts")
+        store._database.run("UPDATE meta SET value = '1' WHERE name = 'helper schema'")
+    store.close()
+    for _ in range(2):
+        again = open_helper_store(database_url, secure)
+        found = {row.name: row.cohort for row in again.agents()}
+        assert found == {**dict.fromkeys("abc", "a"), "y": None, "z": None}
+        again.close()
+    later = open_helper_store(database_url, secure)
+    with later.transaction():
+        later._database.run("UPDATE meta SET value = '3' WHERE name = 'helper schema'")
+    later.close()
+    with pytest.raises(FederationError, match="knows versions up to 2"):
+        open_helper_store(database_url, secure)
+
+
 def test_the_server_has_one_token(store):
     token = store.enroll_server(1.0)
     parsed = parse_token(token)
@@ -221,7 +274,7 @@ def test_a_helper_sees_neither_uploads_nor_sums(tmp_path):
         assert opening.keys() == {"opening", "before", "group", "members"}
         for agent, incarnation, sequence, slots, nonce, tag in opening["members"]:
             assert agent in "abc"
-            assert (len(incarnation), sequence, slots) == (32, 1, 2)
+            assert (len(incarnation), sequence, slots) == (32, 2, 2)
             assert (len(nonce), len(tag)) == (32, 64)
         assert {path for _, path, _ in overheard.bodies} == {"/v1/agents", "/v1/openings"}
         assert all(not body for method, _, body in overheard.bodies if method == "GET")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 
@@ -10,8 +11,9 @@ import jsonschema_rs
 import numpy as np
 import pytest
 
-from rmab.errors import FederationError
+from rmab.errors import FederationError, UnreachableError
 from rmab.federation.privacy import Privacy
+from rmab.service.server import opening
 from rmab.service.server.opening import HelperAccess
 from rmab.service.store.openings import Openings
 from rmab.service.store.store import open_store
@@ -102,8 +104,67 @@ def test_with_too_few_agents_slots_wait_for_the_next_opening(both):
     assert not merged(both).visits.any()
     assert both.status()["privacy"]["waiting_slots"] == 4
     play_round(both, *agents)
+    assert merged(both).visits.sum() == 2 * 3 * 3  # the slots of "c", and of others as many
+    waits = {row["agent"]: row["slots"] for row in both.status()["privacy"]["waiting"]}
+    assert waits == {"a": 2, "b": 2}
+    agents[2].fetch(2)
+    agents[2].play(2)
+    play_round(both, *agents)  # "c" is ahead now, at 9, and "a" at 9
     assert np.array_equal(merged(both).visits, both.ledger())
     assert both.status()["privacy"]["waiting_slots"] == 0
+
+
+def test_agents_of_unequal_speed_are_opened_as_far_as_the_slowest(both):
+    agents = [both.agent(name) for name in "abcd"]
+    extra = dict(zip("abcd", (0, 1, 3, 7), strict=True))
+    for _ in range(4):
+        number = both.served.server.rounds.number
+        for agent in agents:
+            agent.fetch(number - 1)
+        for agent in agents:
+            agent.play()
+            upload = agent.play(extra[agent.name])
+            assert agent.send(replace(upload, length=1)).status_code == 201
+        until(lambda number=number: both.served.server.rounds.number == number + 1)
+        (group,) = both.status()["privacy"]["groups"]
+        slowest = min(agent.player.slots for agent in agents)
+        assert group["opened_slots"] == 4 * slowest  # all are marks until 16
+        assert merged(both).visits.sum() == 2 * 4 * slowest
+    assert slowest == 14
+
+
+def test_an_agent_that_is_away_holds_up_few_for_few_rounds(both):
+    """Eight agents; one dies. Three stay with it; four go on. It comes back, and nothing of any is
+    lost."""
+    agents = [both.agent(name) for name in "abcdefgh"]
+    play_round(both, *agents)
+    leave = [agent.client.post("/v1/leave") for agent in agents[7:]]
+    assert [answer.status_code for answer in leave] == [200]
+    opened = []
+    for _ in range(5):
+        play_round(both, *agents[:7])
+        opened.append(both.status()["privacy"]["groups"][0]["opened_slots"])
+    assert opened[:2] == [16, 16]
+    assert opened[2] > 16  # after three rounds
+    others = four(both)
+    assert len(others) == 4
+    assert agents[0].player.slots == 27
+    assert merged(both).visits.sum() == 2 * (4 * 26 + 4 * 2)  # up to their last mark, and 2
+    agents[7].fetch(0)
+    agents[7].play(agents[0].player.slots - agents[7].player.slots)
+    play_round(both, *agents)
+    found = both.status()["privacy"]
+    assert found["groups"][0]["opened_slots"] == 8 * 32
+    assert merged(both).visits.sum() == 2 * 8 * 32
+    assert found["waiting_slots"] == 8 * (agents[0].player.slots - 32)
+
+
+def four(both: Securing) -> set[str]:
+    """Who is opened up to the furthest position."""
+    with both.helper_store() as store:
+        cohorts = {row.name: row.cohort for row in store.agents()}
+    (apart,) = set(cohorts.values()) - {cohorts["h"]}
+    return {name for name, cohort in cohorts.items() if cohort == apart}
 
 
 def test_clear_counts_are_refused_and_nothing_of_them_is_kept(both):
@@ -125,6 +186,7 @@ def test_a_masked_upload_is_answered_as_any_other(both):
     agent.fetch()
     upload = agent.play()
     body = agent.body(upload)
+    agent.marks.clear()  # those before it
     assert agent.send(body).status_code == 201
     assert agent.send(body).json()["status"] == "repeat"
     assert agent.send(upload).json()["error"] == "conflict"  # a fresh nonce: another body
@@ -135,10 +197,22 @@ def test_a_masked_upload_is_answered_as_any_other(both):
         ("nonce", "00", 422),
         ("tag", 7, 422),
         ("round", 9, 410),
+        ("since", -1, 422),
+        ("since", 2**40 + 1, 422),
         ("counts", [], 422),
     ):
-        changed = json.dumps(table | {"sequence": 2, key: value}).encode()
+        changed = json.dumps(table | {"sequence": upload.sequence + 1, key: value}).encode()
         assert agent.send(changed).status_code == status, key
+    until(lambda: both.served.server.rounds.number == 2)
+    further = table | {"sequence": upload.sequence + 1, "round": 2}
+    for change in ({"since": 1}, {"since": 1, "incarnation": "ab" * 16, "sequence": 1}):
+        answer = agent.send(json.dumps(further | change).encode())
+        assert (answer.status_code, answer.json()["error"]) == (409, "since")
+        assert answer.json()["position"] == 2
+    del table["since"]
+    answer = agent.send(json.dumps(table).encode())
+    assert answer.status_code == 422
+    assert "rmab is too old to mask its counts at marks; update it" in answer.json()["detail"]
 
 
 def test_a_federation_without_a_helper_takes_no_masked_upload(live):
@@ -186,12 +260,20 @@ def test_sums_are_opened_by_group(tmp_path):
         assert [w["agent"] for w in both.status()["privacy"]["waiting"]] == ["d", "e"]
 
 
-def test_who_the_helper_refuses_is_left_out_and_the_others_go_on(both):
+def test_who_the_helper_refuses_is_left_out_and_the_others_go_on(tmp_path):
+    with secured(tmp_path, live_seconds=0.001) as both:
+        refuse_one_of_four(both)
+
+
+def refuse_one_of_four(both: Securing) -> None:
     agents = [both.agent(name) for name in "abcd"]
     with both.helper_store() as store:
         store.revoke("d", 2.0)
         store.enroll("d", None, 3.0)  # another key than the agent's
     play_round(both, *agents)
+    assert not merged(both).visits.any()
+    for _ in range(4):  # "d" is waited for
+        play_round(both, *agents[:3])
     assert np.array_equal(merged(both).visits, sum(agent.told_visits for agent in agents[:3]))
     (waits,) = both.status()["privacy"]["waiting"]
     assert waits == {"agent": "d", "slots": 2, "refused": "did not make this tag"}
@@ -219,6 +301,33 @@ def test_an_impossible_sum_is_dropped_logged_counted_and_shown(both):
         assert 'rmab_openings_total{result="impossible"} 1.0' in client.get("/metrics").text
     play_round(both, *agents)  # what comes next counts
     assert merged(both).visits.sum() == 2 * 3 * 3
+
+
+def test_a_helper_of_ten_impossible_sums_is_asked_no_more(both, monkeypatch):
+    """Its agents' keys are others, say: every sum is noise. The rounds stay open."""
+    wrong = "nobody counts so much"
+    monkeypatch.setattr(opening, "check_sum", lambda *_: wrong)
+    agents = [both.agent(name) for name in "abc"]
+    for number in range(1, 10):
+        play_round(both, *agents)
+        assert both.status()["privacy"]["helper"]["up"] is True, number
+    for agent in agents:
+        agent.fetch(9)
+        assert agent.send(agent.play()).status_code == 201
+    until(lambda: both.status()["privacy"]["helper"]["up"] is False)
+    found = both.status()["privacy"]
+    assert found["impossible"] == 10
+    assert "its last 10 sums were impossible" in found["helper"]["trouble"]
+    (event,) = [e for e in both.events() if e["event"] == "helper not asked any more"]
+    assert event["level"] == "error"
+
+    asked: list[object] = []
+    rounds = both.served.server.rounds
+    monkeypatch.setattr(rounds.opening, "_request", lambda *words: asked.append(words))
+    again = asyncio.run_coroutine_threadsafe(rounds.opening.open(11), rounds._loop)
+    with pytest.raises(UnreachableError, match="its last 10 sums were impossible"):
+        again.result(60)
+    assert not asked
 
 
 def test_what_an_agent_gave_cannot_be_taken_out_of_sums(both):

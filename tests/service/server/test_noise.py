@@ -44,6 +44,7 @@ def draw(monkeypatch):
 
 def play_rounds(running: Served, agents: list[ByHand], rounds: int) -> None:
     """Of 2, 3, 4, ... slots; all of these fetch, and then report."""
+    until(lambda: running.server.rounds.number > 0)  # what draws the noise may take long to load
     for _ in range(rounds):
         number = running.server.rounds.number
         for agent in agents:
@@ -381,8 +382,12 @@ def test_a_database_of_another_mode_or_epsilon_is_refused(tmp_path):
     place = str(tmp_path / "noise.db")
     open_store(place, NOISY).close()
     open_store(place, NOISY).close()
-    for changed in (replace(PRIVACY, epsilon=2.0), replace(PRIVACY, delta=1e-5)):
-        other = replace(NOISY, privacy=changed)
+    for changed in (
+        replace(PRIVACY, epsilon=2.0),
+        replace(PRIVACY, delta=1e-5),
+        replace(PRIVACY, survey=16),
+    ):
+        other = replace(NOISY, draws="own", privacy=changed)
         with pytest.raises(FederationError, match=r"was begun with epsilon = 8\.0 and delta"):
             open_store(place, other)
     clear = replace(NOISY, privacy=None)

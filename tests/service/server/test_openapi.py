@@ -244,3 +244,11 @@ def test_nobody_gets_in_without_a_credential(live):
                 assert answer.status_code == 401
 
         try_all(operation, 5, ask)
+
+
+def test_a_round_has_its_survey_where_there_is_one():
+    private = spectrum(draws="own", schedule="linear", privacy=Privacy(epsilon=8.0, survey=6))
+    told = document(private)["components"]["schemas"]["Round"]
+    assert told["properties"]["survey"] == {"const": 6}
+    assert "survey" in told["required"]
+    assert "survey" not in document(spectrum())["components"]["schemas"]["Round"]["properties"]

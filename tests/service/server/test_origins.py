@@ -59,12 +59,13 @@ def test_scheme_and_host_are_a_trusted_proxys_to_tell():
     told = [("Host", "127.0.0.1:8080"), ("X-Forwarded-Proto", "https")]
     told += [("X-Forwarded-Host", "server.example")]
     proxies = Proxies([PROXY])
-    assert proxies.caller(scope(PROXY, *told))[1:] == ("https", b"server.example", True)
-    assert proxies.caller(scope(OTHER, *told))[1:] == ("http", b"127.0.0.1:8080", False)
-    assert proxies.caller(scope(PROXY, ("Host", "a.example")))[1:] == ("http", b"a.example", True)
+    assert proxies.caller(scope(PROXY, *told))[1:4] == ("https", b"server.example", True)
+    assert proxies.caller(scope(OTHER, *told))[1:4] == ("http", b"127.0.0.1:8080", False)
+    found = proxies.caller(scope(PROXY, ("Host", "a.example")))
+    assert found[1:4] == ("http", b"a.example", True)
     odd = scope(PROXY, ("Host", "a"), ("X-Forwarded-Proto", "gopher"), scheme="https")
     assert proxies.caller(odd).scheme == "https"
-    assert Proxies().caller(scope(PROXY, *told))[1:] == ("http", b"127.0.0.1:8080", False)
+    assert Proxies().caller(scope(PROXY, *told))[1:4] == ("http", b"127.0.0.1:8080", False)
 
 
 @pytest.mark.parametrize("bad", ["", "proxy.example", "10.0.0.1/8", "10.0.0.0/33", "127.0.0.1:80"])
@@ -91,6 +92,32 @@ def test_behind_a_proxy(tmp_path, trusted):
         live.client().get("/v1/status", headers=nginx)
         (refused,) = [e for e in live.events() if e.get("status") == 401]
         assert refused["client"] == ("203.0.113.9" if believed else "127.0.0.1")
+
+
+@pytest.mark.parametrize("trusted", [(), ("127.0.0.1",)])
+@pytest.mark.parametrize(
+    ("version", "hosts", "status"),
+    [
+        ("1.1", [], 400),
+        ("1.1", ["OWN", "OWN"], 400),
+        ("1.1", ["OWN", "evil.example"], 400),
+        ("1.1", ["OWN"], 200),
+        ("1.0", ["OWN"], 200),
+    ],
+)
+def test_a_request_names_one_host(tmp_path, trusted, version, hosts, status):
+    """Otherwise a proxy and the server could each read another one."""
+    with served(tmp_path, spectrum(), trusted_proxies=trusted) as live:
+        own = address_of(live)
+        lines = "".join(f"Host: {host.replace('OWN', own)}\r\n" for host in hosts)
+        forwarded = "X-Forwarded-Host: server.example\r\n"
+        request = f"GET /healthz HTTP/{version}\r\n{lines}{forwarded}Connection: close\r\n\r\n"
+        answer = ask(live, request.encode())
+        assert int(answer.split()[1]) == status
+        if status == 400:
+            (event,) = [e for e in live.events() if e["event"] == "refused"]
+            assert (event["reason"], event["status"]) == ("host", 400)
+            assert f"must have one Host header, got {len(hosts)}" in event["detail"]
 
 
 # ------------------------------------------------------------------------------------------- Origin

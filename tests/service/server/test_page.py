@@ -307,7 +307,10 @@ class TestWhatIsShown:
         noise = {"epsilon": 0.5, "delta": 1e-6}
         left = [{**privacy["groups"][0], "releases_left": 38}]
         shown.served.answer = overview(7) | {"privacy": {**privacy, **noise, "groups": left}}
-        expect(note).to_contain_text("Sums have noise, ε = .5, δ = 1e-6. The group was last opened")
+        expect(note).to_contain_text(
+            "Sums have noise, ε = .5, δ = 1e-6 for one slot of a log, its plays given. "
+            "The group was last opened"
+        )
         expect(note).to_contain_text("12 slots. 38 releases left.")
 
     @WIDTHS
@@ -330,7 +333,10 @@ class TestWhatIsShown:
         answer["rewards"] = [{**row, "reward": None} for row in answer["rewards"]]
         page = shown.open(answer | {"privacy": privacy})
         note = page.locator("#agents-sums")
-        expect(note).to_contain_text("Sums have noise, ε = 1, δ = 1e-6, drawn by the server")
+        expect(note).to_contain_text(
+            "Sums have noise, ε = 1, δ = 1e-6 for one slot of a log, its plays given, "
+            "drawn by the server"
+        )
         expect(note).to_contain_text("The sum was not released yet. 40 releases left.")
         expect(note).to_contain_text("1 slot waits for a release.")
         expect(note).not_to_contain_text("helper")
@@ -340,6 +346,25 @@ class TestWhatIsShown:
         expect(page.locator(".arm").first).to_contain_text("Share of plays: not released")
         shown.served.answer = answer | {"privacy": {**privacy, "groups": [group]}}
         expect(note).to_contain_text("released 5 s ago: release 2, 3 agents, 33 slots. 38 releases")
+        assert not shown.wrongs
+
+    def test_warnings_stand_above_all_and_go_when_they_no_longer_hold(self, shown):
+        says = ["slot_seconds is not set.", f"Two camps: {HOSTILE}"]
+        page = shown.open(overview(7, warnings=says))
+        lines = page.locator("#warnings li")
+        expect(lines).to_have_text(says)
+        shown.served.answer = overview(8, warnings=says[1:])
+        expect(lines).to_have_text(says[1:])
+        shown.served.answer = overview(9)
+        expect(page.locator("#warnings")).to_be_hidden()
+        assert not shown.wrongs
+
+    def test_an_agent_that_is_not_heard_of_is_silent_and_has_not_left(self, shown):
+        quiet = agent(0, "quiet", last_seen=NOW - 10_000, live=False)
+        unknown = agent(1, "unknown", last_seen=None, live=False)  # by a clock that was ahead
+        page = shown.open(overview(7, agents=[quiet, unknown]))
+        expect(page.locator("#agents-list .badge")).to_have_text(["silent", "silent"])
+        expect(page.locator("#agents")).not_to_contain_text("left")
         assert not shown.wrongs
 
     def test_many_arms_and_agents(self, shown):
@@ -352,7 +377,12 @@ class TestWhatIsShown:
         expect(rows).to_have_count(300)
         height = page.locator("#agents-list .scroll").bounding_box()["height"]
         assert height < 700  # the list scrolls in its place
-        for chip, count in (("Late 3", 3), ("Not seen yet 3", 3), ("Left 3", 3), ("Revoked 3", 3)):
+        for chip, count in (
+            ("Late 3", 3),
+            ("Not seen yet 3", 3),
+            ("Silent 3", 3),
+            ("Revoked 3", 3),
+        ):
             page.get_by_role("button", name=chip, exact=True).click()
             expect(rows).to_have_count(count)
             state = chip.rsplit(" ", 1)[0].lower()

@@ -7,7 +7,7 @@ import pytest
 
 from rmab.errors import FederationError
 from rmab.service.server.uploads import Rate
-from tests.service.support.serving import served, spectrum
+from tests.service.support.serving import ByHand, served, spectrum
 
 
 def test_a_rate_and_a_burst():
@@ -86,3 +86,19 @@ def test_rates_are_checked(key):
     for wrong in (-1, 1e9, float("nan"), "many", True, None):
         with pytest.raises(FederationError, match=f"{key} must be 0 for no limit, or from"):
             spectrum(**{key: wrong})
+
+
+def test_an_owners_agents_share_a_rate(tmp_path):
+    with served(tmp_path, spectrum(uploads_per_second=0.01)) as live:
+        boss = live.client(live.enroll("boss", "admin"))
+        agents = []
+        for name in ("a", "b", "c"):
+            owner = {} if name == "c" else {"owner": "acme"}
+            made = boss.post("/v1/agents", json={"name": name, **owner}).json()
+            agents.append(ByHand(live, name, made["token"]))
+            agents[-1].fetch()
+        a, b, c = agents
+        upload = a.play()
+        assert [a.send(upload).status_code for _ in range(2)] == [201, 200]
+        assert b.send(b.play()).status_code == 429
+        assert c.send(c.play()).status_code == 201

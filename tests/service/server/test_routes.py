@@ -38,6 +38,13 @@ def test_rounds_follow_one_another(live, pair):
     b.client.close()
 
 
+@pytest.mark.parametrize(("seconds", "told"), [(1, "1"), (0.123456789, "0.123456789"), (0, None)])
+def test_agents_are_told_the_shortest_slot_with_each_round(tmp_path, seconds, told):
+    with served(tmp_path, spectrum(slot_seconds=seconds)) as made:
+        answer = made.agent("one").client.get("/v1/round")
+        assert answer.headers.get("rmab-slot-seconds") == told
+
+
 def test_a_repeat_changes_nothing_and_another_body_is_refused(live, pair):
     a, b = pair
     upload = a.play()

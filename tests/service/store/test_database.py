@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import claimed_store, default_database, open_store
 from rmab.service.tokens import make_token
 from tests.service.support.counting import Counting
+from tests.service.support.disks import small_disk
 from tests.service.support.storing import IMPATIENT, enrolled, given, some_round
 
 # ----------------------------------------------------------------------- opening, claims, versions
@@ -177,7 +178,10 @@ def test_version_1_becomes_this_one_and_keeps_everything(database_url, federatio
         opened.close()
     opened = open_store(database_url, federation)
     assert schema.version_of(opened.database) == NOW
-    assert opened.credential("0" * 16) == ("alice", "agent", 0, b"digest", False, 1.0)
+    assert opened.credential("0" * 16) == (
+        *("alice", "agent", 0, b"digest", False, 1.0),
+        "alice",
+    )
     enrolled(opened, "eye", "viewer")
     enrolled(opened, "bob")
     assert {row.name: (row.role, row.lane) for row in opened.agents()} == {
@@ -475,3 +479,43 @@ def test_a_postgresql_that_is_read_only_may_pass(postgres_url, federation):
     opened.database._connection.execute("SET default_transaction_read_only = off")
     enrolled(opened)
     opened.close()
+
+
+def test_a_small_disk_that_was_full_goes_on_when_there_is_room(tmp_path, federation):
+    """The log must not fill again what was freed: it is emptied as soon as there is room."""
+    with small_disk(tmp_path / "disk") as disk:
+        opened = claimed_store(str(disk / "x.db"), federation)
+        token = enrolled(opened)
+        filler = disk / "other"
+        filler.write_bytes(bytes(150_000))
+        lives = (Counting(federation.shape, f"life {n}") for n in range(1000))
+        sent = refused = 0
+
+        def send():
+            """Send one upload of a new incarnation, which is tried three times."""
+            nonlocal sent, refused
+            upload = next(lives).upload(1)
+            for _ in range(3):
+                try:
+                    given(opened, token, upload)
+                    sent += 1
+                    return True
+                except StorageError as error:
+                    if "disk full" not in str(error):
+                        raise
+                    refused += 1
+            return False
+
+        with suppress(OSError), (disk / "more").open("wb", buffering=0) as more:
+            while True:  # all that is left
+                more.write(bytes(4096))
+        while send():
+            pass
+        filler.unlink()
+        (disk / "more").unlink()
+        before = refused
+        for _ in range(20):
+            assert send()
+        assert refused == before  # nor does the log grow until the disk is full again
+        assert opened.totals() == (sent, 3 * sent)
+        opened.close()

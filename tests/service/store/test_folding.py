@@ -11,7 +11,7 @@ from rmab.service.store import schema
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import open_store
 from tests.service.support.counting import Counting
-from tests.service.support.storing import enrolled, given, refused, some_round
+from tests.service.support.storing import enrolled, enrolled_before, given, refused, some_round
 
 DAY = 86_400.0
 
@@ -241,7 +241,7 @@ def test_a_database_of_version_1_is_brought_on(database_url, federation, monkeyp
     monkeypatch.setattr(schema, "MIGRATIONS", known[:1])
     old = open_store(database_url, federation)
     assert "folded" not in old.database.tables()
-    token = enrolled(old)
+    token = enrolled_before(old)
     old.database.run(
         "INSERT INTO incarnations (agent, incarnation, sequence, round, slots, uploads, updated, "
         "visits, counts) VALUES ('alice', ?, 1, 1, 3, 1, 5.0, ?, ?)",

@@ -11,7 +11,14 @@ from rmab.service.server.uploads import receive
 from rmab.service.store import schema
 from rmab.service.store.store import Store, open_store
 from tests.service.support.counting import Counting
-from tests.service.support.storing import enrolled, given, refused, some_round
+from tests.service.support.storing import (
+    enrolled,
+    enrolled_before,
+    given,
+    given_before,
+    refused,
+    some_round,
+)
 
 DAY = 86_400.0
 
@@ -152,16 +159,16 @@ def test_what_was_forgotten_is_audited_once(opened, federation):
     assert opened.erased() == (0, 0, 0.0)
     paid = float((opened.counts_by_lane().visits[1] * federation.rewards).sum())
     assert paid > 0
-    opened.erase("b", 7.0)
+    opened.erase("b", 7.0, "boss")
     (row,) = opened.audit()
-    assert row == (1, "b", 7.0, 3, 2, 4, 12, pytest.approx(paid))
+    assert row == (1, "b", 7.0, 3, 2, 4, 12, pytest.approx(paid), "boss")
     assert opened.audit() == []
     assert opened.erased() == (1, 12, pytest.approx(paid))
     opened.close_round(3, 8.0, "all", 2, 24, 0.5)
     opened.open_round(some_round(4, federation))
     assert opened.erased() == (1, 12, 0.0)  # what was paid was of round 3
     # Who has given nothing is forgotten already; who is unknown, or no agent, cannot be.
-    assert opened.erase("b", 9.0)[4:] == (0, 0, 0, 0.0)
+    assert opened.erase("b", 9.0)[4:] == (0, 0, 0, 0.0, None)
     assert opened.audit() == []
     enrolled(opened, "boss", "admin")
     assert opened.erase("boss", 9.0) is None
@@ -172,10 +179,9 @@ def test_a_database_from_before_can_forget(database_url, federation, monkeypatch
     monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
     old = open_store(database_url, federation)
     assert schema.version_of(old.database) == 1
-    token = enrolled(old)
+    token = enrolled_before(old)
     upload = Counting(federation.shape).upload(1)
-    with old.transaction():
-        old.accept("alice", upload, 2.0)
+    given_before(old, upload)
     old.close()
     monkeypatch.undo()
     opened = open_store(database_url, federation)

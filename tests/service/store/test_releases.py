@@ -12,7 +12,7 @@ from rmab.federation.release import GRID
 from rmab.service.store import schema
 from rmab.service.store.store import open_store
 from tests.service.support.counting import Counting
-from tests.service.support.storing import enrolled, given
+from tests.service.support.storing import enrolled, enrolled_before, given, given_before
 
 
 @pytest.fixture
@@ -99,7 +99,9 @@ def test_databases_of_before_become_of_this_version(database_url, federation, mo
     with monkeypatch.context() as older:
         older.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:6])
         opened = open_store(database_url, federation)
-        upload = count(opened, federation, 5)
+        enrolled_before(opened)
+        upload = Counting(federation.shape).upload(1)
+        given_before(opened, upload)
         opened.close()
     opened = open_store(database_url, federation)
     assert schema.version_of(opened.database) == len(schema.MIGRATIONS)

@@ -7,7 +7,7 @@ import pytest
 
 from rmab.errors import FederationError, ProtocolError
 from rmab.service.server.uploads import authenticate
-from rmab.service.store.credentials import Credential
+from rmab.service.store.credentials import Credential, Sighting
 from rmab.service.store.store import open_store
 from rmab.service.tokens import make_token
 from tests.service.support.counting import Counting
@@ -37,16 +37,64 @@ def test_enrol_revoke_enrol_again(opened):
     enrolled(opened, "bob")
     with pytest.raises(FederationError, match="alice is enrolled already"):
         enrolled(opened, "alice")
-    assert opened.credential(first[0]) == ("alice", "agent", 0, first[1], False, 1.0)
+    assert opened.credential(first[0])[:-1] == ("alice", "agent", 0, first[1], False, 1.0)
     assert opened.revoke("alice", 5.0)
     assert not opened.revoke("alice", 6.0)
     assert not opened.revoke("carol", 6.0)
     assert opened.credential(first[0]).revoked
     second = enrolled(opened, "alice", now=7.0)
-    assert opened.credential(second[0]) == ("alice", "agent", 0, second[1], False, 1.0)
+    assert opened.credential(second[0])[:-1] == ("alice", "agent", 0, second[1], False, 1.0)
     assert opened.credential(first[0]).revoked
     alice = next(row for row in opened.agents() if row.name == "alice")
     assert (alice.enrolled, alice.revoked) == (7.0, None)
+
+
+def test_a_name_keeps_its_owner_unless_another_is_given(opened):
+    def enrol(owner, now):
+        _, key_id, secret_hash = make_token()
+        opened.enroll("alice", "agent", key_id, secret_hash, now, owner)
+        found = opened.credential(key_id).owner
+        assert opened.credentials.owners()["alice"] == found
+        assert next(row for row in opened.agents() if row.name == "alice").owner == found
+        opened.revoke("alice", now)
+        return found
+
+    assert enrol(None, 1.0) == "alice"
+    assert enrol("acme", 2.0) == "acme"
+    assert enrol(None, 3.0) == "acme"
+    assert enrol("alice", 4.0) == "alice"
+    enrolled(opened, "boss", "admin")
+    assert set(opened.credentials.owners()) == {"alice"}
+
+
+def test_what_commands_did_on_the_database_is_told_once(opened):
+    _, key_id, secret_hash = make_token()
+    opened.enroll("a", "agent", key_id, secret_hash, 1.0, "acme", by_whom="root")
+    enrolled(opened, "b")  # by the server, which logs it itself
+    opened.revoke("a", 2.0, by_whom="eve")
+    assert not opened.revoke("a", 3.0, by_whom="eve")
+    first, second = opened.acts()
+    assert first[1:] == (1.0, "enrolled", "a", "agent", "acme", "root")
+    assert second[1:] == (2.0, "revoked", "a", None, None, "eve")
+    assert opened.acts() == []
+
+
+def test_when_an_agent_was_seen_is_no_time_to_come(opened):
+    """Of a clock that was 400 days ahead; what is a minute off may be another machine's clock."""
+    enrolled(opened, "a", now=100.0)
+    enrolled(opened, "b", now=100.0)
+    days = 400 * 86_400.0
+    opened.sighted([Sighting("a", 200.0 + days, 3, 0), Sighting("b", 230.0, 3, 0)])
+    a, b = opened.agents(200.0)
+    assert (a.last_seen, b.last_seen) == (None, 230.0)
+    assert not a.is_live(200.0, 60.0)
+    assert b.is_live(200.0, 60.0)
+    assert not a._replace(last_seen=200.0 + days).is_live(200.0, 60.0)
+    assert opened.agents()[0].last_seen == 200.0 + days
+    assert opened.newest() == 200.0 + days
+    opened.sighted([Sighting("a", 260.0, 3, 0)])  # the clock was set right
+    assert opened.agents(260.0)[0].is_live(260.0, 60.0)
+    assert opened.newest() == 260.0
 
 
 def test_a_name_keeps_its_role(opened):

@@ -12,6 +12,7 @@ from rmab.service.server.uploads import receive
 from rmab.service.store.credentials import Sighting
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import open_store
+from rmab.service.tokens import make_token
 from tests.service.support.counting import Counting
 from tests.service.support.storing import enrolled, given, refused
 
@@ -166,10 +167,11 @@ def test_the_running_sum_is_the_sum_of_all_incarnations(database_url, federation
                 assert receive(opened, *tokens[agent], upload, 1, 2, 2.0) == "new"
                 latest[which] = upload
                 total += 1
-        merged = opened.merged()
-        assert np.array_equal(merged.counts, sum(u.counts for u in latest.values()))
-        assert np.array_equal(merged.visits, sum(u.visits for u in latest.values()))
-        assert opened.totals() == (total, total)
+            running, totals = opened.merged(), opened.totals()
+        for merged in (running, opened.merged()):  # as it runs on, and as the database has it
+            assert np.array_equal(merged.counts, sum(u.counts for u in latest.values()))
+            assert np.array_equal(merged.visits, sum(u.visits for u in latest.values()))
+        assert totals == opened.totals() == (total, total)
     opened.close()
     again = open_store(database_url, federation)
     assert np.array_equal(again.merged().counts, merged.counts)
@@ -184,6 +186,25 @@ def test_the_running_sum_is_the_sum_of_all_incarnations(database_url, federation
         if sequences[which]
     }
     again.close()
+
+
+def test_a_record_that_is_dropped_is_in_the_database(database_url, federation):
+    """Where more incarnations upload in a transaction than are remembered."""
+    opened = open_store(database_url, federation, limits=StoreLimits(remembered_bytes=1))
+    opened.claim()
+    token = enrolled(opened)
+    countings = [Counting(federation.shape, f"alice {n}") for n in range(3)]
+    uploads = [counting.upload(1) for counting in countings]
+    with opened.transaction():
+        for upload in uploads:
+            assert receive(opened, *token, upload, 1, 2, 2.0) == "new"
+        for upload in uploads:
+            found = opened.record("alice", upload.incarnation)
+            assert found is not None
+            assert (found.sequence, found.slots) == (1, upload.slots)
+            assert np.array_equal(found.counts, upload.counts)
+            assert receive(opened, *token, upload, 1, 2, 2.0) == "repeat"
+    opened.close()
 
 
 @pytest.mark.parametrize("claimed", [True, False])
@@ -239,12 +260,12 @@ def test_what_agents_have_given(opened, federation):
     pays = [arm.reward[1] for arm in federation.arms]
     assert alice[5:10] == (20.0, 3, 1, 0, 50)
     assert alice.reward == pytest.approx(upload.visits[1] @ pays / 50, rel=1e-12)
-    assert idle[5:] == (None, None, 0, 0, 0, None, None)
+    assert idle[5:] == (None, None, 0, 0, 0, None, None, "idle")
     opened.sighted([Sighting("alice", 30.0, 4, 2), Sighting("idle", 31.0, None, 1)])
     opened.sighted([Sighting("alice", 32.0, None, 1)])
     alice, idle = opened.agents()
     assert alice[5:10] == (32.0, 4, 1, 3, 50)
-    assert idle[5:] == (31.0, None, 0, 1, 0, None, None)
+    assert idle[5:] == (31.0, None, 0, 1, 0, None, None, "idle")
 
 
 def test_arms_of_different_sizes(database_url, federation):
@@ -274,25 +295,161 @@ def test_uploads_need_a_transaction_and_there_is_one_at_a_time(opened, federatio
         opened.transaction().__enter__()
 
 
+LONG = 864.0  # seconds of a slot, of which a day has 100
+
+
+def paced(store, token, counting, sequence, slots, now, slot_seconds=LONG):
+    """Send an upload of so many more slots at a time of the server's clock; a refusal undoes
+    nothing, as in the writer."""
+    upload = counting.upload(sequence, slots=slots)
+    with store.transaction():
+        try:
+            key_id, secret_hash = token
+            return receive(store, key_id, secret_hash, upload, 1, 2, now, slot_seconds=slot_seconds)
+        except ProtocolError as error:
+            refusal = error
+    raise refusal
+
+
+def too_many(store, token, counting, sequence, slots, now, slot_seconds=LONG):
+    """How many slots more would have been taken in place of so many."""
+    with pytest.raises(ProtocolError) as caught:
+        paced(store, token, counting, sequence, slots, now, slot_seconds)
+    assert (caught.value.status, caught.value.code) == (429, "slots")
+    return caught.value.extra["slots"]
+
+
 def test_slots_of_all_incarnations_are_held_against_the_time_since_the_first_enrolment(
     opened, federation
 ):
-    def sent(token, counting, sequence, slots, now):
-        upload = counting.upload(sequence, slots=slots)
-        with opened.transaction():
-            return receive(opened, token[0], token[1], upload, 1, 2, now, slot_seconds=1.0)
-
     token = enrolled(opened, now=1000.0)
     one, other = (Counting(federation.shape, name) for name in ("one", "other"))
-    assert sent(token, one, 1, 8, 1000.0) == "new"
-    with pytest.raises(ProtocolError, match=r"at most 10 .* enrolled 0 s ago .* got 13") as caught:
-        sent(token, other, 1, 5, 1000.0)
+    assert paced(opened, token, one, 1, 8, 1000.0, 1.0) == "new"
+    with pytest.raises(ProtocolError, match=r"at most 10 so far, .* got 13") as caught:
+        paced(opened, token, other, 1, 5, 1000.0, 1.0)
     assert (caught.value.status, caught.value.code) == (429, "slots")
     assert opened.totals() == (1, 8)
-    assert sent(token, other, 2, 0, 1003.0) == "new"  # later there is time for it
+    assert paced(opened, token, other, 2, 0, 1003.0, 1.0) == "new"  # later there is time for it
     # Neither does another credential set the time back, nor does it begin anew.
     opened.revoke("alice", 1011.0)
     again = enrolled(opened, now=1400.0)
-    assert sent(again, one, 2, 397, 1400.0) == "new"
-    with pytest.raises(ProtocolError, match=r"at most 410 .* enrolled 400 s ago .* got 411"):
-        sent(again, one, 3, 1, 1400.0)
+    assert paced(opened, again, one, 2, 397, 1400.0, 1.0) == "new"
+    with pytest.raises(ProtocolError, match=r"at most 410 so far, .* got 411"):
+        paced(opened, again, one, 3, 1, 1400.0, 1.0)
+
+
+def test_credit_is_a_bucket_of_a_day(database_url, federation):
+    """A token that was enrolled a year ago claims a day's slots, and what comes later at its pace;
+    so it goes on after a restart."""
+    year, day = 365 * 86_400.0, 100
+    opened = open_store(database_url, federation)
+    opened.claim()
+    token = enrolled(opened, now=0.0)
+    counting = Counting(federation.shape)
+    assert too_many(opened, token, counting, 1, 5000, year) == day
+    first = Counting(federation.shape, "first")
+    assert paced(opened, token, first, 1, day, year) == "new"
+    assert too_many(opened, token, first, 2, 1, year) == 0
+    opened.close()
+    opened = open_store(database_url, federation)
+    opened.claim()
+    second = Counting(federation.shape, "second")
+    assert too_many(opened, token, second, 1, 20, year + 10 * LONG) == 10
+    third = Counting(federation.shape, "third")
+    assert paced(opened, token, third, 1, 10, year + 10 * LONG) == "new"
+    fourth = Counting(federation.shape, "fourth")
+    assert too_many(opened, token, fourth, 1, 1000, 2 * year) == day
+    opened.close()
+
+
+def test_an_agent_that_was_away_for_a_week_is_taken_in_parts(opened, federation):
+    day, week = 100, 7 * 86_400.0
+    token = enrolled(opened, now=0.0)
+    counting, now, told = Counting(federation.shape), week, 0
+    for sequence in range(1, 8):
+        assert paced(opened, token, counting, sequence, day, now) == "new"
+        told, now = told + day, now + day * LONG
+    assert opened.slots_of("alice") == told == 7 * day
+
+
+def test_agents_of_an_owner_draw_on_one_bucket(opened, federation):
+    """It fills for each of them, and holds a day of one."""
+    names = [f"radio-{n}" for n in range(10)]
+    tokens = {}
+    for name in names:
+        _, key_id, secret_hash = make_token()
+        opened.enroll(name, "agent", key_id, secret_hash, 0.0, "acme")
+        tokens[name] = key_id, secret_hash
+    other = enrolled(opened, "other", now=0.0)
+    week, day = 7 * 86_400.0, 100
+    lives = {name: Counting(federation.shape, name) for name in names}
+    assert paced(opened, tokens["radio-0"], lives["radio-0"], 1, day - 10, week) == "new"
+    assert too_many(opened, tokens["radio-1"], lives["radio-1"], 1, 11, week) == 10
+    assert paced(opened, other, Counting(federation.shape, "o"), 1, day, week) == "new"
+    # All ten play, as fast as one each.
+    for name in names[2:]:
+        assert paced(opened, tokens[name], lives[name], 1, 10, week + 8 * LONG) == "new"
+    assert too_many(opened, tokens["radio-9"], lives["radio-9"], 2, 11, week + 8 * LONG) == 10
+    # Without a credential an agent does not play.
+    for name in names[1:]:
+        opened.revoke(name, week + 8 * LONG)
+    life = Counting(federation.shape, "again")
+    assert too_many(opened, tokens["radio-0"], life, 1, 50, week + 18 * LONG) == 20
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_a_clock_that_was_ahead_stops_nobody(database_url, federation, claimed):
+    """An agent that was enrolled, or has uploaded, by a clock that was 400 days ahead."""
+    days, now = 400 * 86_400.0, 1e9
+    opened = open_store(database_url, federation)
+    if claimed:
+        opened.claim()
+    old, new = enrolled(opened, "old", now=now), enrolled(opened, "new", now=now + days)
+    life = Counting(federation.shape, "old")
+    assert paced(opened, old, life, 1, 100, now + days) == "new"
+    assert too_many(opened, old, Counting(federation.shape, "x"), 1, 10, now) == 0
+    if not claimed:
+        opened.close()
+        opened = open_store(database_url, federation)
+    other = Counting(federation.shape, "other")
+    assert too_many(opened, new, other, 1, 50, now) == 10  # the burst, as ever
+    if claimed:  # the server: what was read is remembered, and grows
+        assert paced(opened, old, life, 2, 30, now + 30 * LONG) == "new"
+        later = Counting(federation.shape, "later")
+        assert paced(opened, new, later, 1, 30, now + 30 * LONG) == "new"
+    opened.close()
+
+
+def test_limits_that_are_set_later_do_not_stop_who_was_faster(opened, federation):
+    token = enrolled(opened, now=0.0)
+    counting = Counting(federation.shape)
+    assert paced(opened, token, counting, 1, 1000, 10.0, slot_seconds=0.0) == "new"
+    life = Counting(federation.shape, "then")
+    assert too_many(opened, token, life, 1, 100, 20.0) == 0
+    life = Counting(federation.shape, "then")
+    assert paced(opened, token, life, 1, 50, 20.0 + 50 * LONG) == "new"
+
+
+def test_agents_of_an_owner_share_its_weight(database_url, federation):
+    """Ten names weigh as much as the one of them that has counted most; so it is after a restart,
+    and with a weight of the owner's."""
+    for weights in ({}, {"acme": 3.0}):
+        of = replace(federation, weights=weights)
+        opened = open_store(database_url, of)
+        if not weights:
+            alone = enrolled(opened, "alone")
+            given(opened, alone, Counting(federation.shape, "alone").upload(1, slots=50))
+            assert opened.counts_by_lane().weights is None
+            for n, slots in enumerate((40, 20, 20, 0)):
+                _, key_id, secret_hash = make_token()
+                opened.enroll(f"radio-{n}", "agent", key_id, secret_hash, 1.0, "acme")
+                upload = Counting(federation.shape, f"radio {n}").upload(1, slots=slots)
+                given(opened, (key_id, secret_hash), upload)
+        found = opened.counts_by_lane()
+        sizes, weighs = found.counts.sum((1, 2, 3, 4)), found.weights
+        assert weighs is not None
+        assert weighs[0] == 1.0
+        summed = (weighs[1:] * sizes[1:]).sum()
+        assert summed == pytest.approx(weights.get("acme", 1.0) * sizes[1:].max())
+        assert len(set(weighs[1:])) == 1
+        opened.close()

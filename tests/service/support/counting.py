@@ -22,6 +22,11 @@ class Counting:
         self._last: dict[int, tuple[int, int]] = {}  # arm -> slot and state
         self._slots = 0
 
+    @property
+    def slots(self) -> int:
+        """So far."""
+        return self._slots
+
     def play(self, slots: int) -> None:
         """Look at K arms in each of so many slots."""
         for _ in range(slots):

@@ -80,6 +80,7 @@ class PretendServer:
         self.always = None  # a fault for every request
         self.advances = True  # a report opens the next round
         self.message = index_message
+        self.credit = None  # slots that are taken beyond those it has, if there is a limit
 
     def answer(self, method, path, query, body, authorization):
         self.requests += 1
@@ -114,6 +115,11 @@ class PretendServer:
         if upload.round != self.number:
             raise ProtocolError(410, "round", "closed", round=self.number)
         check_growth(before, upload, SHAPE.plays)
+        slots = upload.slots - (before.slots if before else 0)
+        if self.credit is not None:
+            if slots > self.credit:
+                raise ProtocolError(429, "slots", "too many", slots=self.credit)
+            self.credit -= slots
         self.ledger[key] = upload.digest
         self.uploads.append(upload)
         self.records[upload.incarnation] = Record(

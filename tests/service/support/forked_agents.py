@@ -3,8 +3,9 @@
 python tests/service/support/forked_agents.py
 
 A line `NAME URL TOKEN MASK_KEY` on standard input starts an agent, whose process id is printed. Its
-own ledger is the file INCARNATION.ledger: a line for each slot, `ARM:STATE ARM:STATE ...`, written
-before the agent is told. SIGTERM ends it, with all that it has sent; the end of the input nothing.
+own ledger is the file INCARNATION.ledger: a line for each slot, `SLOT ARM:STATE ARM:STATE ...`,
+written before the agent is told, and one with the slot where a process begins. SIGTERM ends it,
+with all that it has sent; the end of the input nothing.
 """
 
 import os
@@ -28,13 +29,20 @@ def play(name: str, url: str, token: str, mask_key: str) -> None:
     chance = random.Random(f"{name} {os.getpid()}")
     file = f"{name}.db"
     with Agent(url, token=token, file=file, mask_key=mask_key, limits=QUICK) as agent:
+        note(agent)
         while not ended:
             arms = agent.choose()
             states = [int(chance.random() < 0.5) for _ in arms]
-            with Path(f"{agent._player.incarnation}.ledger").open("a") as ledger:
-                ledger.write(" ".join(f"{a}:{s}" for a, s in zip(arms, states, strict=True)) + "\n")
+            note(agent, *(f"{a}:{s}" for a, s in zip(arms, states, strict=True)))
             agent.observe(states)
             time.sleep(SLOT_SECONDS)
+
+
+def note(agent: Agent, *looks: str) -> None:
+    """A line of the ledger."""
+    player = agent._player
+    with Path(f"{player.incarnation}.ledger").open("a") as ledger:
+        ledger.write(" ".join((str(player.slots), *looks)) + "\n")
 
 
 if __name__ == "__main__":  # not where this file is only read

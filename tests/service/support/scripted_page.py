@@ -114,6 +114,7 @@ def overview(rounds: int = 60, arms=PAPER, agents=None, **changes) -> Answer:
     shown |= {"opened": NOW - 2.4, "now": NOW, "limit": rounds + 1, "deadline": 30.0}
     shown |= {"uploads": 4 * rounds, "slots": sum(row["slots"] for row in rewards)}
     shown |= {"reference": 0.9852, "arms": arms, "rewards": rewards, "agents": agents}
+    shown |= {"warnings": []}
     return shown | {"rounds": [opened, *closed]} | changes
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 import httpx
 
 from rmab.federation.config import Federation
+from rmab.federation.marks import is_mark
 from rmab.federation.masks import MaskKey, parse_key
 from rmab.federation.messages import Upload
 from rmab.federation.privacy import Privacy
@@ -31,10 +33,14 @@ QUICK = ServerLimits(first_retry_seconds=0.02, last_retry_seconds=0.05, helper_s
 class Securing:
     """A helper and a server that can each be stopped and started; enrols agents at both."""
 
-    def __init__(self, folder: Path, **privacy: Any) -> None:
+    def __init__(self, folder: Path, live_seconds: float | None = None, **privacy: Any) -> None:
         self.folder = folder
         self._least_and_groups = privacy
-        self.federation = spectrum(privacy=Privacy("http://127.0.0.1:9", **privacy), slot_seconds=0)
+        self.federation = spectrum(
+            privacy=Privacy("http://127.0.0.1:9", **privacy),
+            slot_seconds=0,
+            live_seconds=live_seconds,
+        )
         self.planner: Any = Flat
         self.helper_database = str(folder / "helper.db")
         self.server_database = str(folder / "federation.db")
@@ -120,7 +126,7 @@ class Securing:
 
 
 class Masking(ByHand):
-    """An agent that masks, by hand."""
+    """An agent that masks, by hand, at marks on the way too."""
 
     def __init__(self, served: Served, name: str, token: str, mask_key: str) -> None:
         super().__init__(served, name, token)
@@ -128,6 +134,8 @@ class Masking(ByHand):
         key = parse_key(mask_key)
         assert key is not None
         self.key = MaskKey(key)
+        self.since = 0
+        self.marks: list[Upload] = []
         self.told_counts: Any = 0
         self.told_visits: Any = 0
 
@@ -135,12 +143,45 @@ class Masking(ByHand):
         self.served = served
         self.client = served.client(self.token)
 
+    def begin_anew(self, since: int) -> None:
+        """Another incarnation."""
+        self.since, self.sequence, self.player = since, 0, None
+        self.incarnation = secrets.token_hex(16)
+        self.marks.clear()
+
+    def play(self, slots: int | None = None) -> Upload:
+        """To the end of the episode, or so many slots; the upload after the last one."""
+        player = self.player
+        upload: Upload = player.upload(self.sequence)
+        last = None if slots is None else player.slots + slots
+        while player.slots < last if last is not None else not player.over:
+            arms = player.choose().tolist()
+            player.observe(arms, [1] * len(arms))
+            self.sequence += 1
+            upload = player.upload(self.sequence)
+            if is_mark(self.since + player.slots):
+                self.marks.append(replace(upload, length=0))
+        return upload
+
     def body(self, upload: Upload) -> bytes:
         federation = self.served.federation
-        masked = self.key.masked(upload, federation.fingerprint(), self.name, federation.shape)
+        masked = self.key.masked(
+            upload, federation.fingerprint(), self.name, federation.shape, self.since
+        )
         return masked.to_json(federation.shape, federation.name)
 
     def send(self, upload: Upload | bytes, **headers: str) -> httpx.Response:
+        """Send an upload, after those at marks before it."""
+        while self.marks and isinstance(upload, Upload):
+            mark = self.marks.pop(0)
+            if mark.sequence == upload.sequence:
+                continue  # the report is at the mark
+            answer = self._post(self.body(mark))
+            if answer.status_code != 201:
+                return answer
+        return self._post(upload, **headers)
+
+    def _post(self, upload: Upload | bytes, **headers: str) -> httpx.Response:
         content = upload if isinstance(upload, bytes) else self.body(upload)
         kind = {"Content-Type": "application/json"}
         answer = self.client.post("/v1/masked", content=content, headers=kind | headers)

@@ -682,7 +682,8 @@ class World:
             with DatabaseAdmin(FEDERATION, self.database) as admin:
                 peer.token = admin.enroll(name, "agent")
         else:
-            peer.token = self.loop.run_until_complete(self.access.enroll(name, "agent"))
+            enrolled = self.access.enroll(name, "agent", None, "boss")
+            peer.token = self.loop.run_until_complete(enrolled)
         peer.enrolled = True
 
     def revoke(self, peer: Peer, *, elsewhere: bool) -> None:
@@ -692,7 +693,7 @@ class World:
             peer.enrolled = False
         else:
             peer.enrolled = False
-            assert self.loop.run_until_complete(self.access.revoke(peer.name))
+            assert self.loop.run_until_complete(self.access.revoke(peer.name, "boss"))
         self.settle()
 
     def start_agent(self, peer: Peer) -> None:

@@ -26,6 +26,28 @@ def enrolled(
     return key_id, secret_hash
 
 
+def enrolled_before(store: Store, name: str = "alice") -> tuple[str, bytes]:
+    """Enroll an agent in a database of a version in which agents had no owners."""
+    _, key_id, secret_hash = make_token()
+    with store.transaction():
+        store.database.run(
+            "INSERT INTO agents (name, role, lane, enrolled, refused) "
+            "VALUES (?, 'agent', 0, 1.0, 0)",
+            (name,),
+        )
+        store.database.run(
+            "INSERT INTO credentials (key_id, agent, secret_hash, created) VALUES (?, ?, ?, 1.0)",
+            (key_id, name, secret_hash),
+        )
+    return key_id, secret_hash
+
+
+def given_before(store: Store, upload: Upload, name: str = "alice") -> None:
+    """Count an upload in such a database."""
+    with store.transaction():
+        store.accept(name, upload, 2.0)
+
+
 def given(
     store: Store, token: tuple[str, bytes], upload: Upload, round: int = 1, now: float = 2.0
 ) -> Status:

@@ -17,7 +17,8 @@ handed over, and the agent plays on by the table it has until the next round is 
 observations are in its own small file before `observe` returns (`rmab.service.agent.state_file`),
 so that a process that ends, however it ends, loses nothing. The next process sends what the last
 one left under that one's *incarnation*, and begins a new one with nothing observed: how many slots
-passed in between is not known.
+passed in between is not known. With a mask key it goes on with the same incarnation, with nothing
+observed, so that slots are summed across processes.
 
 An arm that could not be read (its state is NaN, say, or none that it has) is one without an
 observation in that slot: the slot passes and nothing is counted (`rmab.federation.player`).
@@ -59,7 +60,7 @@ from rmab.reading import is_whole, shown
 from rmab.service.agent.client import make_client
 from rmab.service.agent.exchange import Exchange
 from rmab.service.agent.limits import AgentLimits
-from rmab.service.agent.outbox import Offer, Seldom, Writing, recovered
+from rmab.service.agent.outbox import Offer, Seldom, Writing, recovered, resumed
 from rmab.service.agent.state_file import AgentFile, default_file
 from rmab.service.tokens import parse_token
 
@@ -125,13 +126,20 @@ class Agent:
         path = default_file(address, parsed[0]) if file is None else Path(file)
         self._file = AgentFile(path, self._limits, parsed[0])
         try:
-            incarnation = secrets.token_hex(16)
-            self._check_masking(writing)
+            self._writing = writing
+            self._check_masking()
             message = self._kept_message()
-            if message is not None and writing.masks:  # ends by visits would tell about them
-                message = replace(message, visit_factor=None)
-            earlier = recovered(self._file, message, writing)
-            self._file.begin(incarnation)
+            before, earlier = None, []
+            if not writing.masks:
+                earlier = recovered(self._file, message, writing)
+            elif message is not None:
+                message = replace(message, visit_factor=None)  # such ends would tell about visits
+                before = resumed(self._file, message, writing)
+            if before is None:
+                incarnation = secrets.token_hex(16)
+                self._begin(incarnation)
+            else:
+                incarnation = before.player.incarnation
             self._exchange = Exchange(
                 client,
                 self._file,
@@ -140,12 +148,15 @@ class Agent:
                 message=message,
                 earlier=earlier,
                 writing=writing,
+                before=before,
             )
             self._exchange.start()
             try:
                 if message is None or self._file.of_another_key():
                     message = self._first_round(patience)
                 self._player = Player(message, incarnation)
+                if before is not None:
+                    self._player.go_on(before.player)
                 self._player.resume_learner(self._file.learner_state())
             except BaseException:
                 self._exchange.stop()
@@ -162,26 +173,33 @@ class Agent:
         self._chosen: list[int] | None = None
         self._looks: list[int | None] = []  # of this slot, at the arms that are always observed
         self._unread: str | None = None  # what was wrong with them
-        self._offered = 0  # slots of this incarnation that were handed over to be sent
-        self._folded = 0  # ... or to be kept together
+        # Slots of this incarnation that were handed over to be sent or to be kept together, and the
+        # last one in the file.
+        self._offered = self._folded = self._kept = self._player.slots
         self._reported: int | None = None  # this episode's length, once it is over
-        self._before = (0, 0.0)  # slots and reward of earlier incarnations of this process
-        self._kept = 0  # the last slot in the file
+        # Slots and reward of this process's earlier incarnations, less what was gone on with.
+        self._before = (-self._player.slots, 0.0)
         self._seldom = Seldom(self._limits.quiet_seconds)
         # What earlier incarnations counted, once the agent draws for itself.
         self._counted: npt.NDArray[np.int64] | None = None
+        self._resumed = self._player.own_counts.copy()  # that this incarnation began with
         self._alike: tuple[float, ...] | None = None
         self._draw()
 
-    def _check_masking(self, writing: Writing) -> None:
+    def _check_masking(self) -> None:
         """Refuse to go on in clear where nothing left this machine unmasked before."""
-        if writing.masks:
-            self._file.keep_masking()
-        elif self._file.masks():
+        if not self._writing.masks and self._file.masked_by() is not None:
             raise FederationError(
                 f"{self._file.path} was used with a mask key, and without one its counts would be "
                 "sent in clear: give the key, or another file"
             )
+
+    def _begin(self, incarnation: str, instead_of: str | None = None) -> None:
+        """Have the file begin an incarnation."""
+        if self._writing.name is None:
+            self._file.begin(incarnation, instead_of=instead_of)
+        else:
+            self._file.begin_masked(incarnation, self._writing.since, self._writing.name)
 
     def _kept_message(self) -> RoundMessage | None:
         """The round in the file; a file with one that is none is set aside."""
@@ -279,6 +297,8 @@ class Agent:
         player.observe(arms, seen)
         self._chosen = None
         self._keep_slot(arms, seen)
+        if self._writing.at_mark(player.slots):
+            self._hand_over(send=True, mark=True)
         if player.over and self._reported is None:
             self._reported = player.length
             self._hand_over(send=True)
@@ -315,7 +335,8 @@ class Agent:
             before = self._file.own_counts(player.counts.size)
             none = np.zeros_like(player.counts)
             self._counted = none if before is None else before.reshape(player.counts.shape)
-        counts = player.counts + self._counted
+            self._counted = self._counted - self._resumed
+        counts = player.own_counts + self._counted
         try:
             self._file.keep_own_counts(counts)
         except StorageError as error:
@@ -335,7 +356,7 @@ class Agent:
     def _renew(self) -> None:
         old = self._player
         if self._counted is not None:
-            self._counted = self._counted + old.counts
+            self._counted = self._counted + old.own_counts
         message = self._exchange.message
         assert message is not None
         incarnation = secrets.token_hex(16)
@@ -346,11 +367,11 @@ class Agent:
         self._chosen = None
         self._offered = self._folded = self._kept = 0
         self._reported = None
+        self._exchange.renew(incarnation, self._exchange.position)
         try:
-            self._file.begin(incarnation, instead_of=old.incarnation)
+            self._begin(incarnation, instead_of=old.incarnation)
         except StorageError as error:
             self._lament(error)
-        self._exchange.renew(incarnation)
 
     def _keep_slot(self, arms: list[int], states: list[int | None]) -> None:
         slot = self._player.slots
@@ -367,16 +388,18 @@ class Agent:
         if self._seldom.is_due("slot"):
             log.error("%s; the agent goes on, but a restart would lose it", error)
 
-    def _hand_over(self, *, send: bool) -> None:
+    def _hand_over(self, *, send: bool, mark: bool = False) -> None:
         player = self._player
         upload = player.upload(1)  # the exchange numbers what it sends
-        if self._reported is not None:
+        if mark:  # which reports no episode
+            upload = replace(upload, length=0)
+        elif self._reported is not None:
             upload = replace(upload, length=self._reported)
         if send:
             self._offered = player.slots
         self._folded = player.slots
         last_seen, age = player.last_seen.copy(), player.age.copy()
-        self._exchange.offer(Offer(upload, last_seen, age, send))
+        self._exchange.offer(Offer(upload, last_seen, age, send, mark))
 
     # ------------------------------------------------------------------------------- how it stands
 
@@ -438,6 +461,11 @@ class Agent:
         return self._player.over and self._exchange.message is self._player.message
 
     @property
+    def slot_seconds(self) -> float | None:
+        """The shortest slot that the server accepts, in seconds; None where it has told none."""
+        return self._exchange.slot_seconds
+
+    @property
     def connected(self) -> bool:
         """Whether the last attempt to reach the server worked."""
         return self._exchange.connected
@@ -458,8 +486,15 @@ class Agent:
         if self._player.slots > self._offered:
             self._hand_over(send=True)
         self._exchange.hurry()
-        exchange = self._exchange
-        exchange.wait(lambda: not self.unsent or exchange.stranger is not None, timeout)
+        exchange, incarnation = self._exchange, self._player.incarnation
+
+        def settled() -> bool:
+            over = exchange.stranger is not None or exchange.refuses(incarnation)
+            return over or not self.unsent
+
+        exchange.wait(settled, timeout)
+        if self._chosen is None and exchange.refuses(incarnation):
+            self._renew()
         return not self.unsent
 
     def wait(self, timeout: float) -> bool:
@@ -477,6 +512,13 @@ class Agent:
 
         exchange.want_round()
         return exchange.wait(here, timeout)
+
+    def meet(self, timeout: float) -> bool:
+        """Wait until the server has given a round in this process, as a simulation may before it
+        begins; False where that takes longer than `timeout` seconds."""
+        self._check_open()
+        exchange = self._exchange
+        return exchange.wait(lambda: exchange.met or exchange.stranger is not None, timeout)
 
     def close(self) -> None:
         """Send what is unsent if that goes quickly, tell the server, and end. What could not be

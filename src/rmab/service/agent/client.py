@@ -19,6 +19,8 @@ from rmab.service.agent.limits import AgentLimits
 
 __all__ = ["Answer", "Client", "NotReachedError", "make_client"]
 
+_LONGEST_SLOT = 86_400.0  # seconds, the most that a federation's file may say
+
 
 class NotReachedError(Exception):
     """No answer, or none that could be read to its end."""
@@ -26,12 +28,14 @@ class NotReachedError(Exception):
 
 class Answer(NamedTuple):
     """What came back; retry_after: seconds, where the server asks for them; own_draws: whether
-    agents may draw for themselves."""
+    agents may draw for themselves; slot_seconds: the shortest slot of an agent, where the server
+    has a limit and tells it."""
 
     status: int
     body: bytes
     retry_after: float | None
     own_draws: bool = False
+    slot_seconds: float | None = None
 
     def number(self, key: str) -> int | None:
         """The whole number of that name in it, None if there is none."""
@@ -77,7 +81,8 @@ class Client:
                     if len(body) > most:
                         raise NotReachedError(f"an answer has over {most} bytes")
                 own = response.headers.get("rmab-draws") == "own"
-                return Answer(response.status_code, bytes(body), _retry_after(response), own)
+                pace = _slot_seconds(response)
+                return Answer(response.status_code, bytes(body), _retry_after(response), own, pace)
         except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
             raise NotReachedError(f"the server is not reached: {reason}") from None
@@ -125,6 +130,15 @@ def make_client(
         transport=transport,
     )
     return Client(http, timeout, limits)
+
+
+def _slot_seconds(response: httpx.Response) -> float | None:
+    """The shortest slot, in seconds; None where there is none that can be."""
+    try:
+        seconds = float(response.headers.get("rmab-slot-seconds", ""))
+    except ValueError:
+        return None
+    return seconds if 0 < seconds <= _LONGEST_SLOT else None
 
 
 def _retry_after(response: httpx.Response) -> float | None:

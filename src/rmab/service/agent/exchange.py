@@ -10,7 +10,8 @@ The thread does the first of these that is to be done, over and over:
     meet     the first contact: the round that is open now, whatever its number, which also tells
              that the server takes this agent for the one whose file this is
     send     uploads of earlier incarnations, oldest first, then this one's newest; of an agent with
-             a mask key masked ones alone, whatever the server says
+             a mask key masked ones alone, whatever the server says, and before the newest those at
+             marks
     fetch    where the agent's episode is over: wait at the server for the next round
 
 What comes back for an upload:
@@ -21,6 +22,8 @@ What comes back for an upload:
                  next sequence number and length 0, since they do not report that round's episode
     409          the server has something else under this incarnation. It is not known which
                  counts it has, so the incarnation is given up, and the agent begins a new one.
+    429          with `slots`: that many more would be taken now, and a part of the upload that has
+                 no more goes out at once; else as below
     413, 422     the server will never take it: an error is logged, and the agent goes on
     401          told once a minute; tried again
     else         no answer, one that is not understood, 503, ...: tried again
@@ -44,7 +47,7 @@ from rmab.errors import ProtocolError
 from rmab.federation.messages import RoundMessage, parse_round
 from rmab.service.agent.client import Answer, Client, NotReachedError
 from rmab.service.agent.limits import AgentLimits
-from rmab.service.agent.outbox import Offer, Outbox, Outgoing, Seldom, Writing
+from rmab.service.agent.outbox import Offer, Outbox, Outgoing, Resumed, Seldom, Writing
 from rmab.service.agent.state_file import AgentFile
 
 if TYPE_CHECKING:  # loaded with the first laws
@@ -68,9 +71,11 @@ class Exchange:
     """The background side of one agent.
 
     message: the newest round, None before the first; laws: what the agent may draw by in it, None
-    where that is its plan alone; met: whether the server took this agent for the one whose file
+    where that is its plan alone; slot_seconds: the shortest slot that the server accepts, None
+    where it has told none; met: whether the server took this agent for the one whose file
     this is; refusal: why it refused the credential before that; stranger: why
-    nothing is exchanged any more, as the file is another's; connected: whether the last attempt
+    nothing is exchanged any more, as the file is another's; position: at which the next incarnation
+    begins, of an agent with a mask key; connected: whether the last attempt
     worked; trouble: why it did not. Whoever waits is told when any of them, or of what is
     acknowledged, changes.
     """
@@ -85,12 +90,15 @@ class Exchange:
         message: RoundMessage | None,
         earlier: Iterable[Outgoing],
         writing: Writing | None = None,
+        before: Resumed | None = None,
     ) -> None:
         self.message = message
         self.laws: LawsMessage | None = None
+        self.slot_seconds: float | None = None
         self.met = False
         self.refusal: str | None = None
         self.stranger: str | None = None
+        self.position = 0
         self.connected = False
         self.trouble = "no attempt was made yet"
         self._changed = threading.Condition()
@@ -99,7 +107,7 @@ class Exchange:
         self._limits = limits
         self._seldom = Seldom(limits.quiet_seconds)
         self._writing = writing or Writing()
-        self._outbox = Outbox(file, incarnation, earlier, self._seldom, self._writing)
+        self._outbox = Outbox(file, incarnation, earlier, self._seldom, self._writing, before)
         self._wants_round = message is None
         self._after = 0
         self._hurry = False
@@ -132,9 +140,9 @@ class Exchange:
         self._hurry = True
         self._tell(self._wake)
 
-    def renew(self, incarnation: str) -> None:
-        """Counts are of a new incarnation from now on."""
-        self._outbox.renew(incarnation)
+    def renew(self, incarnation: str, since: int = 0) -> None:
+        """Counts are of a new incarnation from now on; since: the position at which it begins."""
+        self._outbox.renew(incarnation, since)
 
     @property
     def uploads(self) -> int:
@@ -332,7 +340,7 @@ class Exchange:
             )
         self._check_same(message)
         laws = await self._laws_of(message) if answer.own_draws else None
-        self._take(message, answer.body, laws)
+        self._take(message, answer, laws)
 
     async def _laws_of(self, message: RoundMessage) -> LawsMessage | None:
         """What the agent may draw by in a round; None where that is not to be had: it then plays
@@ -370,12 +378,13 @@ class Exchange:
         )
         raise _AgainError("stranger", self.stranger)
 
-    def _take(self, message: RoundMessage, body: bytes, laws: LawsMessage | None) -> None:
+    def _take(self, message: RoundMessage, answer: Answer, laws: LawsMessage | None) -> None:
         with self._seldom.despite_the_disk():
-            self._file.keep_message(body)
+            self._file.keep_message(answer.body)
         self._wants_round = False
         self._after = message.round
         self.laws = laws  # before the message, with which the agent takes it up
+        self.slot_seconds = answer.slot_seconds
         self.message = message
         self.met = True
         self._tell_of_change()
@@ -403,16 +412,28 @@ class Exchange:
                 raise _AgainError("nonsense", "what answers the upload is not this server")
             self._closed_rounds = 0
             self._outbox.acknowledge(outgoing)
+            if self.message is not None:
+                self._outbox.send_rest(self.message)
             self._tell_of_change()
         elif answer.status == 410:
             self._follow_round(outgoing, answer.number("round"))
         elif answer.status == 409:
+            self.position = max(0, answer.number("position") or 0)
             self._outbox.give_up(outgoing, answer.detail)
             self._tell_of_change()
+        elif answer.status == 429 and self._sends_part(answer, outgoing):
+            pass  # at the next turn
         elif answer.status in (413, 422):
             self._outbox.set_aside(outgoing, answer.detail)
         else:
             raise self._refused(answer)
+
+    def _sends_part(self, answer: Answer, outgoing: Outgoing) -> bool:
+        """Whether the server takes a part of an upload whose slots are too many for it now."""
+        slots = answer.number("slots")
+        if slots is None or self.message is None:
+            return False
+        return self._outbox.send_part(outgoing, slots, self.message)
 
     def _follow_round(self, outgoing: Outgoing, number: int | None) -> None:
         """The upload's round is closed, and another is open."""

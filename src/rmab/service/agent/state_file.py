@@ -10,8 +10,11 @@ An agent's process may end at any moment, `kill -9` included, and no observation
     slots     the observations of each slot since: the arms played and the states they showed, and
               likewise those that are always observed; and under life 0, which no incarnation has:
               in slot 0 the state of the agent's learner, in slot 1 the key id of the credential
-              that the round was given to, in slot 2 that the agent has had a mask key, in slot 3
-              what one that draws for itself had counted in all when its last round began
+              that the round was given to, in slot 2 the name of the mask key that the agent has
+              had, in slot 3 what one that draws for itself had counted in all when its last round
+              began, in slot 4 the incarnation of an agent with a mask key and the position at
+              which it began. Under life -n are masked uploads of life n at marks, by sequence,
+              that are not acknowledged
 
 A slot is one transaction in the write-ahead log, which outlives the process. The state of a learner
 that keeps its own is stored with each slot, and the file has both or neither; unlike counts it
@@ -67,6 +70,7 @@ _INSERT = "INSERT INTO slots VALUES (?, ?, ?)"
 _INSERT_WITH_STATE = "REPLACE INTO slots VALUES (?, ?, ?), (0, 0, ?)"
 _OWNER = "SELECT looks FROM slots WHERE life = 0 AND slot = 1"
 _MASKS = "SELECT looks FROM slots WHERE life = 0 AND slot = 2"
+_MARKS_OF = "SELECT slot FROM slots WHERE life = ?"
 
 
 _LOOKED = 1 << 31  # in a row of `slots`: added to the number of an arm that was looked at
@@ -175,13 +179,33 @@ class AgentFile:
             return None
         return np.frombuffer(row[0], "<f8").astype(np.float64)
 
-    def masks(self) -> bool:
-        """Whether an agent with a mask key has used the file."""
-        return self._file.read(_MASKS).fetchone() is not None
+    def masked_by(self) -> bytes | None:
+        """The name of the mask key with which the file was used last; None if with none."""
+        row = self._file.read(_MASKS).fetchone()
+        return None if row is None else bytes(row[0])
 
-    def keep_masking(self) -> None:
-        """An agent with a mask key uses the file."""
-        self._write(lambda keeper: keeper.execute("REPLACE INTO slots VALUES (0, 2, x'01')"))
+    def masked(self) -> tuple[KeptIncarnation, int] | None:
+        """The incarnation that an agent with a mask key goes on with, and the position at which it
+        began; None if there is none."""
+        row = self._file.read("SELECT looks FROM slots WHERE life = 0 AND slot = 4").fetchone()
+        if row is None:
+            return None
+        incarnation, _, since = row[0].decode().partition(" ")
+        found = [kept for kept in self.earlier() if kept.incarnation == incarnation]
+        return (found[0], int(since)) if found else None
+
+    def marks(self, incarnation: str) -> list[tuple[bytes, bytes]]:
+        """Uploads at marks that are not acknowledged, and the player at each, in their order."""
+        rows = self._file.read(
+            "SELECT looks FROM slots WHERE life = "
+            "(SELECT -life FROM lives WHERE incarnation = ?) ORDER BY slot",
+            (incarnation,),
+        )
+        found = []
+        for (packed,) in rows:
+            end = 4 + struct.unpack_from("<I", packed)[0]
+            found.append((packed[4:end], packed[end:]))
+        return found
 
     def own_counts(self, size: int) -> npt.NDArray[np.int64] | None:
         """What all incarnations had counted when the last round began that the agent drew for,
@@ -232,6 +256,41 @@ class AgentFile:
             return made.lastrowid
 
         self._life = self._write(write)
+
+    def begin_masked(
+        self, incarnation: str, since: int, key: bytes, slots: int = 0, snapshot: bytes = b""
+    ) -> None:
+        """A new incarnation of an agent with a mask key, instead of all that were kept.
+
+        since: the position at which it begins; key: the name of the mask key; slots, snapshot:
+        what it begins with, the player after so many slots.
+        """
+
+        def write(keeper: sqlite3.Connection) -> int:
+            keeper.execute("DELETE FROM slots WHERE life <> 0")
+            keeper.execute("DELETE FROM lives")
+            made = keeper.execute(
+                "INSERT INTO lives (incarnation, slots, snapshot) VALUES (?, ?, ?)",
+                (incarnation, slots, snapshot or None),
+            )
+            for place, told in ((2, key), (4, f"{incarnation} {since}".encode())):
+                keeper.execute("REPLACE INTO slots VALUES (0, ?, ?)", (place, told))
+            assert made.lastrowid is not None
+            return made.lastrowid
+
+        self._life = self._write(write)
+
+    def go_on(self, incarnation: str, slots: int, snapshot: bytes) -> None:
+        """An earlier incarnation is this process's from now on, and its player as it is then."""
+
+        def write(keeper: sqlite3.Connection) -> int:
+            _keep_snapshot(keeper, incarnation, slots, snapshot)
+            which = "SELECT life FROM lives WHERE incarnation = ?"
+            ((life,),) = keeper.execute(which, (incarnation,))
+            return int(life)
+
+        self._life = self._write(write)
+        self._file.grew(len(snapshot) + SLOT_BYTES)
 
     def keep_slot(
         self,
@@ -297,6 +356,37 @@ class AgentFile:
         self._write(write)
         self._file.grew(len(upload) + len(snapshot or b"") + SLOT_BYTES)
 
+    def keep_marks(
+        self,
+        incarnation: str,
+        uploads: Sequence[tuple[int, bytes, bytes]],
+        last: tuple[int, bytes] | None,
+    ) -> None:
+        """The uploads at marks that are not acknowledged, of each its sequence, body and player;
+        last: the slots and the player of the last one where it is new."""
+        sequences = [sequence for sequence, *_ in uploads]
+
+        def write(keeper: sqlite3.Connection) -> None:
+            which = "SELECT life FROM lives WHERE incarnation = ?"
+            ((life,),) = keeper.execute(which, (incarnation,))
+            kept = {slot for (slot,) in keeper.execute(_MARKS_OF, (-life,))}
+            for slot in kept.difference(sequences):
+                keeper.execute("DELETE FROM slots WHERE life = ? AND slot = ?", (-life, slot))
+            for sequence, body, snapshot in uploads:
+                if sequence not in kept:
+                    row = (-life, sequence, struct.pack("<I", len(body)) + body + snapshot)
+                    keeper.execute(_INSERT, row)
+            keeper.execute(
+                "UPDATE lives SET sequence = max(sequence, ?) WHERE life = ?",
+                (max(sequences, default=0), life),
+            )
+            if last is not None:
+                _keep_snapshot(keeper, incarnation, *last)
+
+        self._write(write)
+        if uploads:
+            self._file.grew(2 * len(uploads[-1][2]) + len(uploads[-1][1]) + SLOT_BYTES)
+
     def acknowledge(self, incarnation: str, sequence: int) -> None:
         """The server has the upload of that number, and so all of an earlier incarnation."""
 
@@ -304,6 +394,11 @@ class AgentFile:
             keeper.execute(
                 "UPDATE lives SET upload = NULL WHERE incarnation = ? AND sequence = ?",
                 (incarnation, sequence),
+            )
+            keeper.execute(
+                "DELETE FROM slots WHERE slot <= ? AND life = "
+                "(SELECT -life FROM lives WHERE incarnation = ?)",
+                (sequence, incarnation),
             )
             keeper.execute(
                 "DELETE FROM lives WHERE incarnation = ? AND life <> ? AND upload IS NULL",
@@ -382,7 +477,7 @@ def _keep_snapshot(
 
 def _forget(keeper: sqlite3.Connection, incarnation: str) -> None:
     keeper.execute(
-        "DELETE FROM slots WHERE life = (SELECT life FROM lives WHERE incarnation = ?)",
+        "DELETE FROM slots WHERE abs(life) = (SELECT life FROM lives WHERE incarnation = ?)",
         (incarnation,),
     )
     keeper.execute("DELETE FROM lives WHERE incarnation = ?", (incarnation,))

@@ -4,11 +4,13 @@
     keys       of each agent its mask keys, one of them unrevoked at most, and its group
     servers    key id -> digest of the secret, of the tokens that the server has had
     points     where each incarnation was opened last: from there alone it goes on
+    cohorts    of each agent that was opened those that were in the same openings so far
     openings   their digests, and of the last ones the answers
     releases   of each group, where sums have noise: slots, and z, from which the noise is made
 
-Points are never dropped: one that is forgotten could be opened again. For the same reason a backup
-of this database must never be restored; one that is lost is begun anew, with new keys.
+Points and cohorts are never dropped: one that is forgotten could be opened again, or set apart. For
+the same reason a backup of this database must never be restored; one that is lost is begun anew,
+with new keys.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from rmab.service.store.schema import (
     RELEASES,
     check_budget,
     count_up,
+    keep,
     kept,
     told_budget,
 )
@@ -76,16 +79,20 @@ _TABLES = (
         answer BLOB)""",
     RELEASES,
 )
+_COHORTS = "CREATE TABLE cohorts (agent TEXT PRIMARY KEY, cohort TEXT NOT NULL)"
+_SCHEMA = 2
 
 
 class KeyRow(NamedTuple):
-    """An agent that was ever enrolled, by its last key; incarnations: that were opened."""
+    """An agent that was ever enrolled, by its last key; incarnations: that were opened; cohort:
+    None before it was."""
 
     name: str
     group: int
     enrolled: float
     revoked: float | None
     incarnations: int
+    cohort: str | None
 
 
 def default_database(federation_file: Path) -> str:
@@ -123,10 +130,10 @@ def _prepare(database: Database, federation: Federation) -> None:
         database.lock_schema()
         tables = database.tables()
         if not tables:
-            for statement in _TABLES:
+            for statement in (*_TABLES, _COHORTS):
                 database.run(statement)
             for name, value in (
-                (_VERSION, "1"),
+                (_VERSION, str(_SCHEMA)),
                 ("federation", federation.name),
                 ("fingerprint", federation.fingerprint()),
                 ("helper", secrets.token_hex(16)),
@@ -139,10 +146,12 @@ def _prepare(database: Database, federation: Federation) -> None:
             raise FederationError(
                 f"database {database.place} is no helper's: use another one, or an empty one"
             )
-        if version != "1":
+        if version == "1":
+            _add_cohorts(database)
+        elif version != str(_SCHEMA):
             raise FederationError(
                 f"database {database.place} has version {version} of a helper's tables, but this "
-                "rmab knows version 1: use the rmab that wrote it, or a newer one"
+                f"rmab knows versions up to {_SCHEMA}: use the rmab that wrote it, or a newer one"
             )
         if kept(database, "fingerprint") != federation.fingerprint():
             raise FederationError(
@@ -155,6 +164,17 @@ def _prepare(database: Database, federation: Federation) -> None:
     except BaseException:
         database.rollback()
         raise
+
+
+def _add_cohorts(database: Database) -> None:
+    """Who was opened until now was in any openings: all of a group are taken for a cohort."""
+    database.run(_COHORTS)
+    database.run(
+        "INSERT INTO cohorts (agent, cohort) SELECT agent, MIN(agent) OVER (PARTITION BY of_group) "
+        "FROM keys AS last WHERE number = (SELECT MAX(number) FROM keys WHERE agent = last.agent) "
+        "AND EXISTS (SELECT 1 FROM points WHERE points.agent = last.agent)"
+    )
+    keep(database, _VERSION, str(_SCHEMA))
 
 
 class HelperStore:
@@ -217,6 +237,11 @@ class HelperStore:
             number, had, revoked = found[0] if found else (0, None, 0.0)
             if revoked is None:
                 raise FederationError(f"{name} is enrolled already; revoke it first")
+            if group is not None and group != had and self.cohort(name) is not None:
+                raise FederationError(
+                    f"{name} was summed with others of group {had} and must stay in it, got "
+                    f"--group {group}"
+                )
             if group is None:
                 group = had if had is not None and had <= groups else self._smallest_group()
             self._database.run(
@@ -277,7 +302,8 @@ class HelperStore:
             KeyRow(*row)
             for row in self._database.rows(
                 "SELECT agent, of_group, enrolled, revoked, "
-                "(SELECT COUNT(*) FROM points WHERE points.agent = keys.agent) FROM keys "
+                "(SELECT COUNT(*) FROM points WHERE points.agent = keys.agent), "
+                "(SELECT cohort FROM cohorts WHERE cohorts.agent = keys.agent) FROM keys "
                 "WHERE number = (SELECT MAX(number) FROM keys AS all_of "
                 "WHERE all_of.agent = keys.agent) ORDER BY agent"
             )
@@ -341,6 +367,16 @@ class HelperStore:
         ((sequence, slots, nonce, key),) = found
         return Point(sequence, slots, bytes(nonce), key)
 
+    def cohort(self, agent: str) -> str | None:
+        """The name of the agent's cohort; None before its first opening."""
+        found = self._database.rows("SELECT cohort FROM cohorts WHERE agent = ?", (agent,))
+        return found[0][0] if found else None
+
+    def agents_in(self, cohort: str) -> list[str]:
+        """All agents of a cohort."""
+        rows = self._database.rows("SELECT agent FROM cohorts WHERE cohort = ?", (cohort,))
+        return [agent for (agent,) in rows]
+
     def answer(self, number: int) -> tuple[str, Words | None] | None:
         """The digest of an opening and, while it is kept, its answer."""
         found = self._database.rows(
@@ -353,7 +389,7 @@ class HelperStore:
         return digest, words
 
     def keep(self, opening: Opening, opened: Opened) -> None:
-        """Keep an opening, its answer and where each member was opened."""
+        """Keep an opening, its answer, where each member was opened, and cohorts."""
         for (agent, incarnation), point in opened.points.items():
             self._database.run(
                 "INSERT INTO points (agent, incarnation, sequence, slots, key_number, nonce) "
@@ -361,6 +397,12 @@ class HelperStore:
                 "sequence = excluded.sequence, slots = excluded.slots, "
                 "key_number = excluded.key_number, nonce = excluded.nonce",
                 (agent, incarnation, point.sequence, point.slots, point.key, point.nonce),
+            )
+        for agent, cohort in opened.cohorts.items():
+            self._database.run(
+                "INSERT INTO cohorts (agent, cohort) VALUES (?, ?) "
+                "ON CONFLICT (agent) DO UPDATE SET cohort = excluded.cohort",
+                (agent, cohort),
             )
         self._database.run(
             "INSERT INTO openings (number, of_group, at, members, digest, answer) "
@@ -392,7 +434,12 @@ class HelperStore:
             "last": self.last()[0],
             **({} if self._ledgers is None else {"releases_left": self.releases_left()}),
             "agents": [
-                {"name": row.name, "group": row.group, "revoked": row.revoked}
+                {
+                    "name": row.name,
+                    "group": row.group,
+                    "cohort": row.cohort,
+                    "revoked": row.revoked,
+                }
                 for row in self.agents()
             ],
         }

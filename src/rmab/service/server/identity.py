@@ -41,6 +41,7 @@ class Identity(NamedTuple):
     lane: int
     key_id: str
     secret_hash: bytes
+    owner: str
 
 
 class Access:
@@ -68,9 +69,9 @@ class Access:
         scope["rmab.agent"] = found.name  # for the log
         return found
 
-    async def admin(self, headers: Headers) -> None:
-        """ProtocolError 401 unless an admin asks."""
-        await self._person(
+    async def admin(self, headers: Headers) -> str:
+        """Return the name of the admin that asks; ProtocolError 401 if it is none."""
+        return await self._person(
             headers,
             "admin",
             "an admin's credential is needed, one that was not revoked; an agent's is not enough, "
@@ -87,44 +88,49 @@ class Access:
                 "neither an agent's nor an admin's is one",
             )
 
-    async def _person(self, headers: Headers, role: str, refusal: str) -> None:
-        """ProtocolError 401 unless somebody of that role asks, with a program or a browser."""
+    async def _person(self, headers: Headers, role: str, refusal: str) -> str:
+        """Return who asks, with a program or a browser; ProtocolError 401 unless it is somebody of
+        that role."""
         found = await self._identity(headers, basic=True)
         if found is None or found.role != role:
             raise ProtocolError(401, "credential", refusal, challenge=_BROWSER_CHALLENGE)
+        return found.name
 
-    async def enroll(self, name: str, role: str) -> str:
-        """A new credential's token; ProtocolError if the name has one."""
+    async def enroll(self, name: str, role: str, owner: str | None, admin: str) -> str:
+        """A new credential's token; ProtocolError if the name has one.
+
+        owner: that the name counts for, by default itself; admin: who asks.
+        """
         token, key_id, secret_hash = make_token()
         now = self._rounds.clock()
 
         def enroll(store: Store) -> None:
             try:
-                store.enroll(name, role, key_id, secret_hash, now)
+                store.enroll(name, role, key_id, secret_hash, now, owner)
             except FederationError as error:  # as a refusal it leaves the rest of the batch alone
                 raise ProtocolError(409, "enrolled", str(error)) from None
 
         await self._rounds.jobs.run(enroll)
-        self._log("info", "enrolled", agent=name, role=role)
+        self._log("info", "enrolled", agent=name, role=role, owner=owner, by=admin)
         self._rounds.changes += 1
         return token
 
-    async def revoke(self, name: str) -> bool:
-        """Take a credential back; False if there is none."""
+    async def revoke(self, name: str, admin: str) -> bool:
+        """Take a credential back; False if there is none. admin: who asks."""
         now = self._rounds.clock()
         done = await self._rounds.jobs.run(lambda store: store.revoke(name, now))
         if done:
-            self._log("info", "revoked", agent=name)
+            self._log("info", "revoked", agent=name, by=admin)
             self._rounds.forget(name)
         return done
 
-    async def erase(self, name: str) -> Erasure | None:
-        """Take all counts of an agent out; None if there is no such agent."""
+    async def erase(self, name: str, admin: str) -> Erasure | None:
+        """Take all counts of an agent out; None if there is no such agent. admin: who asks."""
         now = self._rounds.clock()
         if self._rounds.federation.privacy is not None:
             how = "in sums alone" if self._rounds.federation.masks else "released in sums"
             raise ProtocolError(409, "sums", f"what an agent gave is {how} and cannot be taken out")
-        done = await self._rounds.jobs.run(lambda store: store.erase(name, now))
+        done = await self._rounds.jobs.run(lambda store: store.erase(name, now, admin))
         await self._rounds.audit()
         return done
 
@@ -150,7 +156,7 @@ class Access:
             return None
         if found.role == "agent":
             self._rounds.presence.met(found.name)
-        return Identity(found.name, found.role, found.lane, key_id, found.secret_hash)
+        return Identity(found.name, found.role, found.lane, key_id, found.secret_hash, found.owner)
 
 
 def _token(header: bytes, basic: bool) -> str | None:

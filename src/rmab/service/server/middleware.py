@@ -1,8 +1,9 @@
 """What holds for every request, whatever its route.
 
-host      a server on loopback answers only requests that call it by a name of loopback (else
-          421): a page from elsewhere, whose name was made to point here, reads nothing. A proxy
-          that is trusted may pass on any name
+host      a request of HTTP/1.1 without exactly one Host is refused (400): a proxy and the server
+          could read it differently. A server on loopback answers only requests that call it by a
+          name of loopback (else 421): a page from elsewhere, whose name was made to point here,
+          reads nothing. A proxy that is trusted may pass on any name
 origin    what changes anything is refused (403) where a browser asks for a page from elsewhere
 headers   what a browser may do with an answer: load nothing from elsewhere, keep nothing,
           show it in no frame, and once it has come by TLS never ask without (HSTS)
@@ -46,6 +47,7 @@ _SAFETY = [
 ]
 _SAFETY_BY_TLS = [*_SAFETY, (b"strict-transport-security", HSTS.encode())]
 _READING = ("GET", "HEAD")
+_READINESS = "/readyz"
 
 
 def json_answer(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -151,6 +153,7 @@ class Middleware:
 
         problem: Exception | None = None
         try:
+            _check_one_host(scope, caller)
             if self._hosts is not None and not caller.proxied:
                 self._check_host(caller.host)
             if scope["method"] not in _READING:
@@ -188,7 +191,8 @@ class Middleware:
     ) -> None:
         route = getattr(scope.get("route"), "path", "other")
         self._count(route, status)
-        if problem is not None or status == 503:
+        # Whoever asks whether the server is ready expects to hear that it is not.
+        if (problem is not None or status == 503) and route != _READINESS:
             self._log.refused(
                 status=status,
                 route=route,
@@ -229,6 +233,14 @@ class Middleware:
             )
         if len(self._good_hosts) < 16:
             self._good_hosts.add(host)
+
+
+def _check_one_host(scope: Scope, caller: Caller) -> None:
+    """ProtocolError 400 where a request does not name exactly one host, as HTTP/1.1 asks."""
+    if caller.hosts != 1 and scope.get("http_version", "1.1") != "1.0":
+        raise ProtocolError(
+            400, "host", f"an HTTP/1.1 request must have one Host header, got {caller.hosts}"
+        )
 
 
 def _check_origin(scope: Scope, caller: Caller) -> None:

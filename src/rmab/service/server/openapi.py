@@ -68,6 +68,10 @@ def document(federation: Federation, *, open: bool = False) -> Schema:
         for name in ("Status", "Overview"):
             schemas[name]["properties"]["privacy"] = writer.full("=Privacy")
             schemas[name]["required"].append("privacy")
+    schemas["Agent"]["properties"]["owner"] = writer.full("$name")  # where it is another name
+    if federation.survey:
+        schemas["Round"]["properties"]["survey"] = {"const": federation.survey}
+        schemas["Round"]["required"].append("survey")
     if federation.weights:  # of agents; admins and viewers have none
         schemas["Agent"]["properties"]["weight"] = writer.full("$number")
     return {

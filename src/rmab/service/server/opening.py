@@ -1,12 +1,15 @@
 """Opening sums: what a server of a federation with a helper does when a round closes.
 
-    ask who      the helper's agents and their groups, and that it is the helper it was
-    write        for each group whose members may be opened together an opening, durably
+    ask who      the helper's agents, their groups and cohorts, and that it is the helper it was
+    write        for each group with agents that may be opened together an opening, durably
     ask          the helper for the masks of it, again and again while it is away
     keep         the sum; it is added in the transaction that closes the round
 
 An opening that has no answer is asked for again before any other, by a restarted server too.
-What the helper refuses is taken back: the members that it names wait until they upload anew.
+What the helper refuses is taken back: the members that it names are to begin anew.
+Those that bring nothing new for a few rounds are not waited for (`Lateness`).
+A helper of whom ten sums in a row were impossible has other keys than the agents, or lies: it is
+shown as trouble and asked for nothing until the server starts again.
 A helper that does not answer, or that is no longer where it was, holds up the round and nothing
 else: agents play on and their uploads are kept.
 """
@@ -16,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import ssl
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,19 +32,21 @@ from rmab.federation.checks import read_object
 from rmab.federation.config import Federation
 from rmab.federation.masks import numbers_of, vector_size
 from rmab.federation.messages import Ints, is_name
-from rmab.federation.openings import Member, Waiting, check_sum, chosen, parse_answer
+from rmab.federation.openings import Together, Waiting, check_sum, chosen, parse_answer
 from rmab.federation.privacy import is_loopback
 from rmab.federation.release import MOST_RELEASES, cell_noise, is_due
 from rmab.reading import shown
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.telemetry import Log, Metrics
-from rmab.service.store.openings import Openings, Pending
+from rmab.service.store.openings import Enrolment, Openings, Pending
 from rmab.service.store.store import Store
 from rmab.service.store.writer import Jobs
 
-__all__ = ["HelperAccess", "HelperState", "SumOpening"]
+__all__ = ["HelperAccess", "HelperState", "Lateness", "SumOpening"]
 
 _MOST_BYTES = 2**26  # of an answer
+_MOST_IMPOSSIBLE = 10  # sums in a row, after which the helper is not asked any more
+_ROUNDS_WAITED = 3  # for agents that bring nothing new
 
 
 class HelperAccess(NamedTuple):
@@ -59,6 +64,42 @@ class HelperState(NamedTuple):
     up: bool | None
     since: float
     trouble: str | None = None
+
+
+class Lateness:
+    """Which agents are not waited for: those that have masked nothing more for a few rounds.
+
+    Before the first opening of a group they are waited for `seconds` as well, from when others
+    could be opened, as who is not in it waits until there are as many as for an opening.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._came: dict[str, tuple[int, int]] = {}  # agent -> furthest position, and in what round
+        self._ready: dict[int, tuple[int, float]] = {}  # group -> round and time
+
+    def late(self, waiting: Sequence[Waiting], round: int, least: int) -> frozenset[str]:
+        """Their names, in the round that is closing."""
+        found = set()
+        ready: Counter[int] = Counter()
+        for one in waiting:
+            reach, since = self._came.get(one.agent, (-1, round))
+            if one.reach > reach:
+                reach, since = one.reach, round
+            self._came[one.agent] = reach, since
+            if round - since >= _ROUNDS_WAITED:
+                found.add(one.agent)
+            ready[one.group] += one.cohort is None and bool(one.marks)
+        for group, many in ready.items():
+            if many < least:
+                self._ready.pop(group, None)
+                continue
+            first, then = self._ready.setdefault(group, (round, self._clock()))
+            over = round - first >= _ROUNDS_WAITED and self._clock() - then >= self._seconds
+            new = {one.agent for one in waiting if one.group == group and one.cohort is None}
+            found = found | new if over else found - new
+        return frozenset(found)
 
 
 class SumOpening:
@@ -93,6 +134,8 @@ class SumOpening:
         self._clock = clock
         self.state = HelperState(None, clock())
         self.releases_left: dict[int, int] = {}
+        self._useless: str | None = None  # why the helper is not asked any more
+        self._lateness = Lateness(federation.heard_seconds, clock)
         self._seconds = limits.helper_seconds
         self._first_seconds = min(limits.helper_seconds, limits.first_helper_seconds)
         self._http = _client(self._url, access)
@@ -104,6 +147,7 @@ class SumOpening:
         """
         try:
             await self._ask_who(self._first_seconds)
+            await self._is_useless()
         except UnreachableError as error:
             self._log("warning", "helper not reached", error=str(error))
 
@@ -116,23 +160,47 @@ class SumOpening:
 
         What was opened is durable when this returns, and added by `Openings.add`.
         """
-        groups = await self._ask_who()
+        if self._useless is not None:
+            raise UnreachableError(self._useless)
+        enrolled = await self._ask_who()
+        waiting = await self._jobs.run(lambda store: _of(store).waiting(enrolled))
+        late = self._lateness.late(waiting, round, self._privacy.least)
         held: set[int] = set()  # groups that the helper will not open now
         asked = False
         while True:
             pending = await self._jobs.run(lambda store: _of(store).pending())
             if pending is None:
-                noise = self._federation.budget is not None
-                left = groups, self._privacy.least, frozenset(held), noise
-                pending = await self._jobs.run(partial(_written, *left, round, self._clock()))
+                choice = _Choice(
+                    enrolled,
+                    self._privacy.least,
+                    late,
+                    frozenset(held),
+                    self._federation.budget is not None,
+                )
+                pending = await self._jobs.run(partial(_written, choice, round, self._clock()))
             if pending is None:
                 break
             asked = True
             if not await self._settle(pending):
                 held.add(pending.opening.group)
+            if await self._is_useless():
+                return
         if asked and self._federation.budget is not None:
             with contextlib.suppress(UnreachableError):  # people are told later then
                 await self._ask_who()
+
+    async def _is_useless(self) -> bool:
+        """Return whether the helper's last sums were all impossible; then it is asked for nothing
+        more."""
+        found = await self._jobs.run(lambda store: _of(store).all_impossible(_MOST_IMPOSSIBLE))
+        if found:
+            self._useless = (
+                f"its last {_MOST_IMPOSSIBLE} sums were impossible: it is asked for nothing until "
+                "the server starts again with a helper that has the agents' mask keys"
+            )
+            self._is(up=False, trouble=self._useless)
+            self._log("error", "helper not asked any more", error=self._useless)
+        return found
 
     async def _settle(self, pending: Pending) -> bool:
         """Ask for an opening, and keep what comes of it; False where its group must wait."""
@@ -196,7 +264,7 @@ class SumOpening:
         """Take an opening back; whether another one of its group may be asked for now."""
         opening, table = pending.opening, _table(answer)
         word, detail = table.get("error"), str(table.get("detail"))
-        if word not in ("member", "least", "half", "due", "releases"):
+        if word not in ("member", "least", "shares", "cohort", "due", "releases"):
             # It is not where it was: a backup was restored, here or there.
             raise self._away(f"the helper does not go on from the last opening: {detail}")
         members = [one for one in table.get("members", ()) if _is_refusal(one)]
@@ -215,8 +283,8 @@ class SumOpening:
         )
         return bool(word == "member")
 
-    async def _ask_who(self, seconds: float | None = None) -> dict[str, int]:
-        """The groups of the helper's agents by name; FederationError where its rules differ. Where
+    async def _ask_who(self, seconds: float | None = None) -> dict[str, Enrolment]:
+        """The helper's agents by name; FederationError where its rules differ. Where
         it has another database than before, its openings begin anew.
 
         seconds: for each step of the request.
@@ -245,19 +313,21 @@ class SumOpening:
         chain, agents = table.get("helper"), table.get("agents")
         if not isinstance(chain, str) or not isinstance(agents, list):
             raise self._away("the helper's answer is not understood")
-        groups = {
-            agent["name"]: agent["group"]
+        if not all(isinstance(agent, dict) and "cohort" in agent for agent in agents):
+            raise self._away("the helper's rmab is too old to open sums of equal shares")
+        enrolled = {
+            agent["name"]: Enrolment(agent["group"], agent["cohort"])
             for agent in agents
-            if isinstance(agent, dict)
-            and is_name(agent.get("name"))
+            if is_name(agent.get("name"))
             and type(agent.get("group")) is int
+            and (agent["cohort"] is None or is_name(agent["cohort"]))
             and agent.get("revoked") is None
         }
         self.releases_left = _whole_by_group(table.get("releases_left"))
         began = await self._jobs.run(lambda store: _enter(_of(store), chain))
         if began:
             self._log("warning", "another helper's database answers from now on")
-        return groups
+        return enrolled
 
     async def _request(
         self, method: str, path: str, body: bytes | None = None, *, seconds: float | None = None
@@ -311,42 +381,38 @@ def _enter(openings: Openings, chain: str) -> bool:
     return before not in (None, chain)
 
 
-def _written(
-    groups: Mapping[str, int],
-    least: int,
-    held: frozenset[int],
-    noise: bool,
-    round: int,
-    now: float,
-    store: Store,
-) -> Pending | None:
-    """A job: the next opening, written down; None if there is none.
+class _Choice(NamedTuple):
+    """What the next opening is chosen by.
 
-    groups: of agents by name; held: groups that wait; noise: whether sums are released with it, and
-    so when their slots have doubled.
+    enrolled: agents by name; late: those that are not waited for; held: groups that wait; noise:
+    whether sums are released with it, and so when their slots have doubled.
     """
+
+    enrolled: Mapping[str, Enrolment]
+    least: int
+    late: frozenset[str]
+    held: frozenset[int]
+    noise: bool
+
+
+def _written(choice: _Choice, round: int, now: float, store: Store) -> Pending | None:
+    """A job: the next opening, written down; None if there is none."""
     openings = _of(store)
     by_group: dict[int, list[Waiting]] = defaultdict(list)
-    for one in openings.waiting(groups):
+    for one in openings.waiting(choice.enrolled):
         by_group[one.group].append(one)
-    for group in sorted(by_group.keys() - held):
-        members = chosen(by_group[group], least)
-        if members and noise and not _due(openings, group, members, by_group[group]):
-            continue
-        if members:
-            return openings.write(group, members, round, now)
+    for group in sorted(by_group.keys() - choice.held):
+        together = chosen(by_group[group], choice.least, choice.late)
+        if together.size and (not choice.noise or _is_due(openings, group, together)):
+            return openings.write(group, together.members, round, now)
     return None
 
 
-def _due(
-    openings: Openings, group: int, members: Sequence[Member], waiting: Sequence[Waiting]
-) -> bool:
-    """Whether a sum of these members would be released now."""
+def _is_due(openings: Openings, group: int, together: Together) -> bool:
+    """Whether a sum of these agents would be released now."""
     before = openings.sums().get(group)
-    new = sum(one.new for one in waiting if one.member in members)
-    slots = new + (0 if before is None else before.slots)
-    agents = len({member.agent for member in members})
-    return is_due(slots, agents, None if before is None else before.slots)
+    slots = together.size + (0 if before is None else before.slots)
+    return is_due(slots, len(together.agents), None if before is None else before.slots)
 
 
 def _whole_by_group(value: Any) -> dict[int, int]:

@@ -34,13 +34,14 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 class Caller(NamedTuple):
     """Who asks and by which address. host: b"" where there is not exactly one.
 
-    proxied: whether a trusted proxy asks for somebody.
+    proxied: whether a trusted proxy asks for somebody; hosts: how many Host headers there are.
     """
 
     client: str
     scheme: str
     host: bytes
     proxied: bool
+    hosts: int = 1
 
 
 def origin(scheme: str, host: bytes) -> str:
@@ -63,7 +64,7 @@ class Proxies:
         hosts = _values(scope, b"host")
         host = hosts[0] if len(hosts) == 1 else b""
         if not self._networks or not self._trusts(peer):
-            return Caller(peer, scope["scheme"], host, False)
+            return Caller(peer, scope["scheme"], host, False, len(hosts))
         schemes = _listed(scope, b"x-forwarded-proto")
         scheme = schemes[-1].lower() if schemes else ""
         names = _listed(scope, b"x-forwarded-host")
@@ -72,6 +73,7 @@ class Proxies:
             scheme if scheme in _DEFAULT_PORTS else scope["scheme"],
             names[-1].encode("latin-1") if names else host,
             True,
+            len(hosts),
         )
 
     def _client(self, peer: str, addresses: list[str]) -> str:

@@ -456,6 +456,7 @@ def _message_parts(federation: Federation, opened: OpenRound, plan: Plan) -> Par
         rewards=tuple(arm.reward for arm in federation.arms),
         plan=plan,
         idle_rewards=tuple(arm.reward_passive for arm in federation.arms),
+        survey=federation.survey,
     )
     # Before the agent there is the federation's name, which has no quotes in it.
     head, key, tail = message.to_json().partition(b'"agent":"')

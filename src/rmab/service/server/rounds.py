@@ -30,6 +30,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -59,6 +60,7 @@ from rmab.service.server.telemetry import Log, Metrics, warn_of_noise
 from rmab.service.store.credentials import Sighting
 from rmab.service.store.releases import Told
 from rmab.service.store.store import (
+    CLOCK_SECONDS,
     AgentRow,
     Erased,
     Erasure,
@@ -71,6 +73,10 @@ from rmab.service.store.writer import Jobs
 
 __all__ = ["RELOADED", "LongPolls", "Presence", "Rounds"]
 
+UNPACED = (
+    "slot_seconds is not set: one agent may claim any number of slots, and what all others have "
+    "counted is then next to nothing. Set it to the shortest slot, in seconds."
+)
 # Keys of a federation that may change while it is served; the others are in plans and messages.
 RELOADED = (
     "schedule",
@@ -139,6 +145,7 @@ class Rounds:
         self._round: OpenRound | None = None
         self._coordinator = Coordinator(0, 0, federation.deadline)
         self._slots_before = 0  # agent slots told of before the open round
+        self._behind = 0.0  # seconds that the clock is behind the newest time stored
         self._closing = False
         self._alarm: asyncio.TimerHandle | None = None
         # Ends once a plan can be made; what fails for good is raised there.
@@ -181,6 +188,18 @@ class Rounds:
         assert self._round is not None
         return self._round
 
+    def warnings(self) -> list[str]:
+        """What the page warns of, in sentences."""
+        found = []
+        if not self.federation.paces:
+            found.append(UNPACED)
+        if self._behind:
+            found.append(
+                f"The clock is {_told_seconds(self._behind)} behind the newest time in the "
+                "database: it is wrong now, or was ahead before."
+            )
+        return found
+
     def live(self, rows: Iterable[AgentRow]) -> set[str]:
         """Who of these was heard of lately, or waits for a round now."""
         now, seconds = self.clock(), self.federation.heard_seconds
@@ -210,6 +229,9 @@ class Rounds:
         if estimates is not None:
             self.planning.resume_estimates(estimates)
         await self.audit()
+        await self._check_clock()
+        if not self.federation.paces:
+            self._log("warning", "slots are not limited", detail=UNPACED)
         if self.federation.weights:
             await self._check_weights()
         if self.federation.budget is not None:
@@ -343,6 +365,7 @@ class Rounds:
             while left:
                 left = await self.jobs.run(partial(_tidied, left, now))
         await self.jobs.run(lambda store: store.drop_rounds())
+        await self._check_clock()
 
     # ---------------------------------------------------------------------------------- agents
 
@@ -388,16 +411,44 @@ class Rounds:
         self.changes += 1
 
     async def _check_weights(self) -> None:
-        """Warn of weights that nobody has: a name may be misspelt, or be enrolled yet."""
-        lanes = await self.jobs.run(lambda store: store.lanes())
-        strangers = sorted(self.federation.weights.keys() - lanes.keys())
+        """Warn of weights that no owner has: a name may be misspelt, or be enrolled yet."""
+        owners = await self.jobs.run(lambda store: store.credentials.owners())
+        strangers = sorted(self.federation.weights.keys() - set(owners.values()))
         if strangers:
             self._log("warning", "weights of agents that are not enrolled", agents=strangers)
 
+    async def _check_clock(self) -> None:
+        """Warn where the clock is behind the newest time that is stored."""
+        newest, now = await self.jobs.run(lambda store: store.newest()), self.clock()
+        before, behind = self._behind, newest - now
+        self._behind = behind if behind > CLOCK_SECONDS else 0.0
+        if self._behind and not before:
+            self._log(
+                "warning",
+                "clock is behind",
+                seconds=round(self._behind),
+                newest=_utc(newest),
+                now=_utc(now),
+            )
+        if bool(self._behind) != bool(before):
+            self.changes += 1
+
     async def audit(self) -> None:
-        """Log what was taken out of the counts, here or by another process."""
+        """Log what was taken out of the counts, here or by a command on the database, and whom
+        commands enrolled and revoked."""
+        for act in await self.jobs.run(lambda store: store.acts()):
+            self._log(
+                "info", act.act, agent=act.name, role=act.role, owner=act.owner, by=act.by_whom
+            )
+            self.changes += 1
         for erasure in await self.jobs.run(lambda store: store.audit()):
-            self._log("warning", "forgotten", agent=erasure.agent, **_audited(erasure))
+            self._log(
+                "warning",
+                "forgotten",
+                agent=erasure.agent,
+                **_audited(erasure),
+                by=erasure.by_whom,
+            )
             self.changes += 1
 
     # ---------------------------------------------------------------------------------- rounds
@@ -536,7 +587,10 @@ class Rounds:
 
     def _counted(self, store: Store) -> tuple[Counted, Totals, Erased]:
         """A job: all that the next plan is made from, as of one moment."""
-        by_lane = store.counts_by_lane() if self.federation.needs_each else None
+        each = self.federation.needs_each or (
+            self.federation.privacy is None and store.has_owners()
+        )
+        by_lane = store.counts_by_lane() if each else None
         groups = sums_by_group(store, answered=True) if tells_groups(self.federation) else None
         counted = Counted(store.merged(), by_lane, groups=groups)
         return counted, store.totals(), store.erased()
@@ -612,6 +666,19 @@ def _audited(erasure: Erasure) -> dict[str, int]:
     return {key: found[key] for key in ("round", "incarnations", "uploads", "slots")}
 
 
+def _utc(at: float) -> str:
+    """A time, as the log has it."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _told_seconds(seconds: float) -> str:
+    """A duration in the largest unit of which there are two or more."""
+    for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def _visit_factor(schedule: str, agents: int) -> int | None:
     """2^M of the paper's stop rule for M agents; None where it never ends an episode."""
     agents = max(1, agents)
@@ -646,9 +713,12 @@ class Presence:
         self._unwritten.add(name)
 
     def updated(self, row: AgentRow) -> AgentRow:
-        """A row with what the database may not have yet."""
+        """A row with what the database may not have yet, unless it is of a clock that was ahead."""
+        seen = self._seen.get(row.name)
+        if seen is not None and seen > self._clock() + CLOCK_SECONDS:
+            seen = None
         return row._replace(
-            last_seen=_later(row.last_seen, self._seen.get(row.name)),
+            last_seen=_later(row.last_seen, seen),
             last_round=_later(row.last_round, self.fetched.get(row.name)),
             refused=row.refused + self._refused.get(row.name, 0),
         )

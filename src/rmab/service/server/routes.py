@@ -115,8 +115,12 @@ class _Routes:
             return Response(status_code=204)
         if wait and await request.is_disconnected():
             raise ClientDisconnect  # who is gone does not take part in the round
-        own = self._rounds.federation.draws == "own"
-        headers = {"rmab-draws": "own"} if own else None  # a key would be refused by old agents
+        federation = self._rounds.federation
+        headers = {}  # keys of a round that old agents do not know would be refused
+        if federation.draws == "own":
+            headers["rmab-draws"] = "own"
+        if federation.slot_seconds:
+            headers["rmab-slot-seconds"] = str(federation.slot_seconds)
         return json_answer(await self._rounds.message(agent.name, agent.lane), headers=headers)
 
     async def laws(self, request: Request) -> Response:
@@ -159,26 +163,28 @@ class _Routes:
 
     async def agents(self, request: Request) -> Response:
         headers = _headers(request)
-        await self._access.admin(headers)
+        admin = await self._access.admin(headers)
         if request.method != "POST":
             return json_answer({"agents": await self._status.agents()})
         check_type(headers)
         announced(headers, self._limits.enrolment_bytes)
-        name, role = _enrolment(await read_body(request.receive, self._limits.enrolment_bytes))
-        token = await self._access.enroll(name, role)
+        name, role, owner = _enrolment(
+            await read_body(request.receive, self._limits.enrolment_bytes)
+        )
+        token = await self._access.enroll(name, role, owner, admin)
         return json_answer({"name": name, "role": role, "token": token}, 201)
 
     async def revoke(self, request: Request) -> Response:
-        await self._access.admin(_headers(request))
+        admin = await self._access.admin(_headers(request))
         name = request.path_params["name"]
-        if not is_name(name) or not await self._access.revoke(name):
+        if not is_name(name) or not await self._access.revoke(name, admin):
             raise ProtocolError(404, "agent", f"no agent {shown(name)} is enrolled")
         return Response(status_code=204)
 
     async def forget(self, request: Request) -> Response:
-        await self._access.admin(_headers(request))
+        admin = await self._access.admin(_headers(request))
         name = request.path_params["name"]
-        done = await self._access.erase(name) if is_name(name) else None
+        done = await self._access.erase(name, admin) if is_name(name) else None
         if done is None:
             raise ProtocolError(404, "agent", f"no agent {shown(name)} was ever enrolled")
         return json_answer(done.to_table())
@@ -220,14 +226,19 @@ def _wait(text: str, most: float) -> float:
     return number
 
 
-def _enrolment(body: bytes) -> tuple[str, str]:
+def _enrolment(body: bytes) -> tuple[str, str, str | None]:
+    """Name, role, and owner where one is given."""
     table = read_object(body)
     for key in table:
-        if key not in ("name", "role"):
-            raise malformed(f"unknown key {shown(key)}; known are name, role")
-    name, role = table.get("name"), table.get("role", "agent")
+        if key not in ("name", "role", "owner"):
+            raise malformed(f"unknown key {shown(key)}; known are name, role, owner")
+    name, role, owner = table.get("name"), table.get("role", "agent"), table.get("owner")
     if not isinstance(name, str) or not is_name(name):
         raise malformed(f"name must have {NAME_RULE}, got {shown(name)}")
     if role not in ROLES:
         raise malformed(f"role must be agent, admin or viewer, got {shown(role)}")
-    return name, role
+    if owner is not None and not (isinstance(owner, str) and is_name(owner)):
+        raise malformed(f"owner must have {NAME_RULE}, got {shown(owner)}")
+    if owner is not None and role != "agent":
+        raise malformed(f"owner goes with the role agent, got role {role}")
+    return name, role, owner

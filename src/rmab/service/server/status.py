@@ -20,7 +20,7 @@ import numpy.typing as npt
 from rmab.errors import StorageError
 from rmab.federation.config import Federation, KnownArm
 from rmab.federation.messages import plan_table
-from rmab.federation.outliers import scores_by_name
+from rmab.federation.outliers import Compared, compared
 from rmab.policies.plans import Plan
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.telemetry import Metrics
@@ -31,8 +31,8 @@ from rmab.service.store.uploads import Totals
 __all__ = ["Status"]
 
 Table = dict[str, Any]
-Scores = dict[str, float | None]  # by agent
 
+_NOTHING = Compared({}, ())
 _REST = 20.0  # of the time that scores take, before they are made again
 
 
@@ -90,7 +90,8 @@ class Status:
         estimates = await rounds.planning.estimated(
             rounds.current, self._limits.page_estimate_seconds
         )
-        rows, totals = await rounds.jobs.run(lambda store: (store.agents(), store.totals()))
+        now = rounds.clock()
+        rows, totals = await rounds.jobs.run(lambda store: (store.agents(now), store.totals()))
         return {
             **self._head(totals),
             **await self._privacy(),
@@ -101,26 +102,28 @@ class Status:
 
     async def agents(self) -> list[Table]:
         """All that were ever enrolled."""
-        rows = await self._rounds.jobs.run(lambda store: store.agents())
+        now = self._rounds.clock()
+        rows = await self._rounds.jobs.run(lambda store: store.agents(now))
         return self._agents(rows, await self._outliers.now())
 
     async def measure(self, metrics: Metrics) -> None:
         """Bring the gauges up to date, with what the database tells if it answers."""
         with contextlib.suppress(StorageError):
-            rows = await self._rounds.jobs.run(lambda store: store.agents())
+            now = self._rounds.clock()
+            rows = await self._rounds.jobs.run(lambda store: store.agents(now))
             revoked = [row.revoked is not None for row in rows if row.role == "agent"]
             metrics.agents.labels("enrolled").set(revoked.count(False))
             metrics.agents.labels("revoked").set(revoked.count(True))
             metrics.agents.labels("live").set(len(self._live(rows)))
-            scores = await self._outliers.lately(self._limits.page_estimate_seconds)
+            found = await self._outliers.lately(self._limits.page_estimate_seconds)
             metrics.outlier.clear()
-            for name, score in scores.items():
+            for name, score in found.scores.items():
                 if score is not None:
                     metrics.outlier.labels(name).set(score)
             if self._federation.privacy is not None:
-                found = await self._rounds.jobs.run(_opened)
-                metrics.waiting_slots.set(found.waiting_slots)
-                for group, left in self._left(found).items():
+                opened = await self._rounds.jobs.run(_opened)
+                metrics.waiting_slots.set(opened.waiting_slots)
+                for group, left in self._left(opened).items():
                     metrics.releases_left.labels(str(group)).set(left)
         metrics.longpolls.set(self._rounds.polls.count)
         if self._rounds.jobs.running:
@@ -132,21 +135,21 @@ class Status:
         if kept and kept.changes == rounds.changes and time.monotonic() <= kept.until:
             return kept.page
         changes = rounds.changes
-        found = await rounds.jobs.run(self._read)
         now = rounds.clock()
+        found = await rounds.jobs.run(lambda store: self._read(store, now))
         estimates = await rounds.planning.estimated(
             rounds.current, self._limits.page_estimate_seconds
         )
-        scores = await self._outliers.lately(self._limits.page_estimate_seconds)
-        table = self._page(found, now, estimates, scores) | await self._privacy()
+        alike = await self._outliers.lately(self._limits.page_estimate_seconds)
+        table = self._page(found, now, estimates, alike) | await self._privacy()
         page = json.dumps(table, separators=(",", ":"), allow_nan=False).encode()
         self._kept = _Kept(time.monotonic() + self._limits.page_seconds, changes, page)
         return page
 
-    def _read(self, store: Store) -> _Found:
+    def _read(self, store: Store, now: float) -> _Found:
         """A job."""
         return _Found(
-            store.agents(),
+            store.agents(now),
             store.totals(),
             None if self._federation.budget is not None else store.merged().visits,
             store.rewards(self._limits.page_rewards),
@@ -154,9 +157,9 @@ class Status:
         )
 
     def _page(
-        self, found: _Found, now: float, estimates: list[Table] | None, scores: Scores
+        self, found: _Found, now: float, estimates: list[Table] | None, alike: Compared
     ) -> Table:
-        """estimates: None before there are any."""
+        """estimates: None before there are any; alike: agents held against one another."""
         federation, opened = self._federation, self._rounds.current
         known: Sequence[Table | None] = estimates or [None] * len(federation.arms)
         plays = None if found.visits is None else found.visits.sum(0)
@@ -185,7 +188,8 @@ class Status:
             "arms": arms,
             "correlation": self._correlation(),
             "rewards": [row._asdict() for row in found.rewards],
-            "agents": self._agents([row for row in found.agents if row.role == "agent"], scores),
+            "warnings": [*self._rounds.warnings(), *_camps(alike)],
+            "agents": self._agents([row for row in found.agents if row.role == "agent"], alike),
             "rounds": [_round_table(row, self._rounds.reports) for row in found.rounds],
         }
 
@@ -251,14 +255,14 @@ class Status:
     def _live(self, rows: Sequence[AgentRow]) -> set[str]:
         return self._rounds.live(map(self._rounds.presence.updated, rows))
 
-    def _agents(self, rows: Sequence[AgentRow], scores: Scores) -> list[Table]:
+    def _agents(self, rows: Sequence[AgentRow], alike: Compared) -> list[Table]:
         """Agents and admins, with what the database may not know yet."""
         presence = self._rounds.presence
         live = self._live(rows)
         return [
             {
                 **presence.updated(row).to_table(self._federation.weights),
-                "outlier": scores.get(row.name),
+                "outlier": alike.scores.get(row.name),
                 "live": row.name in live,
             }
             for row in rows
@@ -284,13 +288,13 @@ class _Outliers:
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
-        self._work: asyncio.Task[Scores] | None = None
+        self._work: asyncio.Task[Compared] | None = None
         self._started = 0  # how often
         self._changes = -1  # as of which the work is
-        self._last: Scores = {}
+        self._last = _NOTHING
         self._rests_until = 0.0
 
-    async def now(self) -> Scores:
+    async def now(self) -> Compared:
         """Those of what is committed now, by other processes too."""
         asked = self._started
         while self._work is not None and not self._work.done():
@@ -300,7 +304,7 @@ class _Outliers:
         assert self._work is not None
         return await asyncio.shield(self._work)
 
-    async def lately(self, seconds: float) -> Scores:
+    async def lately(self, seconds: float) -> Compared:
         """The last that were made, waiting so many seconds at most if newer ones are."""
         done = self._work is None or self._work.done()
         if done and self._changes < self._rounds.changes and time.monotonic() >= self._rests_until:
@@ -315,16 +319,18 @@ class _Outliers:
         self._work = asyncio.ensure_future(self._make())
         self._work.add_done_callback(self._made)
 
-    async def _make(self) -> Scores:
+    async def _make(self) -> Compared:
         started = time.monotonic()
-        counts = await self._rounds.jobs.run(lambda store: store.counts_by_agent())
-        found = await asyncio.to_thread(scores_by_name, counts, self._rounds.federation.shape)
+        counts, owners = await self._rounds.jobs.run(
+            lambda store: (store.counts_by_agent(), store.credentials.owners())
+        )
+        found = await asyncio.to_thread(compared, counts, self._rounds.federation.shape, owners)
         now = time.monotonic()
         least = self._rounds.limits.outlier_seconds
         self._rests_until = now + max(least, _REST * (now - started))
         return found
 
-    def _made(self, done: asyncio.Task[Scores]) -> None:
+    def _made(self, done: asyncio.Task[Compared]) -> None:
         if done.cancelled() or done.exception() is not None:
             self._work = None  # who asks next tries again
         else:
@@ -347,6 +353,18 @@ def _opened(store: Store) -> _Opened:
         openings.impossible(),
         {},
     )
+
+
+def _camps(alike: Compared) -> list[str]:
+    """A warning where agents contradict one another and no majority is clear."""
+    if not alike.divided:
+        return []
+    arms = ", ".join(str(arm + 1) for arm in alike.divided)
+    one = "arm" if len(alike.divided) == 1 else "arms"
+    return [
+        f"Two camps: agents contradict one another about {one} {arms}, and no majority is clear. "
+        "The outlier scores do not say which of them are right."
+    ]
 
 
 def _round_table(row: RoundRow, reports: int) -> Table:

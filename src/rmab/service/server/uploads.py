@@ -2,7 +2,7 @@
 
 The order is the bound on uploads in flight, credential, the agent's rate, type, size, body, the
 bound once more, and only then is the body parsed, so that what is refused costs little. Memory is
-bounded: bytes of bodies at once, a quarter of them of one agent, and uploads that are parsed and
+bounded: bytes of bodies at once, a quarter of them of one owner, and uploads that are parsed and
 not yet committed; beyond that the answer is 503, try again. A body that does not come is the
 business of `rmab.service.server.connections`.
 
@@ -17,8 +17,10 @@ acknowledged when that is committed. In this order, each the answer if it holds:
     the incarnation has ended, or may have and be forgotten     repeat if it is its last upload,
                                                                 409 conflict, backwards, ended
     the round is not the open one                               410 round, which is the open one
+    masked, it is not of the agent's last incarnation           409 ended
+    masked, it begins one elsewhere than at its position        409 since
     it cannot follow the incarnation's last upload              409 backwards, 422 malformed
-    the agent's time has no room for so many slots              429 slots
+    the agent's owner has no credit for so many slots           429 slots
     it begins an incarnation, too soon after others             429 rate
     else it is new                                              stored
 
@@ -42,10 +44,10 @@ from starlette.types import Receive, Scope, Send
 from rmab.errors import ProtocolError
 from rmab.federation.checks import malformed
 from rmab.federation.config import Federation
+from rmab.federation.masks import MaskedUpload
 from rmab.federation.messages import Upload
 from rmab.federation.uploads import (
     check_growth,
-    check_pace,
     most_bytes,
     parse_masked,
     parse_upload,
@@ -127,13 +129,20 @@ def receive(
             f"round must be the open one, {current_round}, got {upload.round}",
             round=current_round,
         )
+    if store.openings is not None:
+        assert isinstance(upload, MaskedUpload)
+        store.openings.check(agent, upload)
     check_growth(before, upload, plays, always)
+    credit = None
     if slot_seconds:
-        slots = store.slots_of(agent) + upload.slots - (before.slots if before else 0)
-        check_pace(slots, now - credential.since, slot_seconds)
+        told = store.slots_of(agent)
+        slots = told + upload.slots - (before.slots if before else 0)
+        credit = store.left_credit(credential, slots, told, now, slot_seconds)
     if before is None and wait > 0:
         raise _too_often("begun incarnations", wait)
     store.accept(agent, upload, now)
+    if credit is not None:
+        store.keep_credit(credential.owner, credit)
     return "new"
 
 
@@ -176,10 +185,10 @@ def _is_last_of_ended(store: Store, agent: str, upload: Upload) -> bool:
 
 
 class Rate:
-    """How often an agent may do something: a rate, and a burst after it has been quiet.
+    """How often an owner's agents may do something: a rate, and a burst after they have been quiet.
 
     burst: seconds, in which the rate allows as much as may be done at once, if not one. Of each
-    agent, by its name, one time is kept, until which what it has done fills its rate: everything
+    owner, by its name, one time is kept, until which what it has done fills its rate: everything
     it does moves that on by 1 / rate, and it may be ahead of now by the burst. What is done in
     spite of that is owed, and waited for.
     """
@@ -190,7 +199,7 @@ class Rate:
         self._filled: dict[str, float] = {}
 
     def wait(self, name: str, rate: float) -> float:
-        """Seconds until the agent may do it once more, 0 for now; rate: times a second, 0: any."""
+        """Seconds until they may do it once more, 0 for now; rate: times a second, 0: any."""
         if rate <= 0:
             return 0.0
         now, each = self._clock(), 1 / rate
@@ -198,7 +207,7 @@ class Rate:
         return max(0.0, filled + each - max(self._burst, each) - now)
 
     def done(self, name: str, rate: float) -> None:
-        """The agent has done it."""
+        """One of them has done it."""
         if rate > 0:
             now = self._clock()
             self._filled[name] = max(now, self._filled.get(name, now)) + 1 / rate
@@ -243,11 +252,11 @@ class Uploads:
             headers = dict(scope["headers"])
             agent = await self._access.agent(scope, headers, again=True)
             self._rounds.check_open()
-            self._check_rate(agent.name)
+            self._check_rate(agent.owner)
             if self._refusal is not None:
                 raise malformed(self._refusal)
             check_type(headers)
-            size = self._take(agent.name, headers)
+            size = self._take(agent.owner, headers)
             try:
                 body = await read_body(receive, self._most)
                 if self._in_flight >= self._most_in_flight:
@@ -261,7 +270,7 @@ class Uploads:
                 finally:
                     self._in_flight -= 1
             finally:
-                self._give_back(agent.name, size)
+                self._give_back(agent.owner, size)
         except ProtocolError as error:
             self._count(error.code)
             if agent is not None and error.status not in (410, 503):  # no fault of the agent's
@@ -274,13 +283,13 @@ class Uploads:
         ).encode()
         await _send_json(send, 201 if status == "new" else 200, answer)
 
-    def _check_rate(self, agent: str) -> None:
-        """ProtocolError 429 where the agent sends more than it may."""
+    def _check_rate(self, owner: str) -> None:
+        """ProtocolError 429 where the agents of an owner send more than they may."""
         rate = self._rounds.federation.uploads_per_second
-        wait = self._sent.wait(agent, rate)
+        wait = self._sent.wait(owner, rate)
         if wait > 0:
             raise _too_often("sent uploads", wait)
-        self._sent.done(agent, rate)
+        self._sent.done(owner, rate)
 
     async def _turn_away(self, send: Send) -> None:
         """In the fewest steps: under overload this is what most requests get."""
@@ -296,23 +305,29 @@ class Uploads:
         """Keep an upload; returns when it is committed. ProtocolError if it is refused."""
         federation, now = self._rounds.federation, self._rounds.clock()
         rate = federation.incarnations_per_hour / 3600
-        wait = self._begun.wait(agent.name, rate)
+        wait = self._begun.wait(agent.owner, rate)
 
         def job(store: Store) -> tuple[Status, bool]:
             key_id, secret_hash = agent.key_id, agent.secret_hash
             begins = store.record(agent.name, upload.incarnation) is None
-            status = receive(
-                store,
-                key_id,
-                secret_hash,
-                upload,
-                store.open_number(),
-                federation.plays,
-                now,
-                slot_seconds=federation.slot_seconds,
-                wait=wait,
-                always=self._shape.always,
-            )
+            try:
+                status = receive(
+                    store,
+                    key_id,
+                    secret_hash,
+                    upload,
+                    store.open_number(),
+                    federation.plays,
+                    now,
+                    slot_seconds=federation.slot_seconds,
+                    wait=wait,
+                    always=self._shape.always,
+                )
+            except ProtocolError as error:
+                if error.status == 409 and store.openings is not None:
+                    # Where the incarnation begins that the agent must begin now.
+                    error.extra["position"] = store.openings.position(agent.name)
+                raise
             return status, begins
 
         try:
@@ -323,27 +338,27 @@ class Uploads:
             raise
         if status == "new":
             if begins:  # together with others, perhaps: that much is owed
-                self._begun.done(agent.name, rate)
+                self._begun.done(agent.owner, rate)
             self._rounds.accepted(agent.name, upload)
         return status
 
-    def _take(self, agent: str, headers: dict[bytes, bytes]) -> int:
+    def _take(self, owner: str, headers: dict[bytes, bytes]) -> int:
         """Room for a body of the size that is announced, else of the most it may be."""
         size = announced(headers, self._most)
-        of_agent = self._held_of[agent] + size
-        if self._held + size > self._room or of_agent > self._room // 4:
+        of_owner = self._held_of[owner] + size
+        if self._held + size > self._room or of_owner > self._room // 4:
             raise ProtocolError(503, "overload", "too many bodies are being received; try again")
         self._held += size
-        self._held_of[agent] = of_agent
+        self._held_of[owner] = of_owner
         return size
 
-    def _give_back(self, agent: str, size: int) -> None:
+    def _give_back(self, owner: str, size: int) -> None:
         self._held -= size
-        left = self._held_of[agent] - size
+        left = self._held_of[owner] - size
         if left:
-            self._held_of[agent] = left
+            self._held_of[owner] = left
         else:
-            del self._held_of[agent]
+            del self._held_of[owner]
 
     def _count(self, result: str) -> None:
         counter = self._results.get(result)

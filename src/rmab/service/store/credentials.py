@@ -1,6 +1,7 @@
 """Who was ever enrolled, in the database: names with their roles and lanes, and their credentials.
 
 A name keeps its role and lane, revoked or not, and has at most one credential that is not revoked.
+Its owner is the person or organisation that it counts for, by default itself.
 
 Credentials are remembered, by the store that has the claim from one transaction to the next. Other
 processes may enrol and revoke meanwhile: a counter in `meta`, read once in each transaction, tells
@@ -36,6 +37,7 @@ class Credential(NamedTuple):
     secret_hash: bytes
     revoked: bool
     since: float  # when the name was first enrolled
+    owner: str
 
 
 class Sighting(NamedTuple):
@@ -61,6 +63,7 @@ class Credentials:
     def forget(self) -> None:
         """Drop all that is remembered."""
         self._known: dict[str, Credential] = {}
+        self._owners: dict[str, int] | None = None
         self._as_of = ""  # the counter when they were read
         self._read_at = -math.inf  # when that was, on the monotonic clock
         self._checked = False
@@ -69,8 +72,17 @@ class Credentials:
         """A transaction has begun: others may have changed credentials since the last one."""
         self._checked = False
 
-    def enroll(self, name: str, role: str, key_id: str, secret_hash: bytes, now: float) -> int:
-        """Give a name a credential; its lane. A name that was revoked keeps role and lane."""
+    def enroll(
+        self,
+        name: str,
+        role: str,
+        key_id: str,
+        secret_hash: bytes,
+        now: float,
+        owner: str | None = None,
+    ) -> int:
+        """Give a name a credential; its lane. A name that was revoked keeps role and lane, and its
+        owner unless another is given."""
         if role not in ROLES:
             raise FederationError(f"role must be agent, admin or viewer, got {role!r}")
         self._change()
@@ -84,14 +96,17 @@ class Credentials:
             if had != role:
                 raise FederationError(f"{name} was enrolled as {had}; a name keeps its role")
             self._database.run(
-                "UPDATE agents SET enrolled = ?, revoked = NULL WHERE name = ?", (now, name)
+                "UPDATE agents SET enrolled = ?, revoked = NULL, owner = COALESCE(?, owner) "
+                "WHERE name = ?",
+                (now, owner, name),
             )
         else:
             ((last,),) = self._database.rows("SELECT MAX(lane) FROM agents")
             lane = (-1 if last is None else last) + 1 if role == "agent" else NO_LANE
             self._database.run(
-                "INSERT INTO agents (name, role, lane, enrolled, refused) VALUES (?, ?, ?, ?, 0)",
-                (name, role, lane, now),
+                "INSERT INTO agents (name, role, lane, enrolled, refused, owner) "
+                "VALUES (?, ?, ?, ?, 0, ?)",
+                (name, role, lane, now, owner or name),
             )
         self._database.run(
             "INSERT INTO credentials (key_id, agent, secret_hash, created) VALUES (?, ?, ?, ?)",
@@ -115,29 +130,51 @@ class Credentials:
         """Tell other processes, and keep them out until this transaction ends."""
         count_up(self._database, _COUNTER)
         self._checked = False
+        self._owners = None
 
-    def credential(self, key_id: str) -> Credential | None:
-        """Whose token has this key id."""
+    def owned(self, owner: str) -> int:
+        """Return how many agents of an owner have a credential."""
+        self._check()
+        if self._owners is None or not self.inside:
+            self._owners = dict(
+                self._database.rows(
+                    "SELECT owner, COUNT(*) FROM agents "
+                    "WHERE role = 'agent' AND revoked IS NULL GROUP BY owner"
+                )
+            )
+        return self._owners.get(owner, 0)
+
+    def owners(self) -> dict[str, str]:
+        """Return the owner of every agent that was ever enrolled, by name."""
+        return dict(self._database.rows("SELECT name, owner FROM agents WHERE role = 'agent'"))
+
+    def _check(self) -> None:
+        """Drop what others have changed, once in each transaction."""
         if self.inside and not self._checked:
             now, as_of = time.monotonic(), counter(self._database, _COUNTER)
             if as_of != self._as_of:
                 self._known = {}
+                self._owners = None
                 self._as_of = as_of
             self._read_at = now
             self._checked = True
+
+    def credential(self, key_id: str) -> Credential | None:
+        """Whose token has this key id."""
+        self._check()
         known = self._known.get(key_id) if self.inside else None
         if known is not None:
             return known
         found = self._database.rows(
             "SELECT name, role, lane, secret_hash, credentials.revoked, "
-            "(SELECT MIN(created) FROM credentials AS of_name WHERE of_name.agent = name) "
+            "(SELECT MIN(created) FROM credentials AS of_name WHERE of_name.agent = name), owner "
             "FROM credentials JOIN agents ON agents.name = credentials.agent WHERE key_id = ?",
             (key_id,),
         )
         if not found:
             return None
-        ((name, role, lane, secret_hash, revoked, since),) = found
-        known = Credential(name, role, lane, secret_hash, revoked is not None, since)
+        ((name, role, lane, secret_hash, revoked, since, owner),) = found
+        known = Credential(name, role, lane, secret_hash, revoked is not None, since, owner)
         if self.inside:
             self._known[key_id] = known
         return known

@@ -27,19 +27,29 @@ import sqlite3
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from rmab.errors import FederationError, StorageError, UnavailableError
 from rmab.files import lock_file
-from rmab.service.sqlite import open_connection, sqlite_trouble, trouble
+from rmab.service.sqlite import (
+    empty_log,
+    log_bytes,
+    open_connection,
+    sqlite_trouble,
+    tells_of_full_disk,
+    trouble,
+)
 from rmab.service.store.limits import StoreLimits
 
 __all__ = ["ClaimLostError", "Database", "SqliteDatabase", "Value", "connect"]
 
 Value = int | float | str | bytes | None
 Row = tuple[Any, ...]
+
+_PAGE = 4096  # bytes, of SQLite
 
 
 class ClaimLostError(StorageError):
@@ -137,6 +147,7 @@ class SqliteDatabase(Database):
         self._limits = limits
         self._path = path
         self._lock: int | None = None
+        self._full = False  # whether the disk was when something was last written
         try:
             if create:
                 _create(path)
@@ -156,7 +167,7 @@ class SqliteDatabase(Database):
             "synchronous = FULL",
             "journal_mode = WAL",
             "foreign_keys = ON",
-            f"wal_autocheckpoint = {self._limits.checkpoint_pages}",
+            f"wal_autocheckpoint = {self._log_pages()}",
             f"cache_size = -{self._limits.cache_kibibytes}",
         )
         (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
@@ -185,10 +196,25 @@ class SqliteDatabase(Database):
             raise self._trouble("failed", error) from error
 
     def _trouble(self, what: str, error: sqlite3.Error) -> StorageError:
+        self._full = self._full or tells_of_full_disk(error, self._path)
         return sqlite_trouble(f"database {self.place} {what}", error, self._path)
 
     def begin(self) -> None:
+        if self._full:
+            self._empty_log()
         self.run("BEGIN IMMEDIATE")
+
+    def _empty_log(self) -> None:
+        """Give the room that the log takes back to a disk that was full, as soon as that is
+        possible: the log would take all that is freed."""
+        if empty_log(self._connection):
+            self._full = False
+            with suppress(sqlite3.Error):
+                self._connection.execute(f"PRAGMA wal_autocheckpoint = {self._log_pages()}")
+
+    def _log_pages(self) -> int:
+        """Pages after which the log is moved into the file."""
+        return log_bytes(self._path, self._limits.checkpoint_pages * _PAGE) // _PAGE
 
     def commit(self) -> None:
         try:

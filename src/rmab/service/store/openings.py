@@ -1,7 +1,9 @@
 """Masked uploads in the database, and the openings of their sums: each slot in one, exactly once.
 
-Of each incarnation the last masked upload is kept, and the one it was opened up to. An opening is
-written down before the helper is asked, with its members and the difference of what they sent:
+Of each incarnation its masked uploads at marks are kept until they are opened, and the one that it
+was opened up to. The incarnations of an agent follow one another: each begins at the position of
+the last mark of those before it, and ends when the next one does. An opening is written down
+before the helper is asked, with its members and the difference of what they sent:
 
     asked       written down; the helper may have answered, or not: it is asked again
     answered    the sum is known and part of what the next round is planned from
@@ -18,11 +20,14 @@ chain of its own, in which what was opened in the last one has no place.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from rmab.errors import ProtocolError
+from rmab.federation.marks import is_mark
 from rmab.federation.masks import MaskedUpload, Words, numbers_of, vector_size
 from rmab.federation.messages import Ints, Shape
 from rmab.federation.openings import BEGINNING, Member, Opening, Waiting, parse_opening
@@ -31,11 +36,17 @@ from rmab.service.store.database import Database
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.schema import count_up, keep, kept
 
-__all__ = ["GroupRow", "Openings", "Pending", "Sum", "WaitingRow", "last_openings"]
+__all__ = ["Enrolment", "GroupRow", "Openings", "Pending", "Sum", "WaitingRow", "last_openings"]
 
 _CHAIN = "helper"  # in `meta`: the chain's name
 _DROPPED = "impossible openings"  # a counter there
-_NEVER = 2**62  # a sequence number that no upload has
+
+
+class Enrolment(NamedTuple):
+    """An agent that the helper has a key of, as it told."""
+
+    group: int
+    cohort: str | None = None
 
 
 class Pending(NamedTuple):
@@ -85,34 +96,81 @@ class Openings:
 
     # --------------------------------------------------------------------------------- uploads
 
-    def keep(self, agent: str, upload: MaskedUpload) -> None:
-        """Keep an upload, in place of the incarnation's last one."""
-        self._database.run(
-            "INSERT INTO masked (agent, incarnation, sequence, slots, nonce, tag, "
-            "opened_sequence, opened_slots, refused_sequence, masked) "
-            "VALUES (?, ?, ?, ?, ?, ?, 0, 0, 0, ?) "
-            "ON CONFLICT (agent, incarnation) DO UPDATE SET sequence = excluded.sequence, "
-            "slots = excluded.slots, nonce = excluded.nonce, tag = excluded.tag, "
-            "masked = excluded.masked",
-            (
-                agent,
-                upload.incarnation,
-                upload.sequence,
-                upload.slots,
-                upload.nonce,
-                upload.tag,
-                _packed(upload.masked),
-            ),
+    def check(self, agent: str, upload: MaskedUpload) -> None:
+        """ProtocolError 409 where an upload is not of the agent's last incarnation, or begins one
+        elsewhere than at its position."""
+        found = self._database.rows(
+            "SELECT since, ended FROM masked WHERE agent = ? AND incarnation = ?",
+            (agent, upload.incarnation),
         )
+        since, ended = found[0] if found else (self.position(agent), False)
+        if ended:
+            raise ProtocolError(
+                409, "ended", "sums do not go on with this incarnation; begin a new one"
+            )
+        if upload.since != since:
+            raise ProtocolError(
+                409, "since", f"since must be the agent's position, {since}, got {upload.since}"
+            )
+
+    def position(self, agent: str) -> int:
+        """Slots of an agent that are opened or may be: where its next incarnation begins."""
+        ((opened,),) = self._database.rows(
+            "SELECT MAX(opened) FROM positions WHERE agent = ?", (agent,)
+        )
+        ((marked,),) = self._database.rows(
+            "SELECT MAX(since + marks.slots) FROM marks JOIN masked USING (agent, incarnation) "
+            "WHERE agent = ?",
+            (agent,),
+        )
+        return max(opened or 0, marked or 0)
+
+    def keep(self, agent: str, upload: MaskedUpload) -> None:
+        """Keep how far an incarnation has come, and an upload at a mark."""
+        key = (agent, upload.incarnation)
+        begins = not self._database.run(
+            "UPDATE masked SET slots = ? WHERE agent = ? AND incarnation = ?", (upload.slots, *key)
+        )
+        if begins:
+            self._database.run("UPDATE masked SET ended = 1 WHERE agent = ?", (agent,))
+            self._database.run(
+                "INSERT INTO masked (agent, incarnation, since, slots, opened_slots, ended) "
+                "VALUES (?, ?, ?, ?, 0, 0)",
+                (*key, upload.since, upload.slots),
+            )
+        if is_mark(upload.position) and upload.slots > 0:
+            self._database.run(
+                "INSERT INTO marks (agent, incarnation, slots, sequence, nonce, tag, masked) "
+                "SELECT agent, incarnation, ?, ?, ?, ?, ? FROM masked "
+                "WHERE agent = ? AND incarnation = ? AND opened_slots < ? "
+                "ON CONFLICT (agent, incarnation, slots) DO NOTHING",
+                (
+                    upload.slots,
+                    upload.sequence,
+                    upload.nonce,
+                    upload.tag,
+                    _packed(upload.masked),
+                    *key,
+                    upload.slots,
+                ),
+            )
 
     def tidy(self, agent: str) -> None:
-        """Drop incarnations that have ended and are opened to their end."""
+        """Drop incarnations that have ended and are opened to their last mark."""
         self._database.run(
-            "DELETE FROM masked WHERE agent = ? AND asked_sequence IS NULL "
-            "AND (opened_slots = slots OR refused_sequence = ?) AND NOT EXISTS "
+            "DELETE FROM masked WHERE agent = ? AND ended = 1 AND asked_slots IS NULL "
+            "AND NOT EXISTS (SELECT 1 FROM marks WHERE marks.agent = masked.agent "
+            "AND marks.incarnation = masked.incarnation) AND NOT EXISTS "
             "(SELECT 1 FROM incarnations WHERE incarnations.agent = masked.agent "
             "AND incarnations.incarnation = masked.incarnation)",
-            (agent, _NEVER),
+            (agent,),
+        )
+
+    def _give_up(self, agent: str, reason: str) -> None:
+        """Nothing more of what an agent has sent can be opened: it is to begin anew."""
+        self._database.run("DELETE FROM marks WHERE agent = ?", (agent,))
+        self._database.run(
+            "UPDATE masked SET ended = 1, refused = ? WHERE agent = ?", (reason, agent)
         )
 
     # ----------------------------------------------------------------------------- the next one
@@ -126,33 +184,45 @@ class Openings:
         pending = self.pending()
         if pending is not None:
             self.take_back(pending.opening.number, ())
-        self._database.run(
-            "UPDATE masked SET refused_sequence = ?, "
-            "refused = 'was opened by a helper whose database is lost' "
-            "WHERE opened_sequence > 0 OR asked_sequence IS NOT NULL",
-            (_NEVER,),
-        )
+        if self.chain() is not None:
+            for (agent,) in self._database.rows("SELECT DISTINCT agent FROM masked"):
+                self._give_up(agent, "was masked for a helper whose database is lost")
+            self._database.run("UPDATE positions SET opened = 0")
         keep(self._database, _CHAIN, name)
 
-    def waiting(self, groups: Mapping[str, int]) -> list[Waiting]:
-        """Uploads with slots that no opening has; groups: of the agents that the helper knows."""
-        rows = self._database.rows(
-            "SELECT agent, incarnation, sequence, slots, nonce, tag, opened_slots FROM masked "
-            "WHERE slots > opened_slots AND sequence > refused_sequence "
-            "AND asked_sequence IS NULL"
-        )
+    def waiting(self, enrolled: Mapping[str, Enrolment]) -> list[Waiting]:
+        """What of each agent no opening has; enrolled: the agents that the helper knows."""
+        opened: dict[str, int] = dict(self._database.rows("SELECT agent, opened FROM positions"))
+        reach: dict[str, int] = {}
+        busy = set()
+        for agent, position, asked in self._database.rows(
+            "SELECT agent, since + slots, asked_slots FROM masked WHERE refused IS NULL"
+        ):
+            reach[agent] = max(position, reach.get(agent, 0))
+            if asked is not None:
+                busy.add(agent)
+        marks: dict[str, list[tuple[int, Member]]] = defaultdict(list)
+        for agent, incarnation, since, slots, sequence, nonce, tag in self._database.rows(
+            "SELECT agent, incarnation, since, marks.slots, sequence, nonce, tag FROM marks "
+            "JOIN masked USING (agent, incarnation) ORDER BY since + marks.slots"
+        ):
+            member = Member(agent, incarnation, sequence, slots, bytes(nonce), bytes(tag))
+            marks[agent].append((since + slots, member))
         return [
             Waiting(
-                Member(agent, incarnation, sequence, slots, bytes(nonce), bytes(tag)),
-                groups[agent],
-                slots - opened,
+                agent,
+                each.group,
+                each.cohort,
+                opened.get(agent, 0),
+                reach.get(agent, 0),
+                tuple(marks[agent]),
+                agent in busy,
             )
-            for agent, incarnation, sequence, slots, nonce, tag, opened in rows
-            if agent in groups
+            for agent, each in enrolled.items()
         ]
 
     def write(self, group: int, members: Sequence[Member], round: int, now: float) -> Pending:
-        """Write down an opening of these members' last uploads, to be asked for."""
+        """Write down an opening of these uploads at marks, to be asked for."""
         chain = self.chain()
         assert chain is not None
         found = self._database.rows(
@@ -164,19 +234,19 @@ class Openings:
         difference, slots = np.zeros(self._size, np.uint64), 0
         for member in members:
             key = (member.agent, member.incarnation)
-            ((masked, opened, to, before),) = self._database.rows(
-                "SELECT masked, opened, slots, opened_slots FROM masked "
-                "WHERE agent = ? AND incarnation = ?",
-                key,
+            ((words, opened, before),) = self._database.rows(
+                "SELECT marks.masked, opened, opened_slots FROM marks "
+                "JOIN masked USING (agent, incarnation) "
+                "WHERE agent = ? AND incarnation = ? AND marks.slots = ?",
+                (*key, member.slots),
             )
-            difference += _unpacked(masked)
+            difference += _unpacked(words)
             if opened is not None:
                 difference -= _unpacked(opened)
-            slots += to - before
+            slots += member.slots - before
             self._database.run(
-                "UPDATE masked SET asked_sequence = sequence, asked_slots = slots, asked = masked "
-                "WHERE agent = ? AND incarnation = ?",
-                key,
+                "UPDATE masked SET asked_slots = ?, asked = ? WHERE agent = ? AND incarnation = ?",
+                (member.slots, words, *key),
             )
         self._database.run(
             "INSERT INTO openings (chain, number, of_group, round, at, agents, members, slots, "
@@ -224,24 +294,18 @@ class Openings:
 
     def take_back(self, number: int, refused: Iterable[Sequence[Any]]) -> None:
         """An opening has not happened, as the helper refused it; refused: agent, incarnation and
-        reason of members that are not to be asked for again before they upload anew."""
+        reason of members that are to begin anew."""
         ((request,),) = self._database.rows(
             "SELECT request FROM openings WHERE number = ? AND result = 'asked'", (number,)
         )
-        reasons = {(agent, incarnation): reason for agent, incarnation, reason in refused}
         for member in parse_opening(bytes(request)).members:
-            key = (member.agent, member.incarnation)
             self._database.run(
-                "UPDATE masked SET asked_sequence = NULL, asked_slots = NULL, asked = NULL "
+                "UPDATE masked SET asked_slots = NULL, asked = NULL "
                 "WHERE agent = ? AND incarnation = ?",
-                key,
+                (member.agent, member.incarnation),
             )
-            if key in reasons:
-                self._database.run(
-                    "UPDATE masked SET refused_sequence = ?, refused = ? "
-                    "WHERE agent = ? AND incarnation = ?",
-                    (member.sequence, reasons[key], *key),
-                )
+        for agent, _, reason in refused:
+            self._give_up(agent, reason)
         self._database.run("DELETE FROM openings WHERE number = ? AND result = 'asked'", (number,))
 
     def add(self) -> None:
@@ -252,13 +316,7 @@ class Openings:
         )
         for chain, number, group, result, slots, request, words in rows:
             for member in parse_opening(bytes(request)).members:
-                self._database.run(
-                    "UPDATE masked SET opened_sequence = asked_sequence, "
-                    "opened_slots = asked_slots, opened = asked, asked_sequence = NULL, "
-                    "asked_slots = NULL, asked = NULL, refused = NULL "
-                    "WHERE agent = ? AND incarnation = ? AND asked_sequence IS NOT NULL",
-                    (member.agent, member.incarnation),
-                )
+                self._go_on(member.agent, member.incarnation)
             if result == "answered":
                 self._add_to(group, _unpacked(words), slots)
             self._database.run(
@@ -270,6 +328,28 @@ class Openings:
                 "DELETE FROM openings WHERE chain = ? AND number < ?",
                 (chain, number - self._limits.kept_openings),
             )
+
+    def _go_on(self, agent: str, incarnation: str) -> None:
+        """A member's next opening goes on from the upload that was asked for."""
+        key = (agent, incarnation)
+        which = "WHERE agent = ? AND incarnation = ? AND asked_slots IS NOT NULL"
+        found = self._database.rows(f"SELECT asked_slots, opened_slots FROM masked {which}", key)
+        if not found:  # of a version before, which incarnations are not of any more
+            return
+        ((slots, before),) = found
+        self._database.run(
+            "UPDATE masked SET opened_slots = asked_slots, opened = asked, "
+            f"asked_slots = NULL, asked = NULL {which}",
+            key,
+        )
+        self._database.run(
+            "DELETE FROM marks WHERE agent = ? AND incarnation = ? AND slots <= ?", (*key, slots)
+        )
+        self._database.run(
+            "INSERT INTO positions (agent, opened) VALUES (?, ?) "
+            "ON CONFLICT (agent) DO UPDATE SET opened = positions.opened + excluded.opened",
+            (agent, slots - before),
+        )
 
     def _add_to(self, group: int, words: Words, slots: int) -> None:
         before = self._database.rows("SELECT words FROM sums WHERE of_group = ?", (group,))
@@ -305,7 +385,8 @@ class Openings:
         found = [*self.sums().values()]
         counts, visits = numbers_of(np.zeros(self._size, np.int64), self._shape)
         ((agents,),) = self._database.rows(
-            "SELECT COUNT(DISTINCT agent) FROM masked WHERE opened_slots > 0 OR asked_slots > 0"
+            "SELECT COUNT(*) FROM (SELECT agent FROM positions UNION "
+            "SELECT agent FROM masked WHERE asked_slots > 0) AS summed"
         )
         return Merged(
             counts + sum(each.counts for each in found),
@@ -331,7 +412,7 @@ class Openings:
         """Agents with slots that no opening has."""
         rows = self._database.rows(
             "SELECT agent, CAST(SUM(slots - opened_slots) AS BIGINT), "
-            "MAX(CASE WHEN sequence <= refused_sequence THEN refused END) FROM masked "
+            "MAX(refused) FROM masked "
             "WHERE slots > opened_slots GROUP BY agent ORDER BY agent"
         )
         return [WaitingRow(agent, int(slots), refused) for agent, slots, refused in rows]
@@ -339,6 +420,16 @@ class Openings:
     def impossible(self) -> int:
         """How many openings came to sums that cannot be."""
         return int(kept(self._database, _DROPPED) or 0)
+
+    def all_impossible(self, last: int) -> bool:
+        """Return whether so many openings have come to a result in this chain, and the last ones
+        were all impossible."""
+        rows = self._database.rows(
+            "SELECT result FROM openings WHERE chain = ? AND result <> 'asked' "
+            "ORDER BY number DESC LIMIT ?",
+            (self.chain(), last),
+        )
+        return len(rows) == last and all(result == "impossible" for (result,) in rows)
 
 
 def last_openings(

@@ -2,7 +2,7 @@
 
     meta          name -> value: the schema's version, whose counts these are, how often the
                   database was claimed and credentials changed, estimates of the arms
-    agents        who was ever enrolled: name, role, lane
+    agents        who was ever enrolled: name, role, lane, and the owner that it counts for
     credentials   key id -> digest of the secret; a name may have had several, one unrevoked
     incarnations  the last upload accepted of each incarnation of each agent: what is summed
     folded        of each agent the sum of its incarnations that have ended, in one row
@@ -16,8 +16,13 @@
     plans         of the open round by lane, where agents draw for themselves
     forgotten     whose counts were taken out, when and how many: the audit
     gone          incarnations whose counts were taken out: they must not come back
-    masked        of a federation with a helper: the last masked upload of each incarnation, the one
-                  that an opening is asked for, and the one that was opened last
+    pace          of each owner, for how much playing time it may still claim slots
+                  (rmab.service.store.pace)
+    acts          who was enrolled or revoked by a command on the database, for the server's log
+    masked        of a federation with a helper, of each incarnation: where it began and how far it
+                  has come, the upload that an opening is asked for and the one that was opened last
+    marks         masked uploads at marks that no opening has yet (rmab.federation.marks)
+    positions     of each agent that was opened, up to which position
     openings      sums that a helper was asked to open, and what came of it; of a server that draws
                   the noise itself, sums that it released
     sums          what was opened, by group (rmab.service.store.openings), or released last
@@ -259,6 +264,69 @@ def _releases(database: Database) -> None:
     database.run(RELEASES)
 
 
+_OWNERS = (
+    "ALTER TABLE agents ADD COLUMN owner TEXT",
+    "UPDATE agents SET owner = name",
+    """CREATE TABLE pace (
+        owner TEXT PRIMARY KEY,
+        seconds DOUBLE PRECISION NOT NULL,
+        at DOUBLE PRECISION NOT NULL)""",
+    """CREATE TABLE acts (
+        number BIGINT PRIMARY KEY,
+        at DOUBLE PRECISION NOT NULL,
+        act TEXT NOT NULL,
+        name TEXT NOT NULL,
+        role TEXT,
+        owner TEXT,
+        by_whom TEXT NOT NULL)""",
+    "ALTER TABLE forgotten ADD COLUMN by_whom TEXT",
+)
+
+
+def _owners(database: Database) -> None:
+    """Agents have owners, credit for slots is kept, and who enrolled and revoked is logged."""
+    for statement in _OWNERS:
+        database.run(statement)
+
+
+_MARKS = (
+    "CREATE TABLE positions (agent TEXT PRIMARY KEY REFERENCES agents (name), "
+    "opened BIGINT NOT NULL)",
+    "INSERT INTO positions (agent, opened) SELECT DISTINCT agent, 0 FROM masked "
+    "WHERE opened_slots > 0 OR asked_slots > 0",
+    "DROP TABLE masked",
+    """CREATE TABLE masked (
+        agent TEXT NOT NULL REFERENCES agents (name),
+        incarnation TEXT NOT NULL,
+        since BIGINT NOT NULL,
+        slots BIGINT NOT NULL,
+        opened_slots BIGINT NOT NULL,
+        asked_slots BIGINT,
+        ended BIGINT NOT NULL,
+        refused TEXT,
+        asked BLOB,
+        opened BLOB,
+        PRIMARY KEY (agent, incarnation))""",
+    """CREATE TABLE marks (
+        agent TEXT NOT NULL,
+        incarnation TEXT NOT NULL,
+        slots BIGINT NOT NULL,
+        sequence BIGINT NOT NULL,
+        nonce BLOB NOT NULL,
+        tag BLOB NOT NULL,
+        masked BLOB NOT NULL,
+        PRIMARY KEY (agent, incarnation, slots),
+        FOREIGN KEY (agent, incarnation) REFERENCES masked (agent, incarnation))""",
+)
+
+
+def _marks(database: Database) -> None:
+    """Masked uploads are opened at marks, of incarnations that begin at one. Those before did not,
+    and agents begin others; an opening that is asked for or answered is still added."""
+    for statement in _MARKS:
+        database.run(statement)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     _first_tables,
     _viewers,
@@ -267,6 +335,8 @@ MIGRATIONS: tuple[Migration, ...] = (
     _memory,
     _openings,
     _releases,
+    _owners,
+    _marks,
 )
 
 
@@ -401,7 +471,10 @@ def check_budget(database: Database, federation: Federation) -> None:
 
 def told_budget(federation: Federation) -> str:
     """Epsilon and delta, as `meta` has them."""
-    return "no epsilon" if federation.budget is None else str(federation.budget)
+    if federation.budget is None:
+        return "no epsilon"
+    survey = f", survey = {federation.survey}" if federation.survey else ""
+    return f"{federation.budget}{survey}"
 
 
 def _told_mode(federation: Federation) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ rmab.service.store.folding; how credentials are kept is in rmab.service.store.cr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,17 +19,19 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import FederationError, StorageError, UnavailableError
-from rmab.federation.aggregation import capped
+from rmab.federation.aggregation import owner_weights
 from rmab.federation.config import Federation
 from rmab.federation.masks import MaskedUpload
 from rmab.federation.memory import RoundMemory
 from rmab.federation.messages import Upload
-from rmab.federation.uploads import LaneCounts, Merged, Record
+from rmab.federation.outliers import STANDS_OUT, compared
+from rmab.federation.uploads import Credit, LaneCounts, Merged, Record, check_pace
 from rmab.service.store.credentials import Credential, Credentials, Sighting
 from rmab.service.store.database import ClaimLostError, Database, Value, connect
 from rmab.service.store.folding import Ended, Folding
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.openings import Openings
+from rmab.service.store.pace import Pace
 from rmab.service.store.releases import Releases
 from rmab.service.store.schema import (
     check_owner,
@@ -42,6 +45,8 @@ from rmab.service.store.schema import (
 from rmab.service.store.uploads import Ledger, Totals
 
 __all__ = [
+    "CLOCK_SECONDS",
+    "Act",
     "AgentRow",
     "Erased",
     "Erasure",
@@ -57,6 +62,9 @@ __all__ = [
 
 _DROPPED = "slots of dropped rounds"  # a counter in `meta`
 _ESTIMATES = "estimates"  # a text there
+
+
+CLOCK_SECONDS = 60.0  # by which clocks may differ; what is later is of a clock that was ahead
 
 
 Ints = npt.NDArray[np.int64]
@@ -77,15 +85,17 @@ class AgentRow(NamedTuple):
     slots: int
     reward: float | None  # mean per slot, as its visits paid
     forgotten: float | None  # when its counts were last taken out
+    owner: str  # that it counts for
 
     def is_live(self, now: float, seconds: float) -> bool:
         """Whether it is an agent that was heard of within so many seconds, and not revoked."""
         if self.role != "agent" or self.revoked is not None or self.last_seen is None:
             return False
-        return now - self.last_seen <= seconds
+        return -CLOCK_SECONDS <= now - self.last_seen <= seconds
 
     def to_table(self, weights: Mapping[str, float]) -> dict[str, Any]:
-        """As JSON has it; weights: that the federation gives agents, by name, if any."""
+        """As JSON has it, with the owner where that is another name; weights: that the federation
+        gives owners, if any."""
         weighed = bool(weights) and self.role == "agent"
         return {
             "name": self.name,
@@ -100,7 +110,8 @@ class AgentRow(NamedTuple):
             "slots": self.slots,
             "reward": self.reward,
             "forgotten": self.forgotten,
-            **({"weight": weights.get(self.name, 1.0)} if weighed else {}),
+            **({"owner": self.owner} if self.owner != self.name else {}),
+            **({"weight": weights.get(self.owner, 1.0)} if weighed else {}),
         }
 
 
@@ -118,6 +129,7 @@ class Erasure(NamedTuple):
     uploads: int
     slots: int
     paid: float  # what its visits had paid, in all
+    by_whom: str | None = None
 
     def to_table(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -127,6 +139,18 @@ class Erasure(NamedTuple):
             "uploads": self.uploads,
             "slots": self.slots,
         }
+
+
+class Act(NamedTuple):
+    """A command on the database that the server's log is to tell of."""
+
+    number: int
+    at: float
+    act: str  # "enrolled" or "revoked"
+    name: str
+    role: str | None
+    owner: str | None
+    by_whom: str
 
 
 class Erased(NamedTuple):
@@ -238,6 +262,7 @@ class Store:
         self.credentials = Credentials(database)
         self._ledger = Ledger(database, federation.shape, limits)
         self._shape = federation.shape
+        self._pace = Pace(database)
         self._folding = Folding(database, self._ledger, limits)
         # Where sums alone are known; None: counts of each agent are.
         self.openings = Openings(database, federation.shape, limits) if federation.masks else None
@@ -261,6 +286,7 @@ class Store:
     def _forget(self) -> None:
         self.credentials.forget()
         self._ledger.forget()
+        self._pace.forget()
         self._open_number: int | None = None
 
     def claim(self) -> None:
@@ -293,6 +319,7 @@ class Store:
                 self._notice_erasures()
             yield
             self._ledger.write()
+            self._pace.write()
             self.database.commit()
         except BaseException:
             self._forget()
@@ -339,32 +366,84 @@ class Store:
 
     # ------------------------------------------------------------------- agents and credentials
 
-    def enroll(self, name: str, role: str, key_id: str, secret_hash: bytes, now: float) -> int:
-        """Give a name a credential; its lane. A name that was revoked keeps role and lane."""
-        with self._atomic():
-            return self.credentials.enroll(name, role, key_id, secret_hash, now)
+    def enroll(
+        self,
+        name: str,
+        role: str,
+        key_id: str,
+        secret_hash: bytes,
+        now: float,
+        owner: str | None = None,
+        *,
+        by_whom: str | None = None,
+    ) -> int:
+        """Give a name a credential; its lane. A name that was revoked keeps role and lane.
 
-    def revoke(self, name: str, now: float) -> bool:
-        """Take a name's credential back; False if it has none. What it gave stays."""
+        owner: that the name counts for, by default itself; by_whom: who enrols on the database, to
+        be told to the server's log.
+        """
         with self._atomic():
-            return self.credentials.revoke(name, now)
+            lane = self.credentials.enroll(name, role, key_id, secret_hash, now, owner)
+            if by_whom is not None:
+                self._note(now, "enrolled", name, role, owner, by_whom)
+            return lane
+
+    def revoke(self, name: str, now: float, *, by_whom: str | None = None) -> bool:
+        """Take a name's credential back; False if it has none. What it gave stays.
+
+        by_whom: who revokes on the database.
+        """
+        with self._atomic():
+            done = self.credentials.revoke(name, now)
+            if done and by_whom is not None:
+                self._note(now, "revoked", name, None, None, by_whom)
+            return done
+
+    def _note(
+        self, now: float, act: str, name: str, role: str | None, owner: str | None, by_whom: str
+    ) -> None:
+        """Write down what the server's log has yet to tell of."""
+        ((last,),) = self.database.rows("SELECT MAX(number) FROM acts")
+        self.database.run(
+            "INSERT INTO acts (number, at, act, name, role, owner, by_whom) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            ((last or 0) + 1, now, act, name, role, owner, by_whom),
+        )
+
+    def acts(self) -> list[Act]:
+        """Return what commands on the database did and the log has not told yet; it counts as told
+        from now on."""
+        with self._atomic():
+            rows = self.database.rows(
+                "SELECT number, at, act, name, role, owner, by_whom FROM acts ORDER BY number"
+            )
+            if rows:
+                self.database.run("DELETE FROM acts WHERE number <= ?", (rows[-1][0],))
+        return [Act(*row) for row in rows]
 
     def credential(self, key_id: str) -> Credential | None:
         """Whose token has this key id."""
         return self.credentials.credential(key_id)
 
-    def agents(self) -> list[AgentRow]:
-        """All that were ever enrolled, revoked ones too: admins, then agents by lane."""
+    def agents(self, now: float = math.inf) -> list[AgentRow]:
+        """All that were ever enrolled, revoked ones too: admins, then agents by lane.
+
+        now: by the clock; when an agent was seen after it is of a clock that was ahead, and not
+        known.
+        """
         tallies = self._ledger.tallies()
         rows = []
         for row in self.database.rows(
             "SELECT name, role, lane, enrolled, revoked, last_seen, last_round, refused, "
-            "(SELECT MAX(at) FROM forgotten WHERE agent = name) FROM agents ORDER BY lane, name"
+            "(SELECT MAX(at) FROM forgotten WHERE agent = name), owner "
+            "FROM agents ORDER BY lane, name"
         ):
-            name, role, lane, enrolled, revoked, seen, fetched, refused, forgotten = row
+            name, role, lane, enrolled, revoked, seen, fetched, refused, forgotten, owner = row
             tally, reward = tallies.get(name), None
+            times = (seen, None if tally is None else tally.last_upload)
+            past = [at for at in times if at is not None and at <= now + CLOCK_SECONDS]
+            seen = max(past, default=None)
             if tally is not None:
-                seen = max(tally.last_upload, seen or 0.0)
                 fetched = max(tally.last_round, fetched or 0)
                 if self._tells_agents:
                     reward = self._paid(tally.visits, tally.idle) / max(1, tally.slots)
@@ -383,6 +462,7 @@ class Store:
                     slots,
                     reward,
                     forgotten,
+                    owner,
                 )
             )
         return rows
@@ -392,6 +472,22 @@ class Store:
         paid = (visits * self._rewards).sum()
         return float(paid if idle is None else paid + (idle * self._idle_rewards).sum())
 
+    def newest(self) -> float:
+        """Return the latest time in the database, in seconds since 1970; 0 without any."""
+        columns = (
+            *(("agents", column) for column in ("enrolled", "revoked", "last_seen")),
+            ("credentials", "created"),
+            ("incarnations", "updated"),
+            ("folded", "updated"),
+            *(("rounds", column) for column in ("opened", "closed")),
+            ("forgotten", "at"),
+        )
+        parts = (f"SELECT MAX({column}) AS at FROM {table}" for table, column in columns)
+        ((latest,),) = self.database.rows(
+            f"SELECT MAX(at) FROM ({' UNION ALL '.join(parts)}) AS times"
+        )
+        return float(latest or 0.0)
+
     def sighted(self, sightings: Iterable[Sighting]) -> None:
         """Keep when agents were seen other than by uploads, and what was refused of them."""
         with self._atomic():
@@ -399,8 +495,10 @@ class Store:
 
     # ------------------------------------------------------------------------------- forgetting
 
-    def erase(self, name: str, now: float) -> Erasure | None:
+    def erase(self, name: str, now: float, by_whom: str | None = None) -> Erasure | None:
         """Take all counts of an agent out, for good; None if no agent has this name.
+
+        by_whom: who asks, for the log.
 
         The open round keeps the counts that it was planned from until it closes. FederationError
         where sums alone are known, or released: less the agent, the next one would tell of it.
@@ -418,12 +516,12 @@ class Store:
                 return None
             given = self._ledger.take_out(name)
             paid = self._paid(given.visits, given.idle)
-            done = Erasure(0, name, now, self.open_number(), *given[:3], paid)
+            done = Erasure(0, name, now, self.open_number(), *given[:3], paid, by_whom)
             if given.incarnations:
                 done = done._replace(number=self.last_erasure() + 1)
                 self.database.run(
                     "INSERT INTO forgotten (number, agent, at, round, incarnations, uploads, "
-                    "slots, paid, logged) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
+                    "slots, paid, by_whom, logged) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
                     done,
                 )
         return done
@@ -445,7 +543,7 @@ class Store:
         """What was taken out and is not in the log yet; from now on it counts as logged."""
         with self._atomic():
             rows = self.database.rows(
-                "SELECT number, agent, at, round, incarnations, uploads, slots, paid "
+                "SELECT number, agent, at, round, incarnations, uploads, slots, paid, by_whom "
                 "FROM forgotten WHERE logged = 0 ORDER BY number"
             )
             if rows:
@@ -500,6 +598,40 @@ class Store:
         tally = self._ledger.tallies().get(agent)
         return 0 if tally is None else tally.slots
 
+    def left_credit(
+        self, credential: Credential, slots: int, before: int, now: float, slot_seconds: float
+    ) -> Credit:
+        """Return what is left of an owner's credit after an agent's upload; ProtocolError 429 where
+        there is too little.
+
+        slots: of all incarnations of the agent with its upload; before: those without it.
+        """
+        owner, names = credential.owner, self.credentials.owned(credential.owner)
+        credit = self._pace.credit(
+            owner,
+            now,
+            slot_seconds,
+            names,
+            lambda: self._first_credit(credential, before, now, slot_seconds),
+        )
+        check_pace(slots, before, credit, slot_seconds, names)
+        return credit.spent(slots - before, slot_seconds)
+
+    def keep_credit(self, owner: str, credit: Credit) -> None:
+        """Keep what is left of an owner's credit, in the transaction that accepts the upload."""
+        self._pace.keep(owner, credit)
+
+    def _first_credit(
+        self, credential: Credential, before: int, now: float, slot_seconds: float
+    ) -> Credit:
+        owners, tallies = self.credentials.owners(), self._ledger.tallies()
+        told = sum(
+            tally.slots
+            for name, tally in tallies.items()
+            if owners[name] == credential.owner and name != credential.name
+        )
+        return Credit.first(credential.since, told + before, now, slot_seconds)
+
     def merged(self) -> Merged:
         """The sum over all incarnations of all agents; what revoked ones gave stays. Where sums
         alone are known, of what was opened; where they have noise, as it was released last."""
@@ -511,21 +643,40 @@ class Store:
         with self._atomic():
             return self._weighed(self._ledger.by_lane(self.lanes()))
 
+    def has_owners(self) -> bool:
+        """Return whether some agents count for one owner together."""
+        owners = self.credentials.owners()
+        return len(set(owners.values())) < len(owners)
+
     def lanes(self) -> dict[str, int]:
         """Of all agents, by name."""
         return dict(self.database.rows("SELECT name, lane FROM agents WHERE role = 'agent'"))
 
     def _weighed(self, by_lane: LaneCounts) -> LaneCounts:
-        """With the weights that the federation gives its agents, as far as its cap leaves them."""
-        if not self._weights and self._cap is None:
+        """With the weights that the federation gives its owners, as far as its cap leaves them;
+        agents of one owner share its weight."""
+        if not self._weights and self._cap is None and not self.has_owners():
             return by_lane
+        owners, lanes = self.credentials.owners(), self.lanes()
         weights = np.ones(len(by_lane.counts))
-        for name, lane in self.lanes().items():
+        of_owner = np.arange(len(by_lane.counts))  # the lane of its owner's first agent
+        first: dict[str, int] = {}
+        for name, lane in sorted(lanes.items(), key=lambda entry: entry[1]):
             if lane < len(weights):
-                weights[lane] = self._weights.get(name, 1.0)
+                weights[lane] = self._weights.get(owners[name], 1.0)
+                of_owner[lane] = first.setdefault(owners[name], lane)
+        weights = owner_weights(weights, self._sizes(by_lane.counts), of_owner, self._cap)
         if self._cap is not None:
-            weights = capped(weights, self._sizes(by_lane.counts), self._cap)
+            weights = np.where(self._stand_out(by_lane.counts, of_owner), 0.0, weights)
         return by_lane._replace(weights=weights)
+
+    def _stand_out(self, counts: Ints, of_owner: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+        """Whether the owner of each lane (L,) contradicts a clear majority of owners."""
+        named = {str(lane): of_lane for lane, of_lane in enumerate(counts)}
+        found = compared(named, self._shape, {str(n): str(of) for n, of in enumerate(of_owner)})
+        scores = [found.scores[name] or 0.0 for name in named]
+        unlike: npt.NDArray[np.bool_] = np.array(scores) > STANDS_OUT
+        return unlike if not found.divided else np.zeros_like(unlike)
 
     def _sizes(self, counts: Ints) -> Ints:
         """How many pairs (L,) there are in counts (L, C, S, S, N) whose distance is known: those

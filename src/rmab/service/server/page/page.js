@@ -10,7 +10,7 @@
 import { ORDERS, showArms } from "./arms.js";
 import { $, chosen, mark, onChoice, put, showChips } from "./elements.js";
 import { course, hidesReward, showReward, WINDOW } from "./reward.js";
-import { showAgents, showRounds, showSums, showTogether } from "./tables.js";
+import { showAgents, showRounds, showSums, showTogether, showWarnings } from "./tables.js";
 import {
   brief,
   clock,
@@ -99,6 +99,7 @@ function show(overview) {
     Object.fromEntries(Object.entries(ORDERS).map(([name, [words]]) => [name, words])),
   );
   showArms(overview);
+  showWarnings(overview);
   showTogether(overview);
   showSums(overview);
   showAgents(agents);

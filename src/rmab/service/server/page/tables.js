@@ -102,11 +102,20 @@ const CHIPS = {
   live: ["Live", ({ state }) => state === "live"],
   late: ["Late", ({ state }) => state === "late"],
   new: ["Not seen yet", ({ state }) => state === "new"],
-  left: ["Left", ({ state }) => state === "left"],
+  silent: ["Silent", ({ state }) => state === "silent"],
   revoked: ["Revoked", ({ state }) => state === "revoked"],
   refused: ["With refused uploads", ({ refused }) => refused > 0],
   outliers: ["Unlike the others", isOutlier],
 };
+
+/** What is wrong with the settings, the clock or the agents, one sentence or two each. */
+export function showWarnings({ warnings = [] }) {
+  const list = $("warnings");
+  list.hidden = !warnings.length;
+  while (list.children.length > warnings.length) list.lastElementChild.remove();
+  while (list.children.length < warnings.length) list.append(make("li", "note alarm"));
+  warnings.forEach((text, i) => put(list.children[i], text));
+}
 
 /** That agents see the same, and what to set. */
 export function showTogether({ correlation }) {
@@ -143,7 +152,8 @@ export function showSums({ privacy, now }) {
     `${counted(privacy.waiting_slots, "slot")} ${waits} for ${noise ? "a" : "an"} ${one}.`;
   const budget =
     typeof privacy.epsilon === "number"
-      ? `Sums have noise, ε = ${plain(privacy.epsilon)}, δ = ${privacy.delta.toExponential()}` +
+      ? `Sums have noise, ε = ${plain(privacy.epsilon)}, δ = ${privacy.delta.toExponential()} ` +
+        "for one slot of a log, its plays given" +
         (noise
           ? ", drawn by the server: it is told each agent's counts, agents and readers are not. "
           : ". ")
@@ -168,9 +178,9 @@ export function showAgents(agents) {
       says: state === "new" ? "not seen yet" : state,
       why: WHY[state],
     })),
-    when("Last seen", ({ last_seen: at, since }) => ({
+    when("Last seen", ({ last_seen: at, since, uploads }) => ({
       at,
-      shown: at === null ? "never" : ago(since),
+      shown: at !== null ? ago(since) : uploads ? MISSING : "never",
     })),
     text("Episode", ({ episode }) => whole(episode)),
     text("Uploads", ({ uploads }) => whole(uploads)),

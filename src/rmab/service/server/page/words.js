@@ -87,7 +87,7 @@ export const WHY = {
   live: "heard of lately",
   late: "heard of lately, but has not come for the open round",
   new: "enrolled and not seen yet",
-  left: "not heard of lately",
+  silent: "not heard of lately",
   revoked: "its credential is revoked",
   outlier: "what it counted is not what the others counted: the difference is not chance",
 };
@@ -100,8 +100,8 @@ export const isOutlier = ({ outlier }) => outlier > OUTLIER;
 /** Late: behind by a whole round, or behind for longer than a round waits. */
 export function stateOf(agent, overview) {
   if (agent.revoked !== null) return "revoked";
-  if (agent.last_seen === null) return "new";
-  if (!agent.live) return "left";
+  if (agent.last_seen === null && !agent.uploads) return "new";
+  if (!agent.live) return "silent";
   const behind = overview.round - (agent.episode ?? 0);
   return behind > 1 || (behind === 1 && overview.now - overview.opened > overview.deadline)
     ? "late"
