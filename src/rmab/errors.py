@@ -34,6 +34,7 @@ __all__ = [
     "TraceError",
     "UnavailableError",
     "UnreachableError",
+    "how_to_install",
     "is_lasting",
     "system_reason",
 ]
@@ -120,6 +121,11 @@ class StorageError(UnavailableError):
 
 class UnreachableError(UnavailableError):
     """A server that could not be reached when it had to be."""
+
+
+def how_to_install(extra: str) -> str:
+    """Say how an optional part of rmab is installed, as the rest of a sentence."""
+    return f"pip install '.[{extra}]' in a checkout of rmab installs it"
 
 
 def is_lasting(error: OSError) -> bool:

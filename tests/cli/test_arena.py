@@ -98,14 +98,24 @@ def test_the_page_is_whole_and_has_every_number(ran, stored):
         assert address.startswith("#") or (ran / address).is_file(), address
         assert not address.startswith("#") or address[1:] in page.ids
     assert "A <second> one." in page.words
-    for name, text in stored["verdicts"].items():
+    assert set(stored["words"]) == {"fedtswi", "ucb", "mine"}
+    for name, found in stored["words"].items():
+        said = [row for row in page.rows if len(row) == 7 and row[0].endswith(name)]
+        assert len(said) == 1
+        assert said[0][1].startswith(found["word"])
+        assert said[0][2].startswith(f"{100 * found['middle']['value']:.0f}\N{NO-BREAK SPACE}%")
+    for name in ("whittle", "lookahead", "random"):
+        text = stored["verdicts"][name]
         assert any(name in row[0] and row[1] == text for row in page.rows if len(row) == 2), name
     heat = next(row for row in page.rows if row and row[0] == "fedtswi" and len(row) == 3)
     shares = [p["policies"]["fedtswi"]["share"] for p in stored["problems"].values()]
     assert heat[1:] == [f"{100 * share:.0f}" for share in shares]
-    whole = [row for row in page.rows if len(row) == 9 and row[0].endswith("ucb")]
+    whole = [row for row in page.rows if len(row) == 10 and row[0].endswith("ucb")]
     means = [p["policies"]["ucb"]["mean"] for p in stored["problems"].values()]
     assert [row[1].split()[0] for row in whole] == [f"{mean:.5f}" for mean in means]
+    tied = [row[5] for row in page.rows if len(row) == 10 and row[0] != "Policy"]
+    assert tied.count("the first") == len(stored["problems"])
+    assert set(tied) <= {"the first", "yes", "no", ""}
     assert "<svg" in html
     assert "http" not in re.sub(r'(xmlns|about)[:\w]*="[^"]*"', "", html)
 
@@ -115,6 +125,33 @@ def test_the_table_has_a_row_for_each_problem_and_policy(ran):
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 * len(POLICIES)
     assert {"problem", "policy", "mean", "share", "rank", "stuck"} <= set(rows[0])
+
+
+def test_few_trials_decide_little(stored):
+    """32 trials of 40 slots: nothing is said to be good."""
+    words = {found["word"] for found in stored["words"].values()}
+    assert "undecided" in words
+    assert not words & {"good", "uneven"}
+
+
+def test_a_page_is_written_again_from_what_is_kept(ran, stored, call, tmp_path, monkeypatch):
+    """Without simulating, and with the words of today's rules."""
+    monkeypatch.setattr(arenas, "run_watched", None)
+    stored["verdicts"], stored["words"] = {}, {}
+    stored["problems"]["first"]["refused"]["rca"] = "is not for these arms"
+    tmp_path.joinpath("arena.json").write_text(json.dumps(stored))
+    found = call("arena", "--out", tmp_path, "--page")
+    assert found.code == 0
+    assert "\nfedtswi: Undecided between " in found.out
+    assert "refused by every problem:\n  rca" in found.out
+    again = json.loads((tmp_path / "arena.json").read_text(encoding="utf-8"))
+    assert set(again["words"]) == {"fedtswi", "ucb", "mine"}
+    assert again["problems"] == stored["problems"]
+    page = Page((tmp_path / "arena.html").read_text(encoding="utf-8"))
+    assert "Refused policies" in page.words
+    assert ["rca", "all problems", "is not for these arms"] in page.rows
+    yardsticks = [row for row in page.rows if len(row) == 3 and row[0] == "rca"]
+    assert len(yardsticks) == 1  # no row among shares
 
 
 def test_a_page_without_learners(folder, call, tmp_path, monkeypatch):
@@ -210,7 +247,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(call, folder, monkeypatch)
     assert found.code == 130
     assert list(found.json["problems"]) == ["first"]
     assert found.json["interrupted"] is True
-    assert "interrupted: 1 problems are done; rmab arena first.toml" in found.err
+    assert "interrupted: 1 problem done; rmab arena first.toml" in found.err
     assert "--resume" in found.err
     assert "Interrupted" in Path("part/arena.html").read_text(encoding="utf-8")
     again = call(*words, "--resume", "--json")
@@ -261,6 +298,8 @@ def test_problems_are_listed_with_their_reasons(call):
         (["c1", "--policy", "json:nope"], ["json:nope: cannot be found: AttributeError"]),
         (["c1", "--policy", "math:pi"], ["math:pi: must be an rmab.Policy"]),
         (["--compare", "nope.json"], ["nope.json: cannot be read"]),
+        (["--page"], ["rmab-arena/arena.json: cannot be read"]),
+        (["c1", "--page"], ["--page takes the run that DIR has"]),
         (["c1", "--fast"], ["--fast", "--help"]),
         (["c1", "--out", ""], ["--out must name a folder"]),
     ],

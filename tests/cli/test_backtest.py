@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rmab.engine.replay import Replay
+from rmab.traces.outcome import FEWEST_BLOCKS
 from rmab.traces.trace import save_trace
 from tests.traces.made import chain, trace_of
 
@@ -78,13 +79,18 @@ def test_json(call, trace):
         "over_stay": dict,
         "over_fixed": dict,
     }
-    assert (len(stay["by_agent"]), len(stay["by_block"])) == (2, 3)
-    assert stay["over_stay"] == {"difference": 0, "low": 0, "high": 0}
+    assert (len(stay["by_agent"]), len(stay["by_block"])) == (2, 50)
+    assert stay["over_stay"] == {
+        "difference": 0, "low": 0, "high": 0, "blocks": 50, "undecided": "",
+    }  # fmt: skip
     assert (stay["fitted"], whittle["fitted"], whittle["learns"]) == (False, True, False)
     apart = whittle["over_stay"]
     assert apart["difference"] == pytest.approx(whittle["mean"] - stay["mean"])
-    assert apart["low"] <= apart["difference"] <= apart["high"]
-    blocks = np.array([25, 5, 30])
+    known = apart["blocks"] >= FEWEST_BLOCKS
+    assert known == (apart["undecided"] == "") == (apart["low"] is not None)
+    assert not known or apart["low"] <= apart["difference"] <= apart["high"]
+    parts = ((25, 21), (5, 4), (30, 25))  # slots and blocks of each segment
+    blocks = np.concatenate([np.diff(np.arange(b + 1) * s // b) for s, b in parts])
     assert np.dot(stay["by_block"], blocks) / 60 == pytest.approx(stay["mean"])
 
 

@@ -16,7 +16,9 @@ from rmab.studies.study import KEYS
 from rmab.studies.sweep import load_sweep
 
 
-@pytest.mark.parametrize("command", ["", "run", "value", "index", "reproduce", "trace", "backtest"])
+@pytest.mark.parametrize(
+    "command", ["", "run", "value", "index", "reproduce", "trace", "backtest", "new"]
+)
 def test_help_carries_an_example(call, command):
     ran = call(*[command] * bool(command), "--help")
     assert (ran.code, ran.err) == (0, "")

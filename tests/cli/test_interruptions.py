@@ -1,4 +1,4 @@
-"""Ctrl-C: what was done is kept, and it ends promptly.
+"""Ctrl-C and SIGTERM: what was done is kept, and it ends promptly.
 
 Some tests raise the interruption in this process; others send the signal to a new one.
 """
@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from rmab.cli import console
 from rmab.cli.main import _interruptible as interruptible
 from rmab.studies.results import Results
 from tests.cli.commands import PROGRAM, Ran, toml
@@ -119,6 +120,57 @@ def test_an_interrupted_reproduction_reports_what_was_done(call, tmp_path, monke
     assert not (tmp_path / "none" / "report.html").exists()
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_to_an_arena_keeps_the_problems_done(call, tmp_path, monkeypatch, number, code):
+    from rmab.studies.arena import Arena
+
+    run = Arena.run
+
+    def strike_second(arena: Arena, problem: Any, *arguments: Any) -> Any:
+        if problem.name == "jt4":
+            os.kill(os.getpid(), number)
+            time.sleep(PROMPTLY)
+        return run(arena, problem, *arguments)
+
+    monkeypatch.setattr(Arena, "run", strike_second)
+    out = tmp_path / "out"
+    ran = call("arena", "c1", "jt4", "--policies", "ucb", "--trials", "8", "--out", out, "--json")
+    assert ran.code == code
+    assert list(ran.json["problems"]) == ["c1"]
+    assert (out / "arena.html").exists()
+    assert "interrupted: 1 problem" in ran.err
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_sigterm_to_a_reproduction_writes_its_report(call, tmp_path, monkeypatch):
+    def strike(*_: object) -> Results:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(PROMPTLY)
+        raise AssertionError
+
+    monkeypatch.setattr("rmab.studies.figures.run", strike)
+    ran = call("reproduce", "fig13", "theory", "--out", tmp_path, "--json")
+    assert ran.code == 143
+    assert list(ran.json) == ["fig13"]
+    assert (tmp_path / "report.html").exists()
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch):
+    monkeypatch.setattr(console, "_LINE_SECONDS", 0.01)
+    with console.progress(40, "fig06") as advance:
+        advance(10)
+        shown = ""
+        while "10 of 40" not in shown:
+            time.sleep(0.01)
+            shown += capsys.readouterr().err
+    assert re.search(
+        r"^fig06: 10 of 40 trials, 25 %, \d\d:\d\d passed, \d\d:\d\d left$", shown, re.M
+    )
+    capsys.readouterr()
+    time.sleep(0.1)
+    assert capsys.readouterr().err == ""  # nothing more after its end
+
+
 class Watched:
     """A command in a process of its own whose standard error is a terminal."""
 
@@ -153,11 +205,11 @@ class Watched:
         while not re.search(pattern, self.seen):
             assert self._read(), self.seen
 
-    def interrupt(self) -> tuple[Ran, list[str]]:
-        """Ctrl-C; what it gave, and what it said beside the progress bar."""
+    def interrupt(self, number: signal.Signals = signal.SIGINT) -> tuple[Ran, list[str]]:
+        """Ctrl-C or another signal; what it gave, and what it said beside the progress bar."""
         begun = time.perf_counter()
         before = len(self.seen)
-        self.process.send_signal(signal.SIGINT)
+        self.process.send_signal(number)
         while self._read():
             pass
         out, _ = self.process.communicate(timeout=PROMPTLY)
@@ -172,12 +224,13 @@ class Watched:
 ENDLESS = {"policies": '["whittle"]', "horizon": "200", "trials": "4000000000"}
 
 
-def test_ctrl_c_writes_the_trials_done(study, tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_writes_the_trials_done(study, tmp_path, number, code):
     out = tmp_path / "out"
     with Watched("run", study(toml(ENDLESS)), "--out", out) as command:
         command.wait_for(r"[1-9]\d*/4000000000")
-        ran, lines = command.interrupt()
-    assert ran.code == 130
+        ran, lines = command.interrupt(number)
+    assert ran.code == code
     assert "Traceback" not in ran.err
     results = json.loads((out / "results.json").read_text())
     assert results["interrupted"] is True

@@ -42,5 +42,5 @@ def test_without_the_extra_it_says_what_to_install(call, study, monkeypatch):
     ran = call("run", path)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.count("\n") == 1
-    assert "pip install 'rmab[sim]'" in ran.err
+    assert "pip install '.[sim]' in a checkout of rmab installs it" in ran.err
     assert call("index", path, "--json").code == 0

@@ -96,7 +96,7 @@ def test_addresses_are_checked_first(call, study, tmp_path):
 def test_without_ray_there_is_a_line_that_says_how_to_get_it(call, study, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     ran = call("run", study(toml(STUDY)), "--ray", "local")
-    ran.assert_refused("needs ray; install it with pip install 'rmab[ray]'")
+    ran.assert_refused("needs ray; pip install '.[ray]' in a checkout")
 
 
 def test_ray_is_not_loaded_unless_it_is_asked_for(study):

@@ -48,7 +48,7 @@ def test_a_sweep_is_one_table(call, study, tmp_path):
         f"written to {out}/: report.html, results.json, sweep.csv, sweep.json, points, figure\n"
     )
     lines = ran.out.splitlines()
-    assert lines[0].startswith("120 trials")
+    assert lines[0].startswith("30 trials at each of 4 points; ")
     assert lines[1].split()[:5] == ["agents", "plays", "policy", "mean", "se"]
     assert len(lines) == 2 + 8
     with (out / "sweep.csv").open(newline="", encoding="utf-8") as file:

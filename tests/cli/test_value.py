@@ -63,13 +63,20 @@ def test_value_of_costs_says_how_far_below_the_optimum(call, study):
         assert float(row[2]) == pytest.approx(values["optimum"] - values[name], abs=2e-6)
 
 
-def test_what_is_too_large_is_null_with_the_reason_beside_it(call, study):
+def test_what_is_too_large_is_null_with_the_reason_beside_it(call, study, monkeypatch):
+    monkeypatch.setattr("rmab.studies.run.SIMULATED_SLOTS", 50)
+    monkeypatch.setattr("rmab.studies.run.SIMULATED", {"whittle": 8, "myopic": 8, "lookahead": 8})
     arms = "".join(f"[[arm]]\np01 = 0.{n}\np11 = 0.{99 - n}\nreward = 1\n" for n in range(11, 41))
     path = study("plays = 15\n" + arms)
     ran = call("value", path, "--json")
     assert ran.code == 0
-    assert list(ran.json) == VALUES
+    assert list(ran.json) == [*VALUES, "simulated"]
     missing = [name for name, value in ran.json.items() if value is None]
+    simulated = ran.json["simulated"]
+    assert list(simulated) == missing[1:]  # the upper bound stands for the optimum
+    for estimate in simulated.values():
+        assert 0 < estimate["se"] < 0.5
+        assert abs(estimate["mean"] - ran.json["upper_bound"]) < 2  # of few trials and slots
     assert missing == ["optimum", "whittle", "myopic", "lookahead"]
     assert [line.split(":")[0] for line in ran.err.splitlines()] == missing
     for line in ran.err.splitlines():
@@ -77,7 +84,10 @@ def test_what_is_too_large_is_null_with_the_reason_beside_it(call, study):
         assert "limit" in line
     table = call("value", path)
     assert table.code == 0
-    assert "optimum             -" in table.out
+    rows = {line.split()[0]: line.split()[1:] for line in table.out.splitlines()[2:]}
+    assert rows["optimum"] == ["-"]
+    whittle = simulated["whittle"]
+    assert rows["whittle"] == [f"{whittle['mean']:.5f}", "±", f"{whittle['se']:.5f}"]
 
 
 def test_value_where_nothing_pays_or_all_is_played(call, study):

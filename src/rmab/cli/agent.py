@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -17,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rmab.cli.console import DONE, FAILED, INTERRUPTED, Commands, line, say, whole
+from rmab.cli.console import BAD_INPUT, DONE, FAILED, INTERRUPTED, Commands, line, say, whole
 from rmab.errors import FederationError, UnavailableError
 
 if TYPE_CHECKING:
@@ -31,10 +32,8 @@ _FLUSH_SECONDS = 2.0  # for what is unsent, when asked to end
 _POLL_SECONDS = 0.5  # between two checks whether the server is away
 _MAX_SECONDS = 1e6  # of an option
 
-# What code that is wrong raises, rather than a device that is not there.
-_MISTAKES = (
-    ArithmeticError,
-    AssertionError,
+# Bugs of a program, which waiting does not mend.
+_BUGS = (
     AttributeError,
     ImportError,
     NameError,
@@ -43,6 +42,8 @@ _MISTAKES = (
     SyntaxError,
     TypeError,
 )
+# Where an object is made there is no reading yet that could be the cause of these.
+_BUGS_IN_MAKING = (*_BUGS, ArithmeticError, AssertionError)
 
 Sense = Callable[[list[int]], Sequence[int]]  # of arms, in a slot
 
@@ -52,6 +53,10 @@ class _Device(NamedTuple):
 
     sense: Sense
     look: Sense | None
+
+
+class _BugError(FederationError):
+    """A bug in the code that observes arms."""
 
 
 class _Ended(BaseException):
@@ -76,11 +81,12 @@ def add_agent(command: Commands) -> None:
         "after its slots, or when it is interrupted, it sends what is unsent and prints slots,\n"
         "mean reward per slot, acknowledged uploads and the round; what cannot be sent is kept in\n"
         "its file and sent at the next start. A bad reading (NaN, a state that the arm does not\n"
-        "have, too few or too many, an exception of sense) is skipped, counted and logged: its\n"
-        "slot passes without an observation of that arm, or of any.\n\n"
+        "have, too few or too many, an error of the device) is skipped, counted and logged: its\n"
+        "slot passes without an observation of that arm, or of any. An exception that is a\n"
+        "bug of the program (NameError, TypeError, ...) ends the agent with 2.\n\n"
         "exit codes: 0 done; 1 what may pass (the server was not reached, a device is not there\n"
         "or gives bad readings, a disk is full); 2 what will never work (bad input, a refused\n"
-        "credential, another agent's file); 130 interrupted",
+        "credential, another agent's file, a bug in sense); 130 interrupted",
     )
     agent.add_argument("url", metavar="URL", help="the server's address")
     agent.add_argument(
@@ -107,8 +113,8 @@ def add_agent(command: Commands) -> None:
     agent.add_argument(
         "--slot-seconds",
         metavar="X",
-        help="seconds of a slot (default: as long as sense takes; simulated arms wait for the "
-        "next round when an episode is over)",
+        help="seconds of a slot (default: as long as sense takes; simulated arms take the "
+        "federation's slot_seconds, and wait for the next round when an episode is over)",
     )
     agent.add_argument(
         "--state", metavar="FILE", help="the agent's own file (default: in ~/.local/state/rmab)"
@@ -154,10 +160,9 @@ def run_agent(options: argparse.Namespace) -> int:
             mask_key=mask_key,
         ) as agent,
     ):
-        waits = False
+        waits = study is not None and pace is None
         if study is not None:
             device = _simulated(study, agent, token, options.simulate)
-            waits = pace is None
         assert device is not None
         if agent.always_observed and device.look is None:
             raise FederationError(
@@ -167,14 +172,18 @@ def run_agent(options: argparse.Namespace) -> int:
         code, asked = DONE, False
         try:
             with _ends_when_asked():
-                _play(agent, device, slots, pace, patience if waits else 0.0)
+                if waits:
+                    agent.meet(patience)
+                    _play(agent, device, slots, lambda: agent.slot_seconds, patience)
+                else:
+                    _play(agent, device, slots, lambda: pace)
         except KeyboardInterrupt:
             code = INTERRUPTED
         except _Ended:
             asked = True
-        except UnavailableError as error:  # too many bad readings; what was read is sent
+        except (UnavailableError, _BugError) as error:  # what was read is sent
             say(line(f"rmab agent: {error}"))
-            code = FAILED
+            code = BAD_INPUT if isinstance(error, _BugError) else FAILED
         flushed = agent.flush(patience if code == DONE and agent.slots == slots else _FLUSH_SECONDS)
         _report(agent, as_json=options.json)
         if not flushed:
@@ -187,12 +196,17 @@ def run_agent(options: argparse.Namespace) -> int:
 
 
 def _play(
-    agent: Agent, device: _Device, slots: int | None, pace: float | None, patience: float
+    agent: Agent,
+    device: _Device,
+    slots: int | None,
+    pace: Callable[[], float | None],
+    patience: float = 0.0,
 ) -> None:
-    """Play that many slots, at that pace.
+    """Play that many slots.
 
-    patience: how many seconds without a server to wait for the next round when an episode is over,
-    as Algorithm 1 does; once for each round.
+    pace: gives the seconds of a slot, None for as long as `sense` takes. patience: how many seconds
+    without a server to wait for the next round when an episode is over, as Algorithm 1 does; once
+    for each round.
     """
     due = time.monotonic()
     waited = 0
@@ -204,11 +218,12 @@ def _play(
         try:
             states = device.sense(arms)
         except Exception as error:  # whatever a device and its driver do
-            agent.skip(_raised("sense", error))
+            agent.skip(_raised(device.sense, error))
         else:
             agent.observe(states)
-        if pace is not None:
-            due = max(due + pace, time.monotonic() - pace)
+        seconds = pace()
+        if seconds is not None:
+            due = max(due + seconds, time.monotonic() - seconds)
             time.sleep(max(0.0, due - time.monotonic()))
 
 
@@ -220,19 +235,35 @@ def _choose(agent: Agent, device: _Device) -> list[int]:
     try:
         states = device.look(list(agent.always_observed))
     except Exception as error:  # as of `sense`
-        return agent.choose(unread=_raised("look", error))
+        return agent.choose(unread=_raised(device.look, error))
     return agent.choose(states)
 
 
-def _raised(method: str, error: Exception) -> str:
-    """What a method of the device raised, and where."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    place = ""
-    if trace is not None:
-        place = f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"
-    return f"{method} raised {type(error).__name__}: {error}{place}"
+def _raised(method: Sense, error: Exception) -> str:
+    """Say that a method of the device raised an error, and where; _BugError for a bug."""
+    name = getattr(method, "__name__", "sense")
+    said = f"{name} raised {type(error).__name__}: {error}{_place(method, error)}"
+    if isinstance(error, _BUGS):
+        raise _BugError(f"{said}; this is a bug of the program, which waiting does not mend")
+    return said
+
+
+def _place(method: Sense, error: Exception) -> str:
+    """Return the place of an error as " (radio.py, line 12)": the last line of the file that has
+    the method, or the method itself where it could not be called."""
+    code = getattr(getattr(method, "__func__", method), "__code__", None)
+    frames = list(traceback.walk_tb(error.__traceback__))[1:]  # the first is the call here
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        file, number = error.filename, error.lineno
+    elif frames:
+        own = [(f.f_code.co_filename, at) for f, at in frames]
+        of_file = [each for each in own if code is not None and each[0] == code.co_filename]
+        file, number = (of_file or own)[-1]
+    elif code is not None:
+        file, number = code.co_filename, code.co_firstlineno
+    else:
+        return ""
+    return f" ({Path(file).name}, line {number})"
 
 
 def _wait(agent: Agent, patience: float) -> None:
@@ -318,7 +349,7 @@ def _environment(name: str) -> _Device:
         environment: Any = getattr(import_module(module), class_name)()
     except Exception as error:  # whatever the user's code does
         reason = f"{type(error).__name__}: {error}"
-        kind = FederationError if isinstance(error, _MISTAKES) else UnavailableError
+        kind = FederationError if isinstance(error, _BUGS_IN_MAKING) else UnavailableError
         raise kind(f"--env {name}: cannot be made: {reason}") from None
     sense: Any = getattr(environment, "sense", None)
     if not callable(sense):

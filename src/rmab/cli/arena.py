@@ -36,10 +36,11 @@ columns, and the keys of each policy in arena.json
   mean, final      average reward per agent and slot, over all of them and the last tenth
   regret           against whittle with known dynamics, with a 95 % band
   share            of the distance from random to the best that knows the dynamics
+  first            the learner with the largest mean, and those tied with it
   rank, tied       among those that learn, by paired differences: within four standard errors two
-                   are tied
-  stuck            trials whose last tenth is behind whittle's by half the distance from random to
-                   the best known
+                   are tied; a rank is one more than the number of those that are better
+  stuck            trials that failed: whose last tenth is behind whittle's by half the distance
+                   from random to the best known
   seconds          of a trial on one core, compiled
 
 written to DIR: arena.html, arena.json, arena.csv, regret.png and .svg, problems/NAME.json.
@@ -59,6 +60,7 @@ def add_commands(command: Commands) -> None:
         "  rmab arena --list\n"
         "  rmab arena jt4 c1 --policies fedtswi,ucb --trials 32 --out quick\n"
         "  rmab arena paper-k1-m1 --policy mine:policy\n"
+        "  rmab arena --out results --page              the page again, from results/arena.json\n"
         "  rmab arena --out results --compare theirs.json\n",
         lambda: _HELP,
     )
@@ -91,6 +93,11 @@ def add_commands(command: Commands) -> None:
     arena.add_argument(
         "--compare", metavar="OTHER.json", help="say what differs from another's arena.json"
     )
+    arena.add_argument(
+        "--page",
+        action="store_true",
+        help="write page and tables again from the arena.json that DIR has; nothing is simulated",
+    )
     arena.add_argument("--list", action="store_true", help="list the problems with their reasons")
     arena.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
@@ -105,10 +112,14 @@ def _arena(options: argparse.Namespace) -> int:
     theirs = None if options.compare is None else load_outcome(Path(options.compare))
     on, stored = options.problems, Path(options.out) / "arena.json"
     played: dict[str, Collection[str]] = {}  # by problem, where theirs says it
+    no_run = not (on or names or options.policy) and trials is None and seed is None
+    if options.page and (options.resume or not no_run):
+        raise StudyError("--page takes the run that DIR has: it needs no problems and no settings")
+    if options.page or (theirs is not None and no_run and stored.is_file()):
+        ours = load_outcome(stored)
+        beside = None if theirs is None else compare(ours, theirs)
+        return _finish(options, folder(options.out), ours, beside, begun=False)
     if theirs is not None and not (on or names or options.policy):
-        if trials is None and seed is None and stored.is_file():
-            ours = load_outcome(stored)
-            return _finish(options, folder(options.out), ours, compare(ours, theirs), begun=False)
         on, names, trials, seed = _as_theirs(theirs, trials, seed)
         played = {problem.name: problem.standings for problem in theirs.problems}
     from rmab.studies.arena import Arena, entrants, own_entrant, problems
@@ -242,21 +253,31 @@ def _finish(
         more = {} if beside is None else {"compare": beside.to_json()}
         print(json.dumps({**ours.to_json(), **more}, allow_nan=False))
     else:
-        if begun:
-            print("\n".join(["", *(f"{n}: {text}" for n, text in ours.verdicts.items())]))
+        if begun or options.page:
+            print(_verdicts(ours))
         if beside is not None:
             print(_compared(beside))
     say(f"page: {page}")
     if ours.interrupted and begun:
         again = shlex.join(["rmab", *options.words, *([] if options.resume else ["--resume"])])
-        say(f"interrupted: {len(ours.problems)} problems are done; {again} goes on")
+        n = len(ours.problems)
+        say(f"interrupted: {n} problem{'' if n == 1 else 's'} done; {again} goes on")
         return INTERRUPTED
     return DONE
 
 
+def _verdicts(ours: ArenaOutcome) -> str:
+    """A line for each policy; those that no problem took have a heading of their own."""
+    lines = [f"{name}: {text}" for name, text in ours.verdicts.items() if ours.of(name)]
+    nowhere = [name for name in ours.verdicts if not ours.of(name)]
+    refused = ["", "refused by every problem:", *(f"  {name}" for name in nowhere)]
+    return "\n".join(["", *lines, *(refused if nowhere else [])])
+
+
 def _problem_table(found: ProblemOutcome) -> str:
     """A row for each policy, from the best to the worst."""
-    rows = [["policy", "mean", "se", "final", "regret", "share", "rank", "tied", "stuck", "ms"]]
+    head = ["policy", "mean", "se", "final", "regret", "share", "first", "rank", "tied", "stuck"]
+    rows = [[*head, "ms"]]
     for name, s in found.standings.items():
         rows.append(
             [
@@ -266,6 +287,7 @@ def _problem_table(found: ProblemOutcome) -> str:
                 f"{s.final:.5f}",
                 f"{s.regret:.1f}",
                 "-" if s.share is None else f"{100 * s.share:z.1f} %",
+                found.place(name),
                 "-" if s.rank is None else str(s.rank),
                 str(len(s.tied)) if s.tied else "",
                 "-" if s.stuck is None else f"{100 * s.stuck:.0f} %",
@@ -273,9 +295,17 @@ def _problem_table(found: ProblemOutcome) -> str:
             ]
         )
     part = " (interrupted)" if found.interrupted else ""
-    head = f"\n{found.name}: {found.reason}\n{found.size}; {found.trials} trials{part}"
+    trials = f"{found.trials} trial{'' if found.trials == 1 else 's'}"
+    about = f"\n{found.name}: {found.reason}\n{found.size}; {trials}{part}"
     refused = [f"  {name}: {why}" for name, why in found.refused.items()]
-    return "\n".join([head, columns(rows), *(["not played:", *refused] if refused else [])])
+    return "\n".join(
+        [
+            about,
+            columns(rows),
+            *found.ranks_explained,
+            *(["refused:", *refused] if refused else []),
+        ]
+    )
 
 
 def _compared(beside: Comparison) -> str:

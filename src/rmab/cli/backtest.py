@@ -36,7 +36,8 @@ with --json, and in backtest.json
   trace     agents, slots, arms, agent_slots, segments, missing, good
   plays, runs, seed
   policies  by name: mean, se over runs, by_agent, by_block, learns, fitted, over_stay and
-            over_fixed (fixed-best): difference, low and high of a 95 % interval
+            over_fixed (fixed-best): difference, low and high of a 95 % interval, null where
+            there is none; blocks, over how many; undecided, why there is none
 """
 
 
@@ -177,11 +178,12 @@ def _table(found: Backtest) -> str:
         drawn = found.earned[name].drawn and not math.isnan(se)
         cells = [f"{found.mean[name]:.4f}", f"{se:.4f}" if drawn else "-"]
         for reference in ("stay", "fixed"):
-            apart, low, high = found.over(name, reference)
-            cells += [f"{apart:+.4f}", f"{low:+.4f} to {high:+.4f}"]
+            apart = found.over(name, reference)
+            cells += [f"{apart.difference:+.4f}", apart.interval]
         rows.append([name, found.note(name), *cells])
     blocks = (
-        f"over {several(found.runs, 'run')}; intervals from a bootstrap of "
-        f"{found.timeline.n_blocks} blocks of slots"
+        f"over {several(found.runs, 'run')}; intervals over "
+        f"{several(found.timeline.n_blocks, 'block')} of slots, fewer where rewards are correlated "
+        "for longer"
     )
     return "\n".join([head, columns(rows, 2), f"se: {blocks}", found.in_short])

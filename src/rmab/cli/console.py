@@ -6,8 +6,10 @@ import argparse
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import StringIO
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -18,6 +20,7 @@ __all__ = [
     "DONE",
     "FAILED",
     "INTERRUPTED",
+    "TERMINATED",
     "Commands",
     "Parser",
     "columns",
@@ -32,7 +35,12 @@ __all__ = [
 
 _NEGATIVE = re.compile(r"-\.?[0-9]")
 
-DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, BAD_INPUT, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+
+_LINE_SECONDS = 30.0  # between lines of progress where there is no terminal
+_LINE = (
+    "{desc}: {n_fmt} of {total_fmt} {unit}s, {percentage:.0f} %, {elapsed} passed, {remaining} left"
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -125,16 +133,34 @@ def columns(rows: list[list[str]], texts: int = 1) -> str:
 
 @contextmanager
 def progress(total: int, label: str, unit: str = "trial") -> Iterator[Callable[[int], None]]:
-    """A bar with the time left, on standard error if that is a terminal."""
+    """Show how far long work is, on standard error: a bar in a terminal, else a line every 30 s.
+
+    Yields the function to call with the number of units just done.
+    """
     from tqdm import tqdm
 
-    hide = not sys.stderr.isatty()
-    with tqdm(total=total, desc=label, unit=unit, leave=False, disable=hide) as bar:
+    def advance(done: int) -> None:
+        bar.update(done)
 
-        def advance(done: int) -> None:
-            bar.update(done)
+    if sys.stderr.isatty():
+        with tqdm(total=total, desc=label, unit=unit, leave=False) as bar:
+            yield advance
+        return
+    ended = threading.Event()
+    unseen, never = StringIO(), float("inf")
+    bar = tqdm(total=total, desc=label, unit=unit, bar_format=_LINE, file=unseen, mininterval=never)
 
+    def say_lines() -> None:
+        while not ended.wait(_LINE_SECONDS):
+            say(str(bar))
+
+    teller = threading.Thread(target=say_lines, daemon=True)
+    teller.start()
+    try:
         yield advance
+    finally:
+        ended.set()
+        teller.join()
 
 
 def folder(path: str) -> Path:

@@ -26,7 +26,7 @@ __all__ = ["COMMANDS", "EXAMPLE_FEDERATION", "add_commands"]
 COMMANDS = ("server", "enroll", "revoke", "agents", "backup", "demo")
 
 EXAMPLE_FEDERATION = """\
-a federation file:
+a federation file (rmab new federation spectrum writes one with comments):
   name = "spectrum"
   plays = 2
   policy = "fedtswi-gap"
@@ -43,13 +43,14 @@ further keys of an arm: observed = "always" (default "when_played"), action_depe
   moves in another way when played), reward_passive = [...] (of a slot without a play)
 
 further keys, above the arms: slot_seconds (the shortest slot; no agent can claim more slots than
-  time allows), cap (no agent weighs more than so many times the median one), seed, draws
+  time allows), cap (no owner weighs more than so many times the median one), seed, draws
   ("shared", "per-agent", or "own": by an agent's own observations first), doubt (of "own": the
   chance that an agent's arm is unlike the others'; default 0.1), reference (a reward to compare
   with on the page), live_seconds (since an agent was heard of, up to which it is shown as live;
-  default: two deadlines), horizon (fed1-ucb), [options] of the policy, [weights] of agents by
+  default: two deadlines), horizon (fed1-ucb), [options] of the policy, [weights] of owners by
   name, [privacy] (helper: the server learns sums alone, which a helper opens, see
-  rmab helper --help; epsilon, delta: sums have noise)
+  rmab helper --help; epsilon, delta: sums have noise, made for one slot of an agent's log, its
+  plays given: docs/privacy.md)
 """
 
 
@@ -86,6 +87,7 @@ def add_commands(command: Commands) -> None:
         _enroll,
         "make the credential of an agent, an admin or a viewer and print it, once",
         "  rmab enroll spectrum.toml radio-1 > radio-1.token\n"
+        "  rmab enroll spectrum.toml radio-7 --owner acme > radio-7.token\n"
         "  rmab enroll spectrum.toml boss --admin > admin.token\n"
         "  rmab enroll spectrum.toml prometheus --viewer > viewer.token\n"
         "  rmab enroll https://server:8443 radio-2 --token-file admin.token --ca ca.pem\n",
@@ -125,6 +127,12 @@ def add_commands(command: Commands) -> None:
         "--forget",
         metavar="NAME",
         help="take all that this agent gave out of the counts, for good, instead of listing",
+    )
+    enroll.add_argument(
+        "--owner",
+        metavar="OWNER",
+        help="who the agent belongs to: all agents of an owner count as one in weights, cap, "
+        "outlier scores and limits (default: the agent's name)",
     )
     role = enroll.add_mutually_exclusive_group()
     role.add_argument(
@@ -263,9 +271,15 @@ def _enroll(options: argparse.Namespace) -> int:
 
     name = check_name(options.name)
     role = "admin" if options.admin else "viewer" if options.viewer else "agent"
+    owner = options.owner
+    if owner is not None:
+        check_name(owner, "--owner")
+        if role != "agent":
+            raise FederationError(f"--owner goes with an agent, not with --{role}")
     with _admin(options) as admin:
-        token = admin.enroll(name, role)
-    table = {"name": name, "role": role, "token": token}
+        token = admin.enroll(name, role, owner)
+    told = {} if owner is None else {"owner": owner}
+    table = {"name": name, "role": role, **told, "token": token}
     print(json.dumps(table) if options.json else token, flush=True)
     return DONE
 
@@ -361,6 +375,9 @@ def _agents_table(found: list[dict[str, Any]]) -> str:
     if any(weight not in (None, 1) for weight in weights):
         shown = ["weight", *("" if weight is None else f"{weight:g}" for weight in weights)]
         rows = [[*row[:-1], weight, row[-1]] for row, weight in zip(rows, shown, strict=True)]
+    if any("owner" in agent for agent in found):
+        whose = ["owner", *(agent.get("owner", agent["name"]) for agent in found)]
+        rows = [[row[0], owner, *row[1:]] for row, owner in zip(rows, whose, strict=True)]
     return columns(rows)
 
 

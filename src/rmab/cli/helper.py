@@ -37,7 +37,9 @@ def add_commands(command: Commands) -> None:
         "  least = 3          (agents in a sum that is opened, 3 or more)\n"
         "  groups = 1         (sums are opened by group)\n"
         "  epsilon = 1.0      (sums have noise, which the helper draws; default: none)\n"
-        "  delta = 1e-6\n\n"
+        "  delta = 1e-6       (of one slot of an agent's log, among logs with the same plays)\n"
+        "  survey = 16        (counts slots of a schedule only: hidden however it plays)\n"
+        "\n"
         "whoever runs the helper must be somebody else than whoever runs the server. Its database\n"
         "must never be restored from a backup: one that is lost is begun anew, with new keys\n",
         _exits,

@@ -1,7 +1,7 @@
 """The program `rmab`: parsing, then the command; the work is done elsewhere.
 
 Exit codes: 0 done, 1 a failure that may pass, 2 what will never work (bad input, a package that is
-missing), 130 interrupted (what was done is written).
+missing), 130 interrupted, 143 ended by SIGTERM (what was done is written in both cases).
 """
 
 from __future__ import annotations
@@ -14,27 +14,46 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
-from rmab.cli import agent, arena, backtest, federation, helper, studies, traces
+from rmab.cli import agent, arena, backtest, federation, helper, new, studies, traces
 from rmab.cli.console import (
     BAD_INPUT,
     DONE,
     FAILED,
     INTERRUPTED,
+    TERMINATED,
     Parser,
     drop_output,
     joined,
     line,
     say,
 )
-from rmab.errors import RmabError, StorageError, UnavailableError, system_reason
+from rmab.errors import (
+    RmabError,
+    StorageError,
+    UnavailableError,
+    how_to_install,
+    system_reason,
+)
 
 __all__ = ["main"]
 
 _STRIKE_SECONDS = 0.02  # until a Ctrl-C that came at a bad time is tried again
 _MOST_STRIKES = 250  # 5 seconds: a policy's module may do anything while it is imported
 _SERVED = (*federation.COMMANDS, *helper.COMMANDS)
+
+
+@dataclass
+class _Signals:
+    """The last signal that asked a command to end."""
+
+    last: int = signal.SIGINT
+
+    def code(self, code: int) -> int:
+        """Return the exit code of a command that ended with this one."""
+        return TERMINATED if code == INTERRUPTED and self.last == signal.SIGTERM else code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     arena.add_commands(command)
     traces.add_commands(command)
     backtest.add_commands(command)
+    new.add_commands(command)
     federation.add_commands(command)
     helper.add_commands(command)
     agent.add_agent(command)
@@ -83,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = _main(argv)
     if argv is None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done
-    if code == INTERRUPTED and argv is None:
+    if code in (INTERRUPTED, TERMINATED) and argv is None:
         # Threads in the midst of a batch cannot be stopped, and a plain exit would wait for them.
         sys.stdout.flush()
         os._exit(code)
@@ -91,41 +111,49 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C ends what runs, wherever it strikes.
+def _interruptible() -> Iterator[_Signals]:
+    """Let Ctrl-C and SIGTERM end what runs, wherever they strike; yields which of them did.
 
-    Amid an import it would leave a module half made, at worst one in C: it waits until that is
-    done. Where Python drops an exception, as in what garbage collection calls, it comes again.
+    Both raise KeyboardInterrupt. In the middle of an import this would leave a module half made,
+    at worst one in C, so the signal waits until the import is done. Where Python drops an
+    exception, as in a callback of the garbage collector, the signal comes again. A signal that is
+    ignored or has another handler already is left alone.
     """
+    signals = _Signals()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield signals
         return
     struck = 0
 
-    def strike(_: int, frame: FrameType | None) -> None:
+    def strike(number: int, frame: FrameType | None) -> None:
         nonlocal struck
+        signals.last = number
         struck += 1
         if struck < _MOST_STRIKES and _is_importing(frame):
-            threading.Timer(_STRIKE_SECONDS, _thread.interrupt_main).start()
+            strike_again(number)
         else:
-            struck = _MOST_STRIKES  # what was put off for long, or comes from a user in a hurry
+            struck = _MOST_STRIKES  # one put off for long, or one more from an impatient user
             raise KeyboardInterrupt
+
+    def strike_again(number: int) -> None:
+        threading.Timer(_STRIKE_SECONDS, _thread.interrupt_main, [number]).start()
 
     def dropped(raised: sys.UnraisableHookArgs) -> None:
         if raised.exc_type is KeyboardInterrupt:
-            threading.Timer(_STRIKE_SECONDS, _thread.interrupt_main).start()
+            strike_again(signals.last)
         else:
             report(raised)
 
     report, sys.unraisablehook = sys.unraisablehook, dropped
-    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if is_ours:  # and not ignored, say
-        signal.signal(signal.SIGINT, strike)
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    taken = {n: before for n, before in defaults.items() if signal.getsignal(n) is before}
+    for number in taken:
+        signal.signal(number, strike)
     try:
-        yield
+        yield signals
     finally:
-        if is_ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, before in taken.items():
+            signal.signal(number, before)
         sys.unraisablehook = report
 
 
@@ -150,18 +178,19 @@ def _main(argv: Sequence[str] | None) -> int:
     if options.command is None:
         parser.print_help()
         return DONE
+    signals = _Signals()
     try:
-        with _interruptible():
+        with _interruptible() as signals:
             code: int = options.action(options)
         sys.stdout.flush()
-        return code
+        return signals.code(code)
     except RmabError as error:
         say(line(f"rmab {options.command}: {error}"))
         lasting = isinstance(error, StorageError) and error.lasting
         return FAILED if isinstance(error, UnavailableError) and not lasting else BAD_INPUT
     except KeyboardInterrupt:
         say(f"rmab {options.command}: interrupted before anything was finished")
-        return INTERRUPTED
+        return signals.code(INTERRUPTED)
     except BrokenPipeError:
         drop_output()
         return DONE
@@ -170,10 +199,7 @@ def _main(argv: Sequence[str] | None) -> int:
             raise  # a fault of ours, not of the installation
         extra = "server" if options.command in _SERVED else "sim"
         extra = "ray" if error.name == "ray" else extra
-        say(
-            f"rmab {options.command}: needs {error.name}; install it with pip install "
-            f"'rmab[{extra}]'"
-        )
+        say(f"rmab {options.command}: needs {error.name}; {how_to_install(extra)}")
         return BAD_INPUT
     except OSError as error:  # a full disk, say
         drop_output()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rmab.studies.checkpoint import Checkpoint, Job
     from rmab.studies.figures import FigureResult
     from rmab.studies.results import Results, SweepResults
-    from rmab.studies.run import Values
+    from rmab.studies.run import Estimate, Values
     from rmab.studies.sweep import Point, Sweep
 
 __all__ = ["EXAMPLE_STUDY", "add_commands"]
@@ -122,7 +122,9 @@ def add_commands(command: Commands) -> None:
         _value,
         "exact values with known dynamics: optimum, upper bound, each policy",
         "  rmab value study.toml --json\n\n"
-        "A value that is out of reach is null; a line on standard error says why.",
+        "A value that is out of reach is null, and a line on standard error says why. The upper\n"
+        "bound then stands for the optimum. A policy is simulated instead: with --json,\n"
+        '"simulated" has its mean and standard error (se).',
     )
 
     index = command(
@@ -370,49 +372,95 @@ def _results_table(done: SweepResults) -> str:
             digits = [5, 5, 5, 1, 5, 5]
             shown = [f"{x:.{d}f}" for x, d in zip(numbers, digits, strict=True)]
             rows.append([*_settings(done.sweep, point), name, *shown])
-    head = f"{done.trials} trials; average reward per agent and slot, final: last tenth"
+    head = f"{_trials_of(done)}; average reward per agent and slot, final: last tenth"
     return head + "\n" + columns(rows, len(keys) + 1)
+
+
+def _trials_of(done: SweepResults) -> str:
+    """How many trials each point has."""
+    counts = [each.trials for each in done.values()]
+    low, high = min(counts), max(counts)
+    several = f"{low} trial{'' if low == high == 1 else 's'}"
+    if low < high:
+        several = f"{low} to {high} trials"
+    return several if not done.sweep.values else f"{several} at each of {_points(len(counts))}"
+
+
+def _points(n: int) -> str:
+    return f"{n} point{'' if n == 1 else 's'}"
 
 
 def _value(options: argparse.Namespace) -> int:
     sweep = _load(options.study)
-    from rmab.studies.run import value_sweep
+    from rmab.studies.run import count_values, value_sweep
 
     try:
-        found = value_sweep(sweep)
+        with progress(count_values(sweep), Path(options.study).stem, "value") as advance:
+            found = value_sweep(sweep, advance)
     except RmabError as error:
         raise StudyError(f"{options.study}: {error}") from None
     reasons = [f"{n}: {why}" for values in found.values() for n, why in values.reasons.items()]
     for reason in dict.fromkeys(reasons):  # points may share them
         say(reason)
+    simulated = _simulated(sweep, found)
     if options.json:
+        answers = {
+            label: {**values, **({"simulated": _estimates(more)} if more else {})}
+            for (label, values), more in zip(found.items(), simulated.values(), strict=True)
+        }
         points = [
-            {"label": point.label, "settings": point.settings, "values": found[point.label]}
+            {"label": point.label, "settings": point.settings, "values": answers[point.label]}
             for point in sweep.points
         ]
-        answer = {"points": points} if sweep.values else found[""]
-        print(json.dumps(answer, allow_nan=False))
+        print(json.dumps({"points": points} if sweep.values else answers[""], allow_nan=False))
     else:
-        print(_values_table(sweep, found))
+        print(_values_table(sweep, found, simulated))
     return DONE
 
 
-def _values_table(sweep: Sweep, found: Mapping[str, Values]) -> str:
+def _simulated(sweep: Sweep, found: Mapping[str, Values]) -> dict[str, dict[str, Estimate]]:
+    """By the label of a point, what stands in for the values that are missing."""
+    from rmab.studies.run import SIMULATED, simulated_values
+
+    missing = {id(values): values for values in found.values() if values.reasons}
+    studies = {id(found[point.label]): point.study for point in sweep.points}
+    instead: dict[int, dict[str, Estimate]] = {}
+    with progress(len(missing) * len(SIMULATED), "simulated", "value") as advance:
+        for key, values in missing.items():
+            instead[key] = simulated_values(studies[key], values, advance)
+    return {label: instead.get(id(values), {}) for label, values in found.items()}
+
+
+def _estimates(simulated: Mapping[str, Estimate]) -> dict[str, dict[str, float]]:
+    return {name: estimate._asdict() for name, estimate in simulated.items()}
+
+
+def _values_table(
+    sweep: Sweep,
+    found: Mapping[str, Values],
+    simulated: Mapping[str, Mapping[str, Estimate]],
+) -> str:
     """A row for each value, of each point."""
     every_best = [values["optimum"] for values in found.values()]
     gains = all(best is None or best > 0 for best in every_best)  # else a share would be of costs
     keys = _columns_of(sweep)
     rows = [[*keys, "", "value", "of optimum" if gains else "below optimum"]]
     for point in sweep.points:
-        values = found[point.label]
+        values, instead = found[point.label], simulated[point.label]
         best = values["optimum"]
         for name, number in values.items():
             apart = ""
             if best is not None and number is not None:
                 apart = f"{100 * number / best:.3f} %" if gains else f"{best - number:z.6f}"
             shown = "-" if number is None else f"{number:.6f}"
+            if name in instead:
+                shown = f"{instead[name].mean:.5f} ± {instead[name].se:.5f}"
             rows.append([*_settings(sweep, point), name, shown, apart])
     head = "long-run average reward per agent and slot, known dynamics"
+    if any(simulated.values()):
+        from rmab.studies.run import SIMULATED_SLOTS
+
+        head += f"; ±: simulated, the last tenth of {SIMULATED_SLOTS:,} slots, standard error"
     return head + "\n" + columns(rows, len(keys) + 1)
 
 
@@ -527,7 +575,7 @@ def _index_table(arms: list[dict[str, Any]], discount: float | None) -> str:
 
 
 def _reproduce(options: argparse.Namespace) -> int:
-    from rmab.studies.reproduce import figures, reproduce
+    from rmab.studies.reproduce import figures, reproduce, summary
 
     chosen = figures(options.figures, whole("--trials", options.trials, 1))
     out = folder(options.out)
@@ -544,7 +592,7 @@ def _reproduce(options: argparse.Namespace) -> int:
                 if not options.json:
                     print(f"{figure.name}  {figure.title}")
                     for claim in result.claims:
-                        print(f"  {claim.verdict}: {claim.text} Measured: {claim.measured}")
+                        print(f"  {claim.verdict}: {claim.text} Measured: {claim.found}")
             if result is None or result.interrupted:
                 raise KeyboardInterrupt
     except KeyboardInterrupt:
@@ -554,6 +602,8 @@ def _reproduce(options: argparse.Namespace) -> int:
     report = write_paper(out, done)
     if options.json:
         print(json.dumps({result.name: result.to_json() for result in done}, allow_nan=False))
+    else:
+        print(f"\n{summary(done)}")
     say(f"report: {report}")
     if interrupted:
         say("interrupted: the report has what was done")

@@ -28,8 +28,8 @@ what is read, by the end of its name:
   .npz, .npy     (slots, arms) or (agents, slots, arms)
   .mat           the same, up to version 7
   times are seconds, or dates by ISO 8601; without --slot a slot is the median step between times
-  empty cells, NaN and Inf are missing; without --good and --levels values are 1, good, 0, bad,
-  or -1, missing
+  empty cells, NaN and Inf are missing, and what --missing names; without --good and --levels
+  values are 1, good, 0, bad, or -1, missing
 
 the .npz file that is written has
   state          (agents, slots, arms): 1 good, 0 bad, -1 missing
@@ -64,6 +64,8 @@ def add_commands(command: Commands) -> None:
         "  rmab trace sweeps.csv --bands 2.401e9:2.423e9,2.426e9:2.448e9 --good auto "
         "--out trace.npz\n"
         '  rmab trace raw.mat --variable rssi --levels "-95,-80" --out trace.npz\n'
+        '  rmab trace plc.csv --decimal , --dates "%d.%m.%Y %H:%M:%S" --missing NA,-9999 '
+        '--good "<= 20"\n'
         "  rmab trace trace.npz           says what is in it\n",
         lambda: _INPUTS,
     )
@@ -91,7 +93,7 @@ def add_commands(command: Commands) -> None:
         "--how",
         metavar="HOW",
         default="first",
-        help="of several samples in a slot: first (default), any-bad, or mean",
+        help="of several samples in a slot: any-bad, mean, or first (default)",
     )
     trace.add_argument(
         "--hole",
@@ -100,6 +102,28 @@ def add_commands(command: Commands) -> None:
         help="more than N slots without any sample begin a new segment (default 10)",
     )
     trace.add_argument("--sort", action="store_true", help="sort by time, which may go back")
+    trace.add_argument(
+        "--duplicates",
+        metavar="HOW",
+        help="of several samples of an arm at one time: first or last, of those measured, or mean "
+        "(default: they are refused)",
+    )
+    trace.add_argument(
+        "--decimal", metavar="MARK", default=".", help="decimal mark of a table: . (default) or ,"
+    )
+    trace.add_argument(
+        "--missing",
+        metavar="MARK,...",
+        action="append",
+        default=[],
+        help="values that mean missing, as NA,-9999; may be given several times (--missing=-9999)",
+    )
+    trace.add_argument(
+        "--dates",
+        metavar="FORMAT",
+        help='the form of dates, as strptime of Python has it: "%%d.%%m.%%Y %%H:%%M:%%S" (default: '
+        "ISO 8601)",
+    )
     for name in ("time", "arm", "value", "agent"):
         trace.add_argument(f"--{name}", metavar="COLUMN", help=f"the column of the {name}")
     trace.add_argument("--bands", metavar="LOW:HIGH,...", help="arms of a sweep, in Hz")
@@ -157,6 +181,10 @@ def _trace(options: argparse.Namespace) -> int:
         agent=options.agent,
         bands=options.bands,
         variable=options.variable,
+        duplicates=options.duplicates,
+        decimal=options.decimal,
+        missing=[mark for text in options.missing for mark in text.split(",")],
+        dates=options.dates,
     )
     if options.out is not None:
         _save(found, options.out)
