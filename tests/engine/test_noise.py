@@ -13,6 +13,8 @@ from rmab.engine.world import truth
 from rmab.federation.aggregation import AGGREGATIONS
 from rmab.federation.release import LEAST_OF_LAWS, Budget, cell_noise, mended, mixing
 from rmab.model.arms import channels
+from rmab.model.beliefs import InformationStates
+from rmab.policies.own_index import Observations
 from rmab.policies.registry import named
 from rmab.random import EXPERTS, Draws, seed_words, stream
 
@@ -128,6 +130,39 @@ def test_sums_of_groups_have_noise_of_their_own():
     whole = mended(released.sum(-2, keepdims=True), s * np.sqrt(2), least=LEAST_OF_LAWS)
     expected = np.concatenate([whole, mended(released, s, least=LEAST_OF_LAWS)], -2)
     np.testing.assert_allclose(shared.pairs, expected, rtol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["fedtswi", "fedtswi-gap"])
+def test_a_survey_gives_pairs_of_its_slots_and_agents_count_all(name):
+    """By slots of a batch in which all arms are good, played now and then."""
+    own = replace(SETTING, draws="own", survey=3)
+    policy = named(name, 400)
+    counting = Counting(own, policy, world_of(own), learns=True, visits=False)
+    counts, shape = counting.start(TRIALS), (4, AGENTS, TRIALS)
+    good = jnp.ones(shape, jnp.int8)
+    observed = InformationStates(good, jnp.ones(shape, jnp.int32))
+    for slot in range(5):
+        seen = Observations(jnp.ones(shape, bool), jnp.ones(shape, bool), good, good, slot)
+        counts = counting.update(counts, observed, seen)
+    length = jnp.full(TRIALS, 8, jnp.int32)
+    _, kept = counting.recalled(counts, counting.kept(TRIALS), length, chances, jnp.int32(PLAYS))
+    assert isinstance(kept, Noisy)
+    assert np.all(np.asarray(kept.pairs)[0, 1, 1] == 3 * AGENTS)
+    assert np.all(np.asarray(counting.pairs(counts))[0, 1, 1] == 5)
+    few = counting.of_trials(counts, jnp.array([1, 2]))
+    assert few.given is not None
+    assert few.pairs is not None
+    assert few.given.shape == few.pairs.shape
+
+
+def test_without_noise_or_own_draws_there_is_no_survey():
+    for setting in (
+        replace(SETTING, survey=3),
+        replace(SETTING, draws="own", budget=None, survey=3),
+        replace(SETTING, draws="own"),
+    ):
+        counting = Counting(setting, POLICY, world_of(setting), learns=True, visits=False)
+        assert (counting.survey, counting.start(2).given) == (0, None)
 
 
 def test_without_noise_groups_are_told_their_sums():

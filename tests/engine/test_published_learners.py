@@ -28,6 +28,7 @@ from rmab.random import DRAWS, Draws, seed_words, stream
 from tests.engine.test_algorithm import INDICES, PAPER, THREE, Theta
 from tests.oracles import algorithm_1 as plain
 from tests.oracles.algorithm_1 import Case, Record, algorithm_1, followed, random_words
+from tests.oracles.dsee import dsee_block
 
 SEED = seed_words(2024)
 TRIALS = range(500, 516)
@@ -322,28 +323,6 @@ def test_ucwhittle_plays_by_the_best_dynamics_in_the_box(form):
 
 
 # ------------------------------------------------------------------------------ DSEE
-
-
-def dsee_block(
-    slot: int, n_arms: int, plays: int, agents: float, exploration: float
-) -> tuple[set[int] | None, int]:
-    """The arms explored in that slot, None: none are; and the slots to the end of it."""
-    now, explorations, exploitations = 0, 0, 0
-    while True:
-        explored = (4**explorations - 1) / 3
-        if now and explored * agents > exploration * math.log(now):
-            length = 2 * 4**exploitations
-            if slot < now + length:
-                return None, now + length - slot
-            exploitations += 1
-            now += length
-        else:
-            for first in range(0, n_arms, plays):
-                if slot < now + 4**explorations:
-                    group = {(first + i) % n_arms for i in range(plays)}
-                    return group, now + 4**explorations - slot
-                now += 4**explorations
-            explorations += 1
 
 
 def dsee(case: Case, exploration: float) -> plain.Policy:

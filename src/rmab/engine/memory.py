@@ -77,6 +77,7 @@ class Counts(NamedTuple):
     pairs: Array | None  # (C, S, S, N, M, R), or (C + 1, N, L, R, S S), see above
     visits: Array | None  # (S, N, M, R) plays by the state they showed
     idle: Array | None = None  # (S, N, M, R) slots without a play, of arms that are always observed
+    given: Array | None = None  # as pairs, of the slots of a survey; None where there is none
 
     @property
     def watched(self) -> Array | None:
@@ -149,6 +150,8 @@ class Counting:
         self.sums = 1 + self.groups if own and self.groups > 1 else 1
         # Whether agents are merged as they count; not where each needs its own counts, too.
         self.merges = bool(self.gaps) and self.running and not own and self.groups == 1
+        # Slots of which pairs are given to others, where agents count all slots for themselves.
+        self.survey = setting.survey if own and self.budget is not None else 0
         # Whether what is kept elsewhere is counted anew in every episode.
         self.clears = not own
 
@@ -164,6 +167,7 @@ class Counting:
             pairs,
             jnp.zeros((S, *shape), self.whole) if self.visits else None,
             jnp.zeros((S, *shape), self.whole) if self.idle else None,
+            pairs if self.survey else None,
         )
 
     def watched(self, counts: Counts) -> Array | None:
@@ -208,7 +212,7 @@ class Counting:
     ) -> Counts:
         """After a slot; observed: before it; explores: (M or 1, R), whose plays are visits, None:
         all."""
-        pairs, visits, idle = counts
+        pairs, visits, idle, given = counts
         played, state = slot.played, slot.state
         seen = self.world.each_state == state  # (S, N, M, R)
         if pairs is not None and self.gaps:
@@ -226,7 +230,9 @@ class Counting:
             visits = visits + (played & seen if explores is None else played & seen & explores)
         if idle is not None:
             idle = idle + (~played & self.world.always & seen)
-        return Counts(pairs, visits, idle)
+        if given is not None and pairs is not None:
+            given = jnp.where(slot.slot < self.survey, pairs, given)
+        return Counts(pairs, visits, idle, given)
 
     def _count_by_gap(
         self, counts: Array, observed: InformationStates, slot: Observations
@@ -267,11 +273,15 @@ class Counting:
 
     def of_trials(self, counts: Counts, which: Array) -> Counts:
         """The counts of some trials; a number past the last trial stands for the last."""
-        pairs, visits, idle = counts
-        if pairs is not None:
+
+        def of(pairs: Array | None) -> Array | None:
             axis = (..., which, slice(None)) if self.gaps else (..., which)
-            pairs = pairs.at[axis].get(mode="clip")
-        return Counts(pairs, _of_trials(visits, which), _of_trials(idle, which))
+            return None if pairs is None else pairs.at[axis].get(mode="clip")
+
+        _, visits, idle, _ = counts
+        return Counts(
+            of(counts.pairs), _of_trials(visits, which), _of_trials(idle, which), of(counts.given)
+        )
 
     def cleared(self, counts: Counts, trials: Array) -> Counts:
         """The same without the pairs of some trials, a mask (R,)."""
@@ -325,6 +335,8 @@ class Counting:
         """
         pairs, visits = self.pairs(counts), counts.visits
         if isinstance(kept, Noisy):
+            if counts.given is not None:
+                pairs = self.pairs(counts._replace(pairs=counts.given))
             counted = pairs if self.merges else self.by_group(pairs)
             if not self.clears:
                 counted = counted - kept.pairs

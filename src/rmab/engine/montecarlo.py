@@ -28,7 +28,7 @@ from rmab.engine.program import simulator
 from rmab.engine.setting import Guide, Joint, Lookup, Outcome, Setting, Simulate
 from rmab.engine.tally import REFERENCE_KEY, Batch, Simulated, Units, reduce_batch
 from rmab.engine.world import truth
-from rmab.errors import UnreachableError
+from rmab.errors import ModelError, UnreachableError
 from rmab.federation.aggregation import AGGREGATIONS, mixes_evidence
 from rmab.model.arms import Arms
 from rmab.planning.exact.chain import Layout
@@ -297,6 +297,9 @@ def batch_runner(
             if watch is not None:
                 jax.block_until_ready(outcomes[policy])  # type: ignore[no-untyped-call]
                 watch(names[policy], count, time.perf_counter() - begun)
+        for policy, outcome in outcomes.items():
+            if outcome.error.size and bool(jnp.isnan(outcome.error).any()):
+                raise ModelError(f"policy {policy.name}: its learner gave dynamics that are NaN")
         mine = {name: outcomes[policy] for name, policy in everyone.items()}
         return reduce_batch(mine, units, count, trials.margin)
 

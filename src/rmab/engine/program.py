@@ -40,6 +40,7 @@ from rmab.federation.schedule import (
     visit_limit,
     visits_can_end,
 )
+from rmab.federation.survey import scheduled
 from rmab.learning.learners import Evidence
 from rmab.learning.own_draws import check_own_draws, draw_each
 from rmab.model.arms import Moves, Uncertain
@@ -436,6 +437,7 @@ class _Simulator:
         play_key = stream(seed, trials, jnp.arange(setting.n_agents)[None, :, None], PLAYS)
         arm = jnp.arange(setting.n_arms, dtype=jnp.uint32)[:, None, None]
         wraps = self.agents.wraps(guide)
+        turns = jnp.arange(setting.n_agents)[:, None]  # agents begin a survey one block apart
 
         def plan_of(run: _Run) -> Any:
             if not isinstance(guide, Fitted):
@@ -464,6 +466,9 @@ class _Simulator:
             )
             sight = self.agents.look(sight)
             played = self.agents.choose(sight)
+            if self.counting.survey:
+                arms = scheduled(run.slot, turns, setting.n_arms, plays)
+                played = jnp.where(run.slot < self.counting.survey, arms, played)
             paid = self.world.paid(truth, run.state, played)
             shows = played | self.world.always if self.world.any_always else played
             seen = Observations(played, shows, run.state, paid, run.slot)

@@ -45,6 +45,7 @@ class Setting:
     rewards_differ: bool = False
     budget: Budget | None = None  # of sums that are released with noise; None: they have none
     groups: int = 1  # of agents whose sums are opened apart: agent m is in group m modulo this
+    survey: int = 0  # slots of each log that are counted for others, 0: all
 
     @classmethod
     def of(

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rmab.errors import how_to_install
+
 try:
     import gymnasium
     import pettingzoo  # noqa: F401 - to say what is missing before anything else does
 except ImportError as missing:
     raise ImportError(
-        f"rmab.envs needs Gymnasium and PettingZoo, pip install 'rmab[envs]': {missing}"
+        f"rmab.envs needs Gymnasium and PettingZoo ({missing}); {how_to_install('envs')}"
     ) from missing
 
 from rmab.envs.arms import ArmsEnv, ChannelsEnv

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,7 +71,15 @@ def as_policy(
     if batched and not callable(policy):
         raise StudyError("a policy that is batched must be one callable for all agents")
     play: Any = _in_batches if batched else _one_by_one
-    return Policy(name, rule=OutsideRule(partial(play, policy, fully_observed)))
+
+    def named(trials: Trials, numbers: Sequence[int]) -> Rewards:
+        try:
+            rewards: Rewards = play(policy, fully_observed, trials, numbers)
+        except StudyError as error:
+            raise StudyError(f"policy {name}: {error}") from None
+        return rewards
+
+    return Policy(name, rule=OutsideRule(named))
 
 
 def _scene(trials: Trials) -> Study:

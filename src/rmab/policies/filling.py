@@ -35,6 +35,7 @@ __all__ = [
     "KnownTables",
     "Learnt",
     "channel_pair",
+    "check_planner",
     "fill",
     "known_ages",
     "known_tables",
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 KNOWN_TOLERANCE, MAX_KNOWN_AGES = 1e-6, 512
+_TRIED_AGE, _TRIED_LAWS = 8, 16  # with which a planner is tried before it plays
 LEARNT_TOLERANCE, MAX_LEARNT_AGES = 0.08, 64  # tables filled anew in every episode
 
 # What a learner gives: (S, S, N, R) each, or (N, R) each; or what chances lie between.
@@ -131,6 +133,40 @@ def fill(
             f"policy {policy.name}: its planner must give an index for (arms, information "
             f"states, trials) = {shape}, got shape {jnp.shape(table)}"
         ) from None
+
+
+def check_planner(policy: Policy, arms: Arms) -> None:
+    """Refuse a planner whose index is not a number.
+
+    It is tried on these arms and, as a learner finds others, on dynamics from all over, in every
+    information state that its table has.
+    """
+    rule = policy.rule
+    if not isinstance(rule, IndexRule):
+        return
+    if not arms.are_channels:
+        if rule.table is not None:
+            _refuse_nan(policy, rule.table(Model.of(arms), _TRIED_AGE), "these arms")
+        return
+    if rule.planner is None:
+        return
+    states = _grid(rule.max_age)
+    reward = jnp.asarray(arms.reward, jnp.float32)[:, None, None]
+    some = np.random.default_rng(0).uniform(0.01, 0.99, (2, len(arms), 1, _TRIED_LAWS))
+    known = np.stack([arms.p01, arms.p11])[:, :, None, None]
+    for laws, which in ((known, "these arms"), (some, "dynamics that may be learnt")):
+        p01, p11 = (jnp.asarray(x, jnp.float32) for x in laws)
+        _refuse_nan(policy, rule.planner(Dynamics(p01, p11, reward), states), which)
+
+
+def _refuse_nan(policy: Policy, index: Any, which: str) -> None:
+    wrong = np.argwhere(np.isnan(np.asarray(index, np.float64)))
+    if len(wrong):
+        row = int(wrong[0][1]) if wrong.shape[1] > 1 else 0
+        place = f" in row {row} of its table" if row else " for an arm that was never observed"
+        raise ModelError(
+            f"policy {policy.name}: its planner must give numbers, and with {which} gave NaN{place}"
+        )
 
 
 def _grid(max_age: int) -> InformationStates:

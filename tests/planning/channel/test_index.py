@@ -159,6 +159,10 @@ def test_refuses_beliefs_that_are_none():
     arms = channels([0.2, 0.3], 0.8, 1.0)
     with pytest.raises(ModelError, match=r"^a belief must lie in \[0, 1\], got \[0.5, nan\]$"):
         whittle_index(arms, np.array([0.5, np.nan]))
+    for outside in (-1e-9, 1 + 1e-9):
+        with pytest.raises(ModelError, match=r"^a belief must lie in \[0, 1\], got \[0.5, "):
+            whittle_index(arms, np.array([0.5, outside]))
+    assert whittle_index(arms, np.array([0.0, 1.0])).tolist() == [0.0, 1.0]
     with pytest.raises(ModelError, match=r"each of 2 arms, got shape \(2, 3\)$"):
         whittle_index(arms, np.full((2, 3), 0.5))
 

@@ -9,6 +9,7 @@ from rmab.model.arms import Arm, Arms, channels
 from rmab.model.beliefs import stationary_belief
 from rmab.planning.channel.values import solve
 from rmab.planning.exact.bound import relaxed_value, upper_bound
+from rmab.planning.exact.chain import merged_ages
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
 
@@ -142,6 +143,32 @@ def test_arms_of_many_information_states_are_refused():
     slow = Arm(0.9 * np.eye(3) + 0.1 / 3, reward=[0, 1, 2])
     with pytest.raises(TooLargeError, match=r"1 different arms: \d+ information states.*0\.001"):
         relaxed_value(Arms([slow, slow]), 1, max_columns=100)
+
+
+def test_programmes_end_at_their_limits(monkeypatch):
+    """Rows of information states in all, of an arm that does not forget, and ages."""
+    moves = [[0.9, 0.1], [0.3, 0.7]]
+    seen = Arms(Arm(moves, reward=[0, pays], observed="always") for pays in (1, 2))
+    assert relaxed_value(seen, 1, max_columns=4) == pytest.approx(relaxed_value(seen, 1))
+    with pytest.raises(TooLargeError, match="4 information states") as error:
+        relaxed_value(seen, 1, max_columns=3)
+    assert error.value.states == 4
+
+    frozen = Arms([Arm(np.eye(3), reward=[0, 1, 2])])  # never seen, or in one of three
+    bound = "rmab.planning.exact.bound"
+    monkeypatch.setattr(f"{bound}._MAX_STATES", 4)
+    assert relaxed_value(frozen, 1) == pytest.approx(1.0)
+    monkeypatch.setattr(f"{bound}._MAX_STATES", 3)
+    with pytest.raises(TooLargeError, match="4 of one arm that does not forget"):
+        relaxed_value(frozen, 1)
+
+    hidden = Arms([Arm(moves, reward=[0, 1])])
+    oldest = int(merged_ages(hidden, 1e-3).caps[0])
+    monkeypatch.setattr(f"{bound}.MAX_CAP", oldest)
+    assert relaxed_value(hidden, 1) == pytest.approx(0.25)
+    monkeypatch.setattr(f"{bound}.MAX_CAP", oldest - 1)
+    with pytest.raises(TooLargeError, match=f"ages up to {oldest}"):
+        relaxed_value(hidden, 1)
 
 
 @pytest.mark.parametrize("plays", [0, 5])

@@ -12,6 +12,7 @@ from rmab.model.arms import Arm, Arms, channels
 from rmab.model.beliefs import stationary_belief
 from rmab.model.information import expand
 from rmab.planning.exact.bound import upper_bound
+from rmab.planning.exact.chain import TOLERANCES, merged_ages, table_size
 from rmab.planning.exact.optimum import optimal, solve_optimum
 from rmab.planning.exact.policies import (
     fixed_value,
@@ -229,6 +230,68 @@ def test_caps_change_the_value_by_less_than_the_stated_error():
     assert coarse.tolerance == pytest.approx(1e-2)
     assert coarse.states <= 16_000 < fine.states
     assert 1e-6 < abs(fine.value - coarse.value) < 2e-5 < coarse.error
+    # Two plays, each of at most .9 in reward and the span in what follows; idle arms pay nothing.
+    assert coarse.error == pytest.approx(1e-2 * 2 * (0.9 + coarse.span), rel=1e-12)
+    assert fine.error == pytest.approx(fine.tolerance * 2 * (0.9 + fine.span), rel=1e-12)
+
+
+@pytest.mark.parametrize(("plays", "hidden_plays"), [(1, 1), (2, 2), (3, 2)])
+def test_the_stated_error_counts_every_hidden_arm(plays, hidden_plays):
+    """Plays of hidden arms only, at the widest reward of each action; all of them may be idle."""
+    paid = [([0.0, 3.0], [0.5, 0.0]), ([0.0, 1.0], [2.0, 0.0])]
+    moves = [[0.6, 0.4], [0.3, 0.7]]
+    hidden = [Arm(moves, reward_active=up, reward_passive=idle) for up, idle in paid]
+    seen = Arm(moves, reward_active=[0, 50], reward_passive=[90, 0], observed="always")
+    best = optimal(Arms([*hidden, seen]), plays)
+    wanted = best.tolerance * (hidden_plays * (3 + best.span) + 2 * 2)
+    assert best.error == pytest.approx(wanted, rel=1e-12)
+    assert optimal(Arms([seen, seen]), 1).error == 0
+
+
+# --- limits of memory ---
+
+
+def test_states_and_transitions_end_at_their_limits(monkeypatch):
+    """Two visible arms of two states: at most 8 joint states, of 8 transitions each."""
+    two = arms_like(1, (2, "always"), (2, "always"))
+    assert optimal(two, 1, max_states=8).states == 4
+    with pytest.raises(TooLargeError, match="8 joint information states of 8 transitions each"):
+        optimal(two, 1, max_states=7)
+    monkeypatch.setattr("rmab.planning.exact.optimum.MAX_TRANSITIONS", 64)
+    assert optimal(two, 1).states == 4
+    monkeypatch.setattr("rmab.planning.exact.optimum.MAX_TRANSITIONS", 63)
+    with pytest.raises(TooLargeError, match="1,000,000 states and 63 transitions") as error:
+        optimal(two, 1)
+    assert error.value.states == 8
+
+
+@pytest.mark.parametrize("limit", ["MAX_CAP", "MAX_CODES", "_MAX_TABLE_CODES"])
+def test_tolerances_become_coarser_at_the_limits_of_ages_and_codes(limit, monkeypatch):
+    arms = arms_of((0.3, 0.7), (0.6, 0.2))
+    fine = optimal(arms, 1)
+    assert fine.tolerance == TOLERANCES[0]
+    size = {"MAX_CAP": int(fine.layout.caps.max()), "MAX_CODES": fine.size + 1}
+    just_enough = size.get(limit, fine.size)
+    monkeypatch.setattr(f"rmab.planning.exact.optimum.{limit}", just_enough)
+    assert optimal(arms, 1).tolerance == TOLERANCES[0]
+    monkeypatch.setattr(f"rmab.planning.exact.optimum.{limit}", just_enough - 1)
+    assert optimal(arms, 1).tolerance == TOLERANCES[1]
+
+
+def test_an_action_table_is_worth_a_tolerance_of_one_in_ten_thousand_at_most(monkeypatch):
+    arms = arms_of((0.3, 0.7), (0.6, 0.2))
+    places = [TOLERANCES.index(x) for x in TOLERANCES if x <= 1e-4 * (1 + 1e-9)]
+    sizes = [table_size(arms, merged_ages(arms, TOLERANCES[place])) for place in places]
+    assert TOLERANCES[places[-1]] == pytest.approx(1e-4)
+    monkeypatch.setattr("rmab.planning.exact.optimum._MAX_TABLE_CODES", sizes[-1])
+    small = optimal(arms, 1)
+    assert small.tolerance == TOLERANCES[places[-1]]
+    assert small.actions.size == sizes[-1]
+    monkeypatch.setattr("rmab.planning.exact.optimum._MAX_TABLE_CODES", sizes[-1] - 1)
+    finest = optimal(arms, 1)  # without a table
+    assert finest.tolerance == TOLERANCES[0]
+    with pytest.raises(TooLargeError, match=f"{finest.size:,} joint codes"):
+        _ = finest.actions
 
 
 def test_many_plays_need_few_states_but_no_table():

@@ -11,6 +11,7 @@ from rmab.markov import limit, limiting_distribution
 from rmab.model.arms import Arm, Arms, Dynamics, channels
 from rmab.model.beliefs import NEVER, InformationStates, stationary_belief
 from rmab.planning.exact.bound import upper_bound
+from rmab.planning.exact.chain import TOLERANCES, kept_ages, table_size
 from rmab.planning.exact.optimum import optimal
 from rmab.planning.exact.policies import (
     KNOWN,
@@ -312,6 +313,43 @@ def test_many_arms_are_refused_at_once_with_the_count():
         optimal(few, 2)
     with pytest.raises(TooLargeError, match=r"32,768 transitions each"):
         policy_value(few, 2, lambda age: myopic_table(few, age))
+
+
+def never_built(*_: Any) -> Any:
+    raise AssertionError("a chain was begun")
+
+
+def myopic_value(arms: Arms, plays: int = 1, **limits: int) -> float:
+    return policy_value(arms, plays, lambda age: myopic_table(arms, age), **limits)
+
+
+@pytest.mark.parametrize("limit", ["MAX_CAP", "MAX_CODES"])
+def test_ages_and_codes_end_at_their_limits_before_anything_is_built(limit, monkeypatch):
+    arms = arms_of((0.3, 0.7), (0.6, 0.2))
+    wanted, coarsest = myopic_value(arms), kept_ages(arms, TOLERANCES[-1])
+    enough = {"MAX_CAP": int(coarsest.caps.max()), "MAX_CODES": table_size(arms, coarsest) + 1}
+    monkeypatch.setattr(f"rmab.planning.exact.policies.{limit}", enough[limit])
+    assert myopic_value(arms) == pytest.approx(wanted, abs=1e-2)
+    monkeypatch.setattr(f"rmab.planning.exact.policies.{limit}", enough[limit] - 1)
+    monkeypatch.setattr("rmab.planning.exact.policies.joint_chain", never_built)
+    with pytest.raises(TooLargeError, match="2 arms, 1 plays"):
+        myopic_value(arms)
+
+
+def test_one_step_that_is_too_large_is_never_taken(monkeypatch):
+    """Outcomes of one choice, and joint states to begin with, are counted beforehand."""
+    branching = arms_like(1, (3, "when_played"), (3, "when_played"))  # 1 to begin with, then 9
+    many_first = Arms([always(np.eye(3), reward=[0, 1, 2])] * 2)  # 9, and each of them stays
+    wanted = myopic_value(many_first)
+    assert myopic_value(many_first, max_states=9) == pytest.approx(wanted)
+    monkeypatch.setattr("rmab.planning.exact.policies.MAX_TRANSITIONS", 9 * 10)
+    assert np.isfinite(myopic_value(branching, plays=2))  # 10 states of 9 outcomes
+    monkeypatch.setattr("rmab.planning.exact.policies.joint_chain", never_built)
+    with pytest.raises(TooLargeError, match="at least 9 joint information states"):
+        myopic_value(many_first, max_states=8)
+    monkeypatch.setattr("rmab.planning.exact.policies.MAX_TRANSITIONS", 9 * 9 - 1)
+    with pytest.raises(TooLargeError, match=r"at least 9 .* with 9 transitions each"):
+        myopic_value(branching, plays=2)
 
 
 @pytest.mark.parametrize("plays", [0, 3])

@@ -8,6 +8,7 @@ import pytest
 from rmab.planning.index.indices import gittins_indices, whittle_indices
 from rmab.planning.index.rational import RationalProblem, follow_exactly
 from tests.oracles.exact_line import exact_arm, solve
+from tests.oracles.one_arm import bisected
 from tests.planning.index.families import FAMILIES, Given, drawn
 from tests.planning.index.models import seen
 
@@ -113,10 +114,26 @@ def test_arms_too_large_for_exact_arithmetic_are_followed_in_floating_point():
     rng = np.random.default_rng(3)
     for S in (31, 60):
         P, Q = rng.dirichlet(np.full(S, 0.3), (2, S))
-        paid = rng.random((2, S))
-        found = whittle_indices(seen(P, Q, *paid))
-        assert found.indexable is not None
-        assert np.isfinite(found.index).all()
+        arm = seen(P, Q, *rng.random((2, S)))
+        found = whittle_indices(arm)
+        assert found.indexable is True
+        for state in (0, S // 2, S - 1):
+            assert found.index[state] == pytest.approx(bisected(arm, None, state), abs=1e-8)
+
+
+def test_exact_arithmetic_is_asked_about_thirty_states_at_most(monkeypatch):
+    """Rewards of very different size are a case for it."""
+    asked: list[int] = []
+
+    def exactly(arm, discount, name):
+        asked.append(arm.states)
+
+    monkeypatch.setattr("rmab.planning.index.finite._exactly", exactly)
+    rng = np.random.default_rng(3)
+    for S in (30, 31):
+        P, Q = rng.dirichlet(np.ones(S), (2, S))
+        whittle_indices(seen(P, Q, [1e-12] * S, rng.random(S) + 0.5))
+    assert asked == [30]
 
 
 @pytest.mark.parametrize("discount", [None, 0.99, 0.999999])

@@ -98,11 +98,17 @@ class KnownValues:
 
 
 def known_values(
-    arms: Arms, plays: int, depth: int = DEPTH, *, max_sweeps: int = MAX_SWEEPS
+    arms: Arms,
+    plays: int,
+    depth: int = DEPTH,
+    *,
+    max_sweeps: int = MAX_SWEEPS,
+    progress: Callable[[int], None] | None = None,
 ) -> KnownValues:
     """What each policy of KNOWN earns with known dynamics, exactly, where it can be computed.
 
-    depth: of "lookahead", in slots; max_sweeps: of value iteration.
+    depth: of "lookahead", in slots; max_sweeps: of value iteration; progress: called with 1 after
+    each value.
     """
     arms.check_plays(plays)
     if plays == len(arms):  # there is nothing to choose, whatever the number of arms
@@ -125,6 +131,8 @@ def known_values(
         except (TooLargeError, ConvergenceError) as error:
             values[name] = None
             reasons[name] = str(error)
+        if progress is not None:
+            progress(1)
     return KnownValues(values, reasons)
 
 
@@ -271,8 +279,15 @@ class _Exploration:
         return self.choose(max(min(int(self._ages(0).caps.max()), MAX_CAP), 1))
 
     def finest(self) -> _Reached | None:
-        """The chain at the finest tolerance that fits, if any does: finer ones reach more."""
-        found: dict[int, _Reached] = {}
+        """The chain at the finest tolerance that fits, if any does: finer ones reach more.
+
+        The coarsest is tried first, so that a chain that is too large at any is refused soon.
+        """
+        coarsest = len(TOLERANCES) - 1
+        reached = self._reached(coarsest)
+        if reached is None:
+            return None
+        found = {coarsest: reached}
 
         def fits(level: int) -> bool:
             reached = self._reached(level)
@@ -280,7 +295,7 @@ class _Exploration:
                 found[level] = reached
             return reached is not None
 
-        return found.get(bisect_left(range(len(TOLERANCES)), True, key=fits))
+        return found[bisect_left(range(coarsest), True, key=fits)]
 
     def too_large(self) -> TooLargeError:
         """Why not even the coarsest fits."""
