@@ -39,7 +39,8 @@ def write_page(docs: Path) -> None:
     parts = read(docs / "benchmarks.json")
     (docs / "pictures").mkdir(exist_ok=True)
     draw(parts, docs / "pictures")
-    (docs / "benchmarks.md").write_text(page(parts), encoding="utf-8")
+    path = docs / "benchmarks.md"
+    path.write_text(page(path.read_text(encoding="utf-8"), parts), encoding="utf-8")
 
 
 def measured(name: str, quick: bool) -> Part:

@@ -1,10 +1,10 @@
 """Learners where laws change and where agents differ: what FedTSWI-robust gains on FedTSWI-gap.
 
-    python -m benchmarks.changing_laws [--runs 24] [--only "exchange"]
+    make docs-numbers ARGS="changing-laws agents-differ"
 
 Channels with reward 1, one play in a slot, schedule `linear`. Every run has states of its own,
-drawn beforehand and played on as recordings: all learners of a run meet the same channels. The
-table says what is gained in percent, with one standard error over runs.
+drawn beforehand and played on as recordings: all learners of a run meet the same channels. Gains
+are in percent, with one standard error over runs.
 
 M = 4 agents, N = 6 arms, p01 in U(.02, .4) and p11 in U(.6, .98), the same for all agents:
 
@@ -20,7 +20,6 @@ what it earns alone, averaged over runs.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +34,7 @@ from rmab.engine.world import Recording
 from rmab.model.arms import channels
 from rmab.policies.registry import named
 
-__all__ = ["AGREEING", "CHANGING", "Agreeing", "Changing", "earned"]
+__all__ = ["AGREEING", "CHANGING", "Agreeing", "Changing", "earned", "gain"]
 
 Floats = npt.NDArray[np.float64]
 Laws = tuple[Floats, Floats]  # p01 and p11 of each slot, agent and arm: (T or 1, M or 1, N)
@@ -216,40 +215,3 @@ def gain(one: Floats, other: Floats) -> tuple[float, float]:
     """By how much one earns more than the other, in percent, and its standard error over runs."""
     apart = 100 * (one.mean(0) - other.mean(0)) / other.mean()
     return float(apart.mean()), float(apart.std(ddof=1) / np.sqrt(apart.size))
-
-
-def main() -> None:
-    """Print both tables, row by row."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--runs", type=int, default=24, help="runs of each row")
-    parser.add_argument("--only", default="", help="rows whose name begins so")
-    asked = parser.parse_args()
-    robust: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-        "gap": ("fedtswi-gap", {}),
-        "robust": ("fedtswi-robust", {}),
-    }
-    for changing in CHANGING:
-        if changing.name.startswith(asked.only):
-            found = earned(changing, robust, asked.runs)
-            by, error = gain(found["robust"], found["gap"])
-            rewards = f"{found['gap'].mean():.4f} | {found['robust'].mean():.4f}"
-            print(f"| {changing.name} | {rewards} | {by:+.1f} ± {error:.1f} % |", flush=True)
-    shares = {how: ("fedtswi-robust", {"aggregation": how}) for how in ("none", "sum", "pairs")}
-    for agreeing in AGREEING:
-        if agreeing.name.startswith(asked.only):
-            found = earned(agreeing, shares, asked.runs)
-            better = max(("none", "sum"), key=lambda how: found[how].mean())
-            by, error = gain(found["pairs"], found[better])
-            alone = found["none"].mean(1)
-            worst = 100 * (found["pairs"].mean(1) / alone - 1).min()
-            summed = 100 * (found["sum"].mean(1) / alone - 1).min()
-            rewards = " | ".join(f"{found[how].mean():.4f}" for how in shares)
-            print(
-                f"| {agreeing.name} | {rewards} | {by:+.1f} ± {error:.1f} % | {worst:+.1f} % "
-                f"| {summed:+.1f} % |",
-                flush=True,
-            )
-
-
-if __name__ == "__main__":
-    main()

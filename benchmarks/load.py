@@ -3,7 +3,8 @@
 The server is a process of its own on an SQLite database on the disk, synced at every commit; the
 generator shares the machine with it. Three phases, on one server:
 
-    closed    64 connections, each sends its next upload when the last is acknowledged
+    closed    64 connections, each sends its next upload when the last is acknowledged, and the
+              same one again, as agents do, where the server could not take it (503)
     overload  ten times the rate asked for is offered, on 640 connections, whether answered or not:
               a connection may have 7 uploads under way, and beyond that they are held back
     polls     1,000 agents wait for the next round, while uploads go on; then it opens
@@ -20,6 +21,7 @@ import asyncio
 import gc
 import itertools
 import json
+import random
 import sys
 import tempfile
 import time
@@ -32,6 +34,7 @@ import numpy as np
 import uvloop
 from benchmarks.traffic import (
     Answer,
+    Answered,
     Sender,
     ServerProcess,
     Wire,
@@ -50,6 +53,7 @@ MOST_GROWTH_MB = 200.0  # of resident memory in the overload
 TICK = 0.005  # seconds between two bursts of the open loop
 AHEAD = 7  # uploads under way on one connection of the open loop
 LONGEST_WAIT = 30  # seconds, of a request for a round
+FIRST_PAUSE = 0.2  # seconds until a request is sent again, where the server does not say
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class Closed:
     """What the closed loop measured."""
 
     uploads: int
+    tried_again: int  # uploads that the server could not take at once (503)
     rate: float  # a second
     p50_ms: float
     p99_ms: float
@@ -102,6 +107,7 @@ class Polls:
     waiting: int
     served: int
     uploads_meanwhile: int
+    tried_again: int  # requests that the server could not serve at once (503), with those uploads
     first_ms: float  # after the report that closed the round
     last_ms: float
     memory_mb: float
@@ -125,6 +131,7 @@ class Load:
         self.federation = federation
         self.tokens = tokens
         self.round = 1
+        self.tried_again = 0  # requests that the server could not serve at once
         self._lives = itertools.count()
 
     def senders(self, first: int, count: int) -> list[Sender]:
@@ -141,11 +148,32 @@ class Load:
         self.round = parse_round(answer.body).round
         wire.close()
 
+    def send_again(self, wire: Wire, request: bytes, answered: Answered, answer: Answer) -> None:
+        """Send a request again that got 503, after the pause that an agent makes."""
+        self.tried_again += 1
+        seconds = FIRST_PAUSE if answer.retry_after is None else answer.retry_after
+        pause = seconds * random.uniform(1.0, 1.5)
+        asyncio.get_running_loop().call_later(pause, wire.send, request, answered)
+
+    async def taken(self, wire: Wire, request: bytes) -> Answer:
+        """The answer to a request, which is sent again as long as the server cannot serve."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def answered(answer: Answer) -> None:
+            if answer.status == 503:
+                self.send_again(wire, request, answered, answer)
+            elif not future.done():
+                future.set_result(answer)
+
+        wire.send(request, answered)
+        return await future
+
     async def closed(self, senders: list[Sender], seconds: float) -> Closed:
         """Each connection sends its next upload when the last is acknowledged."""
         loop = asyncio.get_running_loop()
         times: list[float] = []  # when acknowledged
         taken: list[float] = []
+        tried_before = self.tried_again
         wires = [await Wire.connect(self.server.url) for _ in senders]
         done = loop.create_future()
         under_way = len(senders)
@@ -153,12 +181,15 @@ class Load:
         until = started + seconds
 
         def go(wire: Wire, sender: Sender) -> None:
-            sent = time.perf_counter()
+            sent, request = time.perf_counter(), sender.request()
 
             def answered(answer: Answer) -> None:
                 nonlocal under_way
                 now = time.perf_counter()
-                if answer.status != 201:
+                if answer.status == 503:
+                    self.send_again(wire, request, answered, answer)
+                    return
+                if answer.status not in (200, 201):  # 200: it was taken, and 503 answered
                     if not done.done():
                         done.set_exception(RuntimeError(f"refused: {answer}"))
                     return
@@ -171,18 +202,21 @@ class Load:
                 if under_way == 0:
                     done.set_result(None)
 
-            wire.send(sender.request(), answered)
+            wire.send(request, answered)
 
         for wire, sender in zip(wires, senders, strict=True):
             go(wire, sender)
-        await asyncio.wait_for(done, seconds + 60)
-        elapsed = time.perf_counter() - started
-        busy = self.server.processor_seconds() - before
-        for wire in wires:
-            wire.close()
+        try:
+            await asyncio.wait_for(done, seconds + 60)
+            elapsed = time.perf_counter() - started
+            busy = self.server.processor_seconds() - before
+        finally:
+            for wire in wires:
+                wire.close()
         p50, p99 = _quantiles(taken)
         return Closed(
             uploads=len(times),
+            tried_again=self.tried_again - tried_before,
             rate=len(times) / elapsed,
             p50_ms=p50,
             p99_ms=p99,
@@ -205,7 +239,7 @@ class Load:
                 codes[answer.status] += 1
                 if answer.status == 201:
                     taken.append(time.perf_counter() - since)
-                elif answer.status == 503 and answer.retry:
+                elif answer.status == 503 and answer.retry_after is not None:
                     refused += 1
 
             return answered
@@ -251,25 +285,35 @@ class Load:
         wires = [await Wire.connect(self.server.url) for _ in everybody]
         arrived: list[float] = []
         wrong: list[Answer] = []
+        tried_before = self.tried_again
 
-        def answered(answer: Answer) -> None:
-            if answer.status == 200 and parse_round(answer.body).round == self.round + 1:
-                arrived.append(time.perf_counter())
-            else:
-                wrong.append(answer)
+        def wait_for_round(wire: Wire, agent: Sender) -> None:
+            request = round_request(agent.token, self.round, LONGEST_WAIT)
+
+            def answered(answer: Answer) -> None:
+                if answer.status == 503:
+                    self.send_again(wire, request, answered, answer)
+                elif answer.status == 200 and parse_round(answer.body).round == self.round + 1:
+                    arrived.append(time.perf_counter())
+                else:
+                    wrong.append(answer)
+
+            wire.send(request, answered)
 
         for start in range(0, pollers, 100):  # within what the server takes at once
             part = list(zip(wires, everybody, strict=True))[start : start + 100]
-            reports = await asyncio.gather(*(wire.ask(agent.request()) for wire, agent in part))
-            assert all(report.status == 201 for report in reports)
+            reports = await asyncio.gather(
+                *(self.taken(wire, agent.request()) for wire, agent in part)
+            )
+            assert all(report.status in (200, 201) for report in reports)
         for wire, agent in zip(wires, everybody, strict=True):
-            wire.send(round_request(agent.token, self.round, LONGEST_WAIT), answered)
+            wait_for_round(wire, agent)
         meanwhile = await self.closed(self.senders(1, connections), min(seconds, 5.0))
         assert not arrived
         last = await Wire.connect(self.server.url)
         started = time.perf_counter()
-        closing = await last.ask(self.senders(0, 1)[0].request())
-        assert closing.status == 201
+        closing = await self.taken(last, self.senders(0, 1)[0].request())
+        assert closing.status in (200, 201)
         while len(arrived) + len(wrong) < pollers and time.perf_counter() < started + 60:
             await asyncio.sleep(TICK)
         memory, _ = self.server.memory()
@@ -279,6 +323,7 @@ class Load:
             waiting=pollers,
             served=len(arrived),
             uploads_meanwhile=meanwhile.uploads,
+            tried_again=self.tried_again - tried_before,
             first_ms=1000 * (min(arrived, default=np.nan) - started),
             last_ms=1000 * (max(arrived, default=np.nan) - started),
             memory_mb=memory,
@@ -344,6 +389,7 @@ def table(result: Result, size: Size) -> str:
         [
             f"closed loop, {size.connections} connections, {size.policy}",
             f"  durable uploads a second  {closed.rate:10.0f}   (at least {RATE})",
+            f"  503, sent again           {closed.tried_again:10d}",
             f"  latency p50, p99, worst   {closed.p50_ms:10.1f} {closed.p99_ms:.1f} "
             f"{closed.worst_ms:.1f} ms   (p99 under {P99_MS:g})",
             f"  by second                 {closed.by_second}",
@@ -360,6 +406,7 @@ def table(result: Result, size: Size) -> str:
             f"  got the next one          {polls.served:10d}",
             f"  first, last after closing {polls.first_ms:10.0f} {polls.last_ms:.0f} ms",
             f"  uploads meanwhile         {polls.uploads_meanwhile:10d}",
+            f"  503, sent again           {polls.tried_again:10d}",
             f"  memory                    {polls.memory_mb:10.1f} MB",
             *(f"missed: {name}" for name in result.missed),
         ]

@@ -1,13 +1,11 @@
-"""The page: what `page.md` explains, with the numbers of the records."""
+"""The blocks of docs/benchmarks.md: the numbers of the records, between the marks of the page."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from string import Template
 
+from benchmarks.documents.blocks import NOT_YET, filled
 from benchmarks.records import Part, Row
 
 __all__ = ["FIGURES", "TABLES", "Look", "asked", "number", "page", "table"]
@@ -18,8 +16,6 @@ FIGURES = {  # by part: what they show
     "indices": "Time for a dense arm against its states, ours and theirs",
     "draws": "Time of a draw by the number of states",
 }
-TEMPLATE = Path(__file__).with_name("page.md")
-NOT_YET = "Not measured yet."
 Column = Callable[[Row], str]
 Columns = Mapping[str, Column]
 
@@ -184,14 +180,19 @@ TABLES: Mapping[str, Mapping[str, Look]] = {
 }
 
 
-def page(parts: Mapping[str, Part]) -> str:
-    """The page in Markdown."""
+def page(text: str, parts: Mapping[str, Part]) -> str:
+    """The page's text with every block anew."""
+    return filled(text, _blocks(parts))
+
+
+def _blocks(parts: Mapping[str, Part]) -> dict[str, str]:
+    """What stands between the marks, by their names."""
     places = {
         "summary": _summary(parts),
         "many_workers": _cluster(parts.get("cluster")),
-        "parts": "\n".join(_line(name, part) for name, part in sorted(parts.items())),
+        "parts": _table_of_parts(parts),
         "played_right": _played_right(parts),
-        "pairs": "many",
+        "pairs": _pairs(parts.get("draws")),
     }
     for name, looks in TABLES.items():
         part = parts.get(name)
@@ -200,10 +201,17 @@ def page(parts: Mapping[str, Part]) -> str:
             places[f"{name}_figure"] = _figure(name) if part else ""
         for each, look in looks.items():
             places[each] = table(part.tables.get(each, []) if part else [], look)
-    if "draws" in parts:
-        places["pairs"] = str(parts["draws"].notes["pairs"])
-    text = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(places)
-    return re.sub(r"\n{3,}", "\n\n", text)  # what was not measured leaves no gap
+    return places
+
+
+def _pairs(part: Part | None) -> str:
+    return "" if part is None else f"Each arm has {part.notes['pairs']} pairs of observations."
+
+
+def _table_of_parts(parts: Mapping[str, Part]) -> str:
+    """When, on what and with which versions each part was measured."""
+    head = "| part | measured | on | load before | versions |\n|---|---|---|---|---|"
+    return "\n".join([head, *(_line(name, part) for name, part in sorted(parts.items()))])
 
 
 def _summary(parts: Mapping[str, Part]) -> str:

@@ -24,6 +24,7 @@ from rmab.federation.messages import Upload
 from rmab.federation.openings import check_sum, chosen, parse_opening
 from rmab.federation.privacy import Privacy
 from rmab.service.helper.store import open_helper_store
+from rmab.service.store.openings import Enrolment
 from rmab.service.store.store import Store, open_store
 from rmab.service.tokens import make_token
 
@@ -111,10 +112,12 @@ class Openings:
                     given, self.served.fingerprint(), name, self.served.shape
                 )
                 self.store.accept(name, masked, float(self.sequence))
-        groups = dict.fromkeys(self.keys, 1)
+        rows = self.helper.agents()
+        enrolled = {row.name: Enrolment(row.group, row.cohort) for row in rows}
+        away = {f"agent{n}" for n in range(AGENTS - AWAY, AGENTS)}
         times: list[float] = []
         with processor(times), self.store.transaction():
-            members = chosen(self.openings.waiting(groups), 3)
+            members = chosen(self.openings.waiting(enrolled), 3, away).members
             pending = self.openings.write(1, members, 1, 1.0)
             body = pending.opening.to_json()
         with processor(self.helper_ms):

@@ -31,6 +31,7 @@ from rmab.service.tokens import make_token
 
 __all__ = [
     "Answer",
+    "Answered",
     "Sender",
     "ServerProcess",
     "Wire",
@@ -47,10 +48,10 @@ REWARDS = (0.4, 0.9, 0.7, 0.6)
 
 
 class Answer(NamedTuple):
-    """What came back; `retry`: whether it has a Retry-After."""
+    """What came back; retry_after: seconds until the request may be sent again, None: not told."""
 
     status: int
-    retry: bool
+    retry_after: float | None
     body: bytes
 
 
@@ -138,8 +139,13 @@ class Wire(asyncio.Protocol):
             body = buffer[end + 4 : end + 4 + size]
             buffer = buffer[end + 4 + size :]
             answered = self._waiting.popleft()
-            answered(Answer(int(head[9:12]), b"\r\nretry-after: " in head, body))
+            answered(Answer(int(head[9:12]), _retry_after(head), body))
         self._buffer = buffer
+
+
+def _retry_after(head: bytes) -> float | None:
+    _, found, rest = head.partition(b"\r\nretry-after: ")
+    return float(rest[: rest.index(b"\r\n")]) if found else None
 
 
 def upload_head(token: str) -> bytes:

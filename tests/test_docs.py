@@ -5,7 +5,12 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -17,6 +22,8 @@ from rmab.cli.main import _parser
 from rmab.errors import ProtocolError
 from rmab.federation.config import Federation, load_federation
 from rmab.federation.messages import Shape
+from rmab.federation.noise_cost import enough_agents
+from rmab.federation.release import MOST_RELEASES, Budget, cell_noise, noise_multiplier
 from rmab.federation.uploads import parse_upload
 from rmab.policies.registry import GROUPS, OPTIONS, POLICIES
 from rmab.service.helper.routes import HelperMetrics
@@ -25,12 +32,14 @@ from rmab.service.server.process import PORT
 from rmab.service.server.rounds import RELOADED
 from rmab.service.server.telemetry import Metrics
 from rmab.studies.arena import PROBLEMS
-from rmab.studies.standings import RULES, Standing
+from rmab.studies.standings import Standing
+from rmab.studies.words import RULES
+from tests.service.pages.blocks import blocks_of
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
 COMMANDS = (
-    *("server", "enroll", "revoke", "agents", "backup", "agent", "demo"),
+    *("new", "server", "enroll", "revoke", "agents", "backup", "agent", "demo"),
     *("helper", "helper-enroll", "helper-revoke", "helper-agents"),
 )
 ANYWHERE = {"403", "421"}  # codes that every route may answer, which the page says once
@@ -49,6 +58,7 @@ def rows(page: str, heading: str) -> list[list[str]]:
     """The cells of the first table under a heading, without its head."""
     _, found, rest = text(page).partition(f"\n{heading}\n")
     assert found, f"{page} has no heading {heading!r}"
+    rest = re.sub(r"^```.*?^```", "", rest, flags=re.DOTALL | re.MULTILINE)
     lines = re.split(r"^#", rest, flags=re.MULTILINE)[0].splitlines()
     start = next(n for n, line in enumerate(lines) if line.startswith("|"))
     table = []
@@ -229,15 +239,106 @@ def test_every_key_of_a_federation_is_in_the_tutorial():
     assert said == fields
 
 
-def test_the_units_of_the_tutorial_restart_what_may_pass_and_nothing_else():
-    units = fenced("docs/tutorial.md", "ini")
-    assert len(units) == 2
-    for unit in units:
-        assert re.search(r"^Restart=(on-failure|always)$", unit, re.M)
-        assert re.search(r"^RestartPreventExitStatus=2$", unit, re.M)
-        # Otherwise five quick failures, a database that starts slowly say, end it for good.
-        head = unit.partition("[Service]")[0]
-        assert re.search(r"^StartLimitIntervalSec=0$", head, re.M)
+def units() -> dict[str, str]:
+    """The units of the tutorial and of the page on operations, with drop-ins, by file."""
+    found = {}
+    for page in ("docs/tutorial.md", "docs/operations.md"):
+        for block in blocks_of(page):
+            if block.kind == "ini":
+                assert block.file is not None, f"{page}:{block.line} names no file"
+                found[block.file.removeprefix("/etc/systemd/system/")] = block.text
+    return found
+
+
+UNITS = ("rmab-server.service", "rmab-agent.service", "rmab-helper.service")
+DROP_INS = ("rmab-server.service.d/helper.conf", "rmab-agent.service.d/helper.conf")
+
+
+def test_there_is_a_unit_for_each_that_runs_and_a_drop_in_with_a_helper():
+    assert sorted(units()) == sorted((*UNITS, *DROP_INS))
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_restarts_what_may_pass_and_nothing_else(name):
+    unit = units()[name]
+    assert re.search(r"^Restart=(on-failure|always)$", unit, re.M)
+    assert re.search(r"^RestartPreventExitStatus=2$", unit, re.M)
+    # Otherwise five quick failures, a database that starts slowly say, end it for good.
+    head = unit.partition("[Service]")[0]
+    assert re.search(r"^StartLimitIntervalSec=0$", head, re.M)
+
+
+@pytest.mark.parametrize("name", [*UNITS, *DROP_INS])
+def test_a_unit_s_command_is_one_whose_user_can_read_its_keys_and_write_its_folder(name):
+    text = units()[name].replace("\\\n", " ")
+    whole = units()[name.partition(".d/")[0]].replace("\\\n", " ") + text
+    assert "User=rmab\n" in whole
+    assert "StateDirectory=rmab\nStateDirectoryMode=0700\n" in whole
+    assert "ProtectSystem=strict\n" in whole
+    *_, line = re.findall(r"^ExecStart=(.+)$", text, re.M)
+    program, *words = shlex.split(line)
+    assert program == "/opt/rmab/bin/rmab"
+    options = vars(_parser().parse_args(words))
+    handed_over = dict(re.findall(r"^LoadCredential=(\S+?):(\S+)$", whole, re.M))
+    for secret in ("tls_key", "helper_token_file"):  # root's, so that systemd hands them over
+        if options.get(secret) is not None:
+            folder, _, file = options[secret].rpartition("/")
+            assert folder == "${CREDENTIALS_DIRECTORY}", secret
+            assert handed_over[file] == f"/etc/rmab/{file}"
+    written = options["state"] if options["command"] == "agent" else options["database"]
+    assert written.startswith("/var/lib/rmab/")
+
+
+def test_systemd_finds_no_fault_in_the_units(tmp_path):
+    """Where there is one; it looks for the program, too."""
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        return
+    for name, text in units().items():
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text.replace("/opt/rmab/bin/rmab", sys.executable), encoding="utf-8")
+    done = subprocess.run(
+        [program, "verify", "--man=no", *(str(tmp_path / name) for name in UNITS)],
+        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+RUN = ("docs/tutorial.md", "docs/operations.md")  # by tests/service/pages
+
+
+def test_few_blocks_are_only_shown_and_each_says_why():
+    shown = [block for page in RUN for block in blocks_of(page) if block.shown is not None]
+    assert len(shown) <= 5
+    assert all(len(str(block.shown).split()) >= 2 for block in shown)
+    assert not any(
+        re.match(r"rmab [a-z]", command.text) for block in shown for command in block.commands
+    )
+
+
+def commands_of(page: str) -> list[str]:
+    """What a page has of `rmab`, in blocks of commands."""
+    typed = []
+    for block in blocks_of(page):
+        if block.kind == "shell":
+            typed += [command.text for command in block.commands]
+        elif block.kind == "text":
+            typed += [line for line in block.text.splitlines() if line.startswith("rmab ")]
+    return [line for text in typed for line in text.replace("\\\n", " ").split("\n")]
+
+
+@pytest.mark.parametrize("page", [str(path.relative_to(ROOT)) for path in PAGES])
+def test_every_command_of_a_page_is_accepted(page):
+    for line in commands_of(page):
+        for part in re.split(r"&&|;|\|", re.sub(r"\s#\s.*$", "", line)):
+            typed = re.sub(r"\$[HR]\b|runuser -u rmab -- rmab", "rmab", part).partition(">")[0]
+            words = shlex.split(typed)
+            if words[:1] == ["rmab"]:
+                _parser().parse_args(words[1:])
 
 
 def test_every_exit_code_is_in_the_docs():
@@ -320,6 +421,22 @@ def test_links_lead_to_files(page):
 
 
 # ------------------------------------------------------------------------------------ the policies
+
+
+def test_the_tables_of_noise_are_what_is_computed():
+    """z(epsilon, delta), and how many agents are enough, for the same epsilon."""
+    heads = [row for row in text("docs/privacy.md").splitlines() if row.startswith("| ε at δ")]
+    assert len(heads) == 2
+    budgets = [Budget(float(cell)) for cell in heads[0].split("|")[2:-1]]
+    z = [f"{noise_multiplier(one.epsilon, one.delta):.2f}" for one in budgets]
+    page = text("docs/privacy.md")
+    assert f"| z(ε, δ) | {' | '.join(each.removeprefix('0') for each in z)} |" in page
+    assert heads[1] == heads[0]
+    for draws, first in (("own", '`draws = "own"`'), ("shared", '`"shared"`')):
+        cells = " | ".join(str(enough_agents(one, draws)) for one in budgets)
+        assert re.search(rf"^\| .*{first}.* \| {re.escape(cells)} \|$", page, re.MULTILINE)
+    s = [cell_noise(Budget(1.0), 2, releases) for releases in (1, MOST_RELEASES)]
+    assert f"at K = 2 and ε = 1 from {s[0]:.0f} to {s[1]:.0f} counts" in page
 
 
 def test_the_page_of_policies_is_the_registry():

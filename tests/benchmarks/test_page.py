@@ -12,6 +12,7 @@ from benchmarks.page import FIGURES, duration, number, page, table
 from benchmarks.records import Part, Row, read, store
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
+TEXT = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
 RUN = Row("FedTSWI", 4.8, 4.7, 5.2, 5, limit=5.0, more={"trials": 20480, "microseconds": 139.0})
 PROGRAM = Row("FedTSWI", 3.0, 2.9, 3.3, 5, limit=3.2)
 ENGINE = Part("2026-01-31", "2 cores", {"numpy": "2.0"}, {"run": [RUN], "program": [PROGRAM]}, 0.1)
@@ -19,7 +20,7 @@ ENGINE = Part("2026-01-31", "2 cores", {"numpy": "2.0"}, {"run": [RUN], "program
 
 def test_the_page_is_what_the_writer_makes_of_the_records():
     kept = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    assert kept == page(read(DOCS / "benchmarks.json")), "make bench ARGS=--page writes it anew"
+    assert kept == page(kept, read(DOCS / "benchmarks.json")), "make bench ARGS=--page writes it"
 
 
 def test_every_part_that_is_kept_has_its_figure():
@@ -72,16 +73,15 @@ def test_a_row_stands_beside_its_limit():
 
 
 def test_the_page_says_which_limits_are_missed():
-    assert "All 2 limits are kept." in page({"engine": ENGINE})
+    assert "All 2 limits are kept." in page(TEXT, {"engine": ENGINE})
     late = replace(ENGINE, tables={"run": [replace(RUN, value=5.3)], "program": [PROGRAM]})
-    assert "Of 2 limits 1 is missed:\n\n- engine, run: FedTSWI\n" in page({"engine": late})
+    assert "Of 2 limits 1 is missed:\n\n- engine, run: FedTSWI\n" in page(TEXT, {"engine": late})
 
 
 def test_a_part_that_was_not_measured_is_left_open():
-    text = page({"engine": ENGINE})
+    text = page(TEXT, {"engine": ENGINE})
     assert "| FedTSWI | 4.80 | 4.70 to 5.20 | at most 5 | 20,480 | 139 µs |" in text
     assert "Not measured yet." in text.partition("## On a GPU")[2].partition("##")[0]
-    assert "$" not in text
 
 
 def test_a_cluster_is_told_by_the_cost_of_a_block():
@@ -96,18 +96,19 @@ def test_a_cluster_is_told_by_the_cost_of_a_block():
         "bytes_per_block": 90_000.0,
         "many": {"workers": 1000, "seconds_per_block": 20.0},
     }
-    text = page({"cluster": part_of(found, 0.1)})
+    text = page(TEXT, {"cluster": part_of(found, 0.1)})
     section = text.partition("## On a cluster")[2].partition("\n## ")[0]
     assert "| 2 workers over 2 times one | .93 | 49,152 |" in section
     assert "| workers over threads, 1 of each | .97 | 49,152 |" in section
     assert "c = 8 ms on each (90 kB)" in section
     assert ": 1 with 1,000 cores, at which the process that merges is busy 40 % of" in section
     slow = part_of({**found, "merge_seconds_per_block": 0.04}, 0.1)
-    assert ": .5 with 1,000 cores" in page({"cluster": slow})
+    assert ": .5 with 1,000 cores" in page(TEXT, {"cluster": slow})
 
 
 def test_records_of_another_machine_come_into_the_page(tmp_path):
     store(tmp_path / "benchmarks.json", {"engine": ENGINE})
+    (tmp_path / "benchmarks.md").write_text(TEXT, encoding="utf-8")
     seconds = Row("FedTSWI, 10,000 trials", 0.11, 0.11, 0.12, 5, "s", 0.2)
     store(tmp_path / "gpu.json", {"gpu": Part("2026-01-31", "a GPU", {}, {"gpu": [seconds]}, 0.0)})
     assert main(["--add", str(tmp_path / "gpu.json"), "--docs", str(tmp_path)]) == 0
