@@ -7,12 +7,16 @@ by default; the programs and their random numbers are the same. Commands that te
 this. The slow tests run long enough to gain from the usual effort, so they have it. Whoever sets
 XLA_FLAGS, even to nothing, decides instead. Nothing compiled goes into the user's cache.
 
+Where Ctrl-C is ignored, as in a job that a shell runs in the background, tests and the programs
+that they start heed it all the same.
+
 A Ray that tests start is theirs alone: it asks for a token that is made up here.
 """
 
 import gc
 import os
 import secrets
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -28,6 +32,8 @@ settings.load_profile("ci")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before anything imports JAX, which reads the flags once."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # which programs would inherit
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.markexpr == "not slow":
         os.environ.setdefault("XLA_FLAGS", LESS_EFFORT)
     os.environ.setdefault("RMAB_CACHE", "off")
@@ -46,3 +52,13 @@ def _left_open() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_lines_of_progress() -> Iterator[None]:
+    """However busy the machine, a command says only what it has to say."""
+    from rmab.cli import console
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(console, "_LINE_SECONDS", 1e6)
+        yield

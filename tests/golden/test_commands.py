@@ -85,6 +85,8 @@ COMMANDS = (
     "backtest",
     "fit",
     "trace",
+    "new",
+    "new federation",
     "server",
     "enroll",
     "revoke",
