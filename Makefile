@@ -23,7 +23,7 @@ QUICK_TESTS := tests/test_public.py tests/test_floors.py tests/cli/test_run.py t
 	tests/cli/test_backtest.py::test_a_table_and_what_is_written \
 	tests/engine/test_montecarlo.py::test_progress_counts_every_trial \
 	tests/engine/test_cluster.py::test_an_error_in_a_worker_is_passed_on \
-	tests/report/test_plots.py tests/envs/test_environments.py tests/federation/test_release.py \
+	tests/report/test_plots.py tests/envs/test_environments.py tests/privacy/test_noise.py \
 	tests/service/server/test_routes.py tests/service/store/test_database.py \
 	tests/service/helper/test_processes.py
 

@@ -28,11 +28,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from rmab.engine.replay import Replay
 from rmab.engine.setting import Setting
 from rmab.engine.world import Recording
 from rmab.model.arms import channels
 from rmab.policies.registry import named
+from rmab.traces.replay import Replay
 
 __all__ = ["AGREEING", "CHANGING", "Agreeing", "Changing", "earned", "gain"]
 

@@ -48,7 +48,7 @@ import uvloop
 from benchmarks.ledgers import Broken, Life, check_database, same_round
 from benchmarks.traffic import ServerProcess, Wire, enroll, server_command, write_federation
 
-from rmab.federation.config import load_federation
+from rmab.protocol.config import load_federation
 from rmab.service.store.store import OpenRound, Store, open_store
 
 __all__ = ["Run", "Tally", "crash"]

@@ -81,7 +81,7 @@ class Ours:
 
         from rmab.learning.channel.posterior import draw_channels
         from rmab.learning.hidden_steps import one_matrix
-        from rmab.random import DRAWS, Draws, seed_words, stream
+        from rmab.rng.variates import DRAWS, Draws, seed_words, stream
 
         who = jnp.arange(scene.arms, dtype=jnp.uint32)
         key = stream(seed_words(0), who, jnp.uint32(0), DRAWS)

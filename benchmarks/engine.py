@@ -150,7 +150,7 @@ def program_once(case: Case, trials: int) -> Took:
     from rmab.engine.world import truth
     from rmab.policies.filling import table_ages
     from rmab.policies.registry import named
-    from rmab.random import seed_words
+    from rmab.rng.variates import seed_words
 
     arms = arms_of(case.arms)
     setting = Setting.of(arms, case.agents, case.horizon, max_age=table_ages(arms))

@@ -1,9 +1,9 @@
 """Feedback audit: how much one reading changes of an agent's counts, where plays follow readings.
 
-The proof of `rmab.federation.release` holds the plays of two logs to be the same. Here an agent is
+The proof of `rmab.privacy.noise` holds the plays of two logs to be the same. Here an agent is
 replayed in two worlds with the same random numbers: arms move alike, plans are drawn alike, and one
-reading is flipped, or all K of a slot. The agent is a real `rmab.federation.player`, its own plans
-are those of `rmab.service.agent.own_plan`, and what it is told by others is the same in both
+reading is flipped, or all K of a slot. The agent is a real `rmab.protocol.player`, its own plans
+are those of `rmab.service.agent.local_plan`, and what it is told by others is the same in both
 worlds, as in the proof.
 
 Measured is, over trials: how often all later plays stay the same; the squared change of the counts;
@@ -27,11 +27,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmab.federation.laws import LawsMessage
-from rmab.federation.messages import RoundMessage, Shape
-from rmab.federation.own_draw import DOUBT, Laws
-from rmab.federation.player import Player
-from rmab.federation.release import (
+from rmab.learning.channel.local_posterior import DOUBT, Laws
+from rmab.model.arms import Dynamics, channels
+from rmab.model.beliefs import information_states
+from rmab.planning.channel.whittle import whittle_at
+from rmab.policies.plans import IndexPlan
+from rmab.privacy.noise import (
     DELTA,
     FIRST_SLOTS,
     GRID,
@@ -41,11 +42,10 @@ from rmab.federation.release import (
     noise_multiplier,
     sensitivity_squared,
 )
-from rmab.model.arms import Dynamics, channels
-from rmab.model.beliefs import information_states
-from rmab.planning.channel.index import whittle_at
-from rmab.policies.plans import IndexPlan
-from rmab.service.agent.own_plan import own_plan
+from rmab.privacy.prior_summaries import LawsMessage
+from rmab.protocol.messages import RoundMessage, Shape
+from rmab.protocol.player import Player
+from rmab.service.agent.local_plan import own_plan
 
 __all__ = [
     "Case",

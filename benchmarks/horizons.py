@@ -31,7 +31,7 @@ from rmab.engine.setting import Setting
 from rmab.engine.world import truth
 from rmab.model.arms import channels
 from rmab.policies.registry import named
-from rmab.random import seed_words
+from rmab.rng.variates import seed_words
 
 PAPER = channels([0.20, 0.89, 0.10, 0.90], [0.80, 0.17, 0.90, 0.16], [0.4, 0.9, 0.7, 0.6])
 POLICIES = ("fedtswi", "fedtswi-gap")

@@ -32,8 +32,8 @@ from benchmarks.records import Part, Row, ratios
 
 from rmab.model.arms import Arm
 from rmab.model.information import expand, settled_age
+from rmab.planning.index.api import Indices, whittle_indices
 from rmab.planning.index.hidden import information_indices
-from rmab.planning.index.indices import Indices, whittle_indices
 
 __all__ = ["measure"]
 

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from benchmarks.traffic import Answer, Wire, ask_for_round, upload_head
 
-from rmab.federation.config import Federation
-from rmab.federation.messages import Upload, parse_round
-from rmab.federation.player import Player
+from rmab.protocol.config import Federation
+from rmab.protocol.messages import Upload, parse_round
+from rmab.protocol.player import Player
 from rmab.service.store.store import OpenRound, Store
 
 __all__ = ["Broken", "Found", "Life", "check_database", "same_round"]

@@ -46,22 +46,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rmab.errors import ProtocolError
-from rmab.federation.config import Federation, KnownArm
-from rmab.federation.messages import RoundMessage, Shape, Upload
-from rmab.federation.outliers import scores_by_name
-from rmab.federation.player import Player
-from rmab.federation.rounds import Coordinator
-from rmab.federation.schedule import first_limit
 from rmab.model.arms import channels
 from rmab.model.simulated import SimulatedArms
-from rmab.service.agent.own_plan import own_plan
+from rmab.policies.episodes import first_limit
+from rmab.protocol.config import Federation, KnownArm
+from rmab.protocol.messages import RoundMessage, Shape, Upload
+from rmab.protocol.outliers import scores_by_name
+from rmab.protocol.player import Player
+from rmab.protocol.rounds import Coordinator
+from rmab.service.agent.local_plan import own_plan
+from rmab.service.http.tokens import make_token
 from rmab.service.server.planning import Counted
 from rmab.service.server.uploads import receive
 from rmab.service.store.store import Store, claimed_store
-from rmab.service.tokens import make_token
 
 if TYPE_CHECKING:
-    from rmab.federation.planner import Planner
+    from rmab.protocol.planner import Planner
 
 __all__ = [
     "ATTACKS",
@@ -312,7 +312,7 @@ class _Federation:
 @cache
 def _planner(policy: str, draws: str, trial: int) -> Planner:
     """Compiled once for all remedies, which are no matter of planning."""
-    from rmab.federation.planner import Planner
+    from rmab.protocol.planner import Planner
 
     return Planner(Run(None, policy=policy, draws=draws, trial=trial).federation)
 

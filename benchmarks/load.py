@@ -45,8 +45,8 @@ from benchmarks.traffic import (
     write_federation,
 )
 
-from rmab.federation.config import Federation, load_federation
-from rmab.federation.messages import parse_round
+from rmab.protocol.config import Federation, load_federation
+from rmab.protocol.messages import parse_round
 
 RATE, P99_MS = 2000, 100.0  # asked for in the closed loop
 MOST_GROWTH_MB = 200.0  # of resident memory in the overload

@@ -4,7 +4,7 @@ Agents stand at eight places, which differ in their channels. A server knows the
 place, and of every agent the slots that it brought to each sum. By all sums that it was told it
 weighs every assignment of places to agents, and guesses. Each attack is a list of openings: the
 slots that agents bring, 0 for those who are not in it. Without rules all are opened. With them a
-helper is asked, by the code that helpers run (`rmab.federation.openings`); where it refuses an
+helper is asked, by the code that helpers run (`rmab.privacy.unmasking`); where it refuses an
 opening the server tries the next, and in the end one with equal shares of all.
 
     told   the guess of who is told the places of all agents, and not who stands where
@@ -26,8 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ProtocolError
-from rmab.federation.masks import MaskKey, Words
-from rmab.federation.openings import (
+from rmab.policies.episodes import FIRST_LENGTH, next_limit
+from rmab.privacy.masks import MaskKey, Words
+from rmab.privacy.unmasking import (
     BEGINNING,
     Enrolled,
     Member,
@@ -36,7 +37,6 @@ from rmab.federation.openings import (
     Point,
     answered,
 )
-from rmab.federation.schedule import FIRST_LENGTH, next_limit
 
 __all__ = ["ATTACKS", "Attack", "Rules", "find", "measure", "opened", "told"]
 

@@ -7,14 +7,14 @@ the same states, of
     alone         nobody is told anything
     all slots     counts of all slots without noise, and with noise for one slot among logs with the
                   same plays, which does not survive feedback
-    survey        counts of the first slots, played by a schedule (`rmab.federation.survey`)
+    survey        counts of the first slots, played by a schedule (`rmab.privacy.survey`)
     windows       agents forget all they saw at the beginning of each window and draw from what was
                   released only; noise is for all pairs of a window
     whole agents  noise for all pairs of one agent up to one release
     released      the best K arms by their stationary laws, which no reading changes
 
 A small program beside the engine's: laws are of pairs in consecutive slots, released at 8, 16, 32,
-... slots; draws are the agent's own (`rmab.federation.own_draw`).
+... slots; draws are the agent's own (`rmab.learning.channel.local_posterior`).
 
     python -m benchmarks.private_units              # about three minutes on one core
 """
@@ -32,8 +32,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import digamma, polygamma
 
-from rmab.federation.own_draw import PLACES, UNIFORMS, Laws, draw_own
-from rmab.federation.release import (
+from rmab.learning.channel.local_posterior import PLACES, UNIFORMS, Laws, draw_own
+from rmab.model.arms import Dynamics, channels
+from rmab.model.beliefs import NEVER, InformationStates, information_states, row_of
+from rmab.planning.channel.whittle import whittle_at
+from rmab.privacy.noise import (
     DELTA,
     FIRST_SLOTS,
     GRID,
@@ -44,10 +47,7 @@ from rmab.federation.release import (
     noise_multiplier,
     sensitivity_squared,
 )
-from rmab.federation.survey import scheduled
-from rmab.model.arms import Dynamics, channels
-from rmab.model.beliefs import NEVER, InformationStates, information_states, row_of
-from rmab.planning.channel.index import whittle_at
+from rmab.privacy.survey import scheduled
 
 __all__ = ["UNITS", "Unit", "measure", "rewards", "table"]
 

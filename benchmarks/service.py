@@ -30,7 +30,7 @@ from benchmarks.traffic import (
     write_federation,
 )
 
-from rmab.federation.config import load_federation
+from rmab.protocol.config import load_federation
 
 __all__ = ["PACKAGES", "measure"]
 

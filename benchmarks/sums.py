@@ -18,15 +18,15 @@ from pathlib import Path
 import numpy as np
 from benchmarks.records import Part, Row
 
-from rmab.federation.config import Federation, KnownArm
-from rmab.federation.masks import MaskKey, make_key, numbers_of, parse_key, vector_size
-from rmab.federation.messages import Upload
-from rmab.federation.openings import check_sum, chosen, parse_opening
-from rmab.federation.privacy import Privacy
+from rmab.privacy.masks import MaskKey, make_key, numbers_of, parse_key, vector_size
+from rmab.privacy.settings import Privacy
+from rmab.privacy.unmasking import check_sum, chosen, parse_opening
+from rmab.protocol.config import Federation, KnownArm
+from rmab.protocol.messages import Upload
 from rmab.service.helper.store import open_helper_store
-from rmab.service.store.openings import Enrolment
+from rmab.service.http.tokens import make_token
 from rmab.service.store.store import Store, open_store
-from rmab.service.tokens import make_token
+from rmab.service.store.unmasking import Enrolment
 
 __all__ = ["PACKAGES", "measure"]
 

@@ -1,6 +1,6 @@
 """What a survey costs: loss of agents that draw for themselves, by the engine.
 
-Arms and learner are those of the figure `privacy` (`rmab.studies.privacy`); loss is reward per
+Arms and learner are those of the figure `privacy` (`rmab.experiments.privacy`); loss is reward per
 agent and slot less than Whittle indices with known dynamics earn on the same trials.
 
     python -m benchmarks.survey_loss             # about six minutes on two cores

@@ -24,10 +24,10 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from rmab.federation.config import Federation
-from rmab.federation.messages import Upload
+from rmab.protocol.config import Federation
+from rmab.protocol.messages import Upload
+from rmab.service.http.tokens import make_token
 from rmab.service.store.store import open_store
-from rmab.service.tokens import make_token
 
 __all__ = [
     "Answer",

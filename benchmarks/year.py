@@ -32,11 +32,11 @@ from typing import NamedTuple
 import numpy as np
 from benchmarks.records import Part, Row
 
-from rmab.federation.config import Federation, KnownArm
-from rmab.federation.messages import Upload
+from rmab.protocol.config import Federation, KnownArm
+from rmab.protocol.messages import Upload
+from rmab.service.http.tokens import make_token
 from rmab.service.server.uploads import receive
 from rmab.service.store.store import OpenRound, Store, open_store
-from rmab.service.tokens import make_token
 
 __all__ = ["Measured", "Year", "measure"]
 

@@ -17,22 +17,22 @@ from pathlib import Path
 
 import pytest
 
+from rmab.arena.run import PROBLEMS
+from rmab.arena.scores import Standing
 from rmab.cli.console import BAD_INPUT, DONE, FAILED, INTERRUPTED
 from rmab.cli.main import _parser
 from rmab.errors import ProtocolError
-from rmab.federation.config import Federation, load_federation
-from rmab.federation.messages import Shape
-from rmab.federation.noise_cost import enough_agents
-from rmab.federation.release import MOST_RELEASES, Budget, cell_noise, noise_multiplier
-from rmab.federation.uploads import parse_upload
 from rmab.policies.registry import GROUPS, OPTIONS, POLICIES
+from rmab.privacy.advice import enough_agents
+from rmab.privacy.noise import MOST_RELEASES, Budget, cell_noise, noise_multiplier
+from rmab.protocol.config import Federation, load_federation
+from rmab.protocol.messages import Shape
+from rmab.protocol.uploads import parse_upload
 from rmab.service.helper.routes import HelperMetrics
+from rmab.service.http.telemetry import Metrics
 from rmab.service.server.openapi import document
 from rmab.service.server.process import PORT
 from rmab.service.server.rounds import RELOADED
-from rmab.service.server.telemetry import Metrics
-from rmab.studies.arena import PROBLEMS
-from rmab.studies.standings import Standing
 from rmab.studies.words import RULES
 from tests.service.pages.blocks import blocks_of
 

@@ -19,8 +19,8 @@ from benchmarks.documents.words import (
     times,
 )
 
+from rmab.arena.scores import ArenaOutcome, ProblemOutcome, load_outcome
 from rmab.errors import StudyError
-from rmab.studies.standings import ArenaOutcome, ProblemOutcome, load_outcome
 
 __all__ = ["PAGE"]
 

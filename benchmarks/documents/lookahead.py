@@ -25,8 +25,8 @@ from benchmarks.documents.words import (
 
 import rmab
 from rmab.model.arms import Arms
-from rmab.planning.exact.optimum import optimal
-from rmab.planning.exact.policies import known_values, lookahead_value, policy_value
+from rmab.planning.joint.optimum import optimal
+from rmab.planning.joint.policy_value import known_values, lookahead_value, policy_value
 from rmab.planning.lookahead import channel
 from rmab.planning.tables import whittle_table
 from rmab.studies.study import load

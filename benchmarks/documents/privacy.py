@@ -25,17 +25,17 @@ from benchmarks.documents.words import (
 
 import rmab
 from benchmarks import feedback_audit, private_units, survey_loss
-from rmab.federation.laws import LawsMessage
-from rmab.federation.messages import RoundMessage, Shape
-from rmab.federation.noise_cost import enough_agents
-from rmab.federation.own_draw import DOUBT, Laws
-from rmab.federation.release import Budget, noise_multiplier
+from rmab.experiments import privacy as study
+from rmab.learning.channel.local_posterior import DOUBT, Laws
 from rmab.model.arms import Dynamics
 from rmab.model.beliefs import information_states
-from rmab.planning.channel.index import whittle_at
+from rmab.planning.channel.whittle import whittle_at
 from rmab.policies.plans import IndexPlan
-from rmab.service.agent.own_plan import own_plan
-from rmab.studies import privacy as study
+from rmab.privacy.advice import enough_agents
+from rmab.privacy.noise import Budget, noise_multiplier
+from rmab.privacy.prior_summaries import LawsMessage
+from rmab.protocol.messages import RoundMessage, Shape
+from rmab.service.agent.local_plan import own_plan
 
 __all__ = ["PAGE"]
 

@@ -13,7 +13,7 @@ from benchmarks.documents.blocks import Asked, Block, Measurement, NotFound, Pag
 from benchmarks.documents.kept import Record
 from benchmarks.documents.words import bare, compared, listed, rounded, table
 
-from rmab.studies.reproduce import figures
+from rmab.experiments.registry import figures
 
 __all__ = ["DEVIATIONS", "PAPER_RUN", "claims_table", "taken"]
 

@@ -39,17 +39,17 @@ _HOMES = {
     "UnavailableError": "rmab.errors",
     "UnreachableError": "rmab.errors",
     "Policy": "rmab.policies.policy",
-    "Draws": "rmab.random",
+    "Draws": "rmab.rng.variates",
     "Evidence": "rmab.learning.learners",
     "episode_bound": "rmab.learning.bounds",
     "regret_bound": "rmab.learning.bounds",
-    "upper_bound": "rmab.planning.exact.bound",
+    "upper_bound": "rmab.planning.joint.relaxation",
     "Indices": "rmab.planning.index.finite",
-    "gittins_indices": "rmab.planning.index.indices",
-    "whittle_indices": "rmab.planning.index.indices",
-    "optimal": "rmab.planning.exact.optimum",
+    "gittins_indices": "rmab.planning.index.api",
+    "whittle_indices": "rmab.planning.index.api",
+    "optimal": "rmab.planning.joint.optimum",
     "index_table": "rmab.planning.tables",
-    "whittle_index": "rmab.planning.channel.index",
+    "whittle_index": "rmab.planning.channel.whittle",
     "Agent": "rmab.service.agent.agent",
     "backtest": "rmab.traces.backtest",
     "Results": "rmab.studies.results",
@@ -150,14 +150,14 @@ if TYPE_CHECKING:
         stationary_belief,
         update_belief,
     )
-    from rmab.planning.channel.index import whittle_index
-    from rmab.planning.exact.bound import upper_bound
-    from rmab.planning.exact.optimum import optimal
+    from rmab.planning.channel.whittle import whittle_index
+    from rmab.planning.index.api import gittins_indices, whittle_indices
     from rmab.planning.index.finite import Indices
-    from rmab.planning.index.indices import gittins_indices, whittle_indices
+    from rmab.planning.joint.optimum import optimal
+    from rmab.planning.joint.relaxation import upper_bound
     from rmab.planning.tables import index_table
     from rmab.policies.policy import Policy
-    from rmab.random import Draws
+    from rmab.rng.variates import Draws
     from rmab.service.agent.agent import Agent
     from rmab.studies.results import Results, SweepResults
     from rmab.studies.run import run, run_sweep, value

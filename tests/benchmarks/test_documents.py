@@ -39,9 +39,11 @@ from benchmarks.documents.pages import MEASUREMENTS, PAGES
 from benchmarks.documents.words import compared, rounded
 
 from benchmarks import changing_laws, liar
-from rmab.federation import own_draw, planner, release
-from rmab.federation.config import Federation
-from rmab.studies.reproduce import figures
+from rmab.experiments.registry import figures
+from rmab.learning.channel import local_posterior as own_draw
+from rmab.privacy import noise as release
+from rmab.protocol import planner
+from rmab.protocol.config import Federation
 from rmab.traces import outcome, samples, verdicts
 from tests.learning import test_hidden_steps
 from tests.traces import test_backtest

@@ -19,7 +19,7 @@ from benchmarks.traffic import ServerProcess, server_command, write_federation
 from benchmarks import bare_server, engine, gpu, sums
 from rmab.engine.montecarlo import batch_size
 from rmab.engine.setting import Setting
-from rmab.federation.config import load_federation
+from rmab.protocol.config import load_federation
 
 SMALL = Case("small", "whittle", horizon=50)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from rmab.arena import run as arenas
+from rmab.arena.scores import FORMAT
 from rmab.cli import main
-from rmab.studies import arena as arenas
 from rmab.studies.run import run_watched
-from rmab.studies.standings import FORMAT
 from tests.cli.commands import OTHER_ARM, program
 from tests.report.test_page import Page
 

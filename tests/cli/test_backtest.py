@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from rmab.engine.replay import Replay
 from rmab.traces.outcome import FEWEST_BLOCKS
+from rmab.traces.replay import Replay
 from rmab.traces.trace import save_trace
 from tests.traces.made import chain, trace_of
 

@@ -10,7 +10,7 @@ import pytest
 
 import rmab
 from rmab.cli import main
-from rmab.federation.schedule import DRAWS, SCHEDULES
+from rmab.policies.episodes import DRAWS, SCHEDULES
 from rmab.policies.registry import KNOWN, LEARNERS, OPTIONS
 from rmab.studies.study import KEYS
 from rmab.studies.sweep import load_sweep

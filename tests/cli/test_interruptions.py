@@ -105,7 +105,7 @@ def test_an_interrupted_reproduction_reports_what_was_done(call, tmp_path, monke
     def interrupt(*_: object) -> Results:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rmab.studies.figures.run", interrupt)
+    monkeypatch.setattr("rmab.experiments.figure.run", interrupt)
     out = tmp_path / "part"
     ran = call("reproduce", "fig13", "theory", "--out", out, "--json")
     assert ran.code == 130
@@ -122,7 +122,7 @@ def test_an_interrupted_reproduction_reports_what_was_done(call, tmp_path, monke
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_to_an_arena_keeps_the_problems_done(call, tmp_path, monkeypatch, number, code):
-    from rmab.studies.arena import Arena
+    from rmab.arena.run import Arena
 
     run = Arena.run
 
@@ -148,7 +148,7 @@ def test_sigterm_to_a_reproduction_writes_its_report(call, tmp_path, monkeypatch
         time.sleep(PROMPTLY)
         raise AssertionError
 
-    monkeypatch.setattr("rmab.studies.figures.run", strike)
+    monkeypatch.setattr("rmab.experiments.figure.run", strike)
     ran = call("reproduce", "fig13", "theory", "--out", tmp_path, "--json")
     assert ran.code == 143
     assert list(ran.json) == ["fig13"]

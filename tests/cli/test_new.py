@@ -11,7 +11,7 @@ from dataclasses import fields
 import pytest
 
 from rmab.cli import main
-from rmab.federation.config import Federation, load_federation
+from rmab.protocol.config import Federation, load_federation
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmab.studies.reproduce import FIGURES
+from rmab.experiments.registry import FIGURES
 from tests.cli.bad_studies import bad_studies
 from tests.cli.commands import OTHER_ARM, Ran, program, toml
 

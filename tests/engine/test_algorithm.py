@@ -19,13 +19,13 @@ import pytest
 from rmab.engine.program import simulator
 from rmab.engine.setting import Outcome, Setting
 from rmab.engine.world import truth
-from rmab.federation.aggregation import AGGREGATIONS
 from rmab.learning.learners import Evidence, thompson
 from rmab.model.arms import ArmKind, Arms, channels
 from rmab.planning.tables import whittle_at
+from rmab.policies.aggregation import AGGREGATIONS
 from rmab.policies.policy import Policy
 from rmab.policies.registry import named
-from rmab.random import DRAWS, Draws, seed_words, stream
+from rmab.rng.variates import DRAWS, Draws, seed_words, stream
 from tests.oracles import algorithm_1 as plain
 from tests.oracles.algorithm_1 import Case, Record, algorithm_1, followed, random_words
 

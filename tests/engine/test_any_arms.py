@@ -18,14 +18,14 @@ from rmab.engine.montecarlo import Trials, _guide
 from rmab.engine.program import simulator
 from rmab.engine.setting import Guide, Lookup, Setting
 from rmab.engine.world import truth
-from rmab.federation.aggregation import AGGREGATIONS
 from rmab.learning.learners import Evidence, count_kinds
 from rmab.model.arms import Arm, Arms, Moves
 from rmab.planning.tables import Model
+from rmab.policies.aggregation import AGGREGATIONS
 from rmab.policies.filling import table_ages
 from rmab.policies.policy import IndexRule
 from rmab.policies.registry import named
-from rmab.random import DRAWS, Draws, seed_words, stream
+from rmab.rng.variates import DRAWS, Draws, seed_words, stream
 from tests.oracles import algorithm_1 as plain
 from tests.oracles.algorithm_1 import Case, algorithm_1, followed, random_words
 

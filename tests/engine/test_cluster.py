@@ -18,7 +18,7 @@ import rmab
 from rmab import Policy, Results, StudyError, UnavailableError, UnreachableError, run
 from rmab.engine import cluster
 from rmab.engine.cluster import Cluster
-from rmab.engine.machine import versions
+from rmab.engine.device import versions
 from rmab.planning.tables import whittle_at
 from tests.studies.small import KNOWN
 

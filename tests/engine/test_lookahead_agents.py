@@ -14,7 +14,7 @@ from rmab.errors import ModelError, StudyError
 from rmab.learning.learners import thompson
 from rmab.model.arms import Arm, Arms, channels
 from rmab.model.beliefs import InformationStates
-from rmab.planning.exact.policies import lookahead_value
+from rmab.planning.joint.policy_value import lookahead_value
 from rmab.planning.lookahead.tables import known_lookahead
 from rmab.policies.lookahead import choose
 from rmab.policies.policy import Policy

@@ -24,7 +24,7 @@ from rmab.model.arms import Arm, ArmKind, Arms
 from rmab.planning.tables import myopic
 from rmab.policies.own_index import Observations
 from rmab.policies.policy import Policy
-from rmab.random import Draws, Key
+from rmab.rng.variates import Draws, Key
 
 CHANNEL = ArmKind(2, fully_observed=False, action_dependent=False)
 PERSON = ArmKind(2, fully_observed=False, action_dependent=True)

@@ -20,12 +20,12 @@ from rmab.engine.world import World, truth
 from rmab.learning.learners import thompson
 from rmab.model.arms import ArmKind
 from rmab.model.beliefs import InformationStates, stationary_belief
-from rmab.planning.exact.optimum import optimal
-from rmab.planning.exact.policies import fixed_value, policy_value, random_value
+from rmab.planning.joint.optimum import optimal
+from rmab.planning.joint.policy_value import fixed_value, policy_value, random_value
 from rmab.planning.tables import index_table, myopic, whittle_at
 from rmab.policies.policy import Policy
 from rmab.policies.registry import named
-from rmab.random import seed_words
+from rmab.rng.variates import seed_words
 from rmab.studies.results import Curve
 
 PAPER = rmab.channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])

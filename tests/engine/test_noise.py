@@ -10,13 +10,13 @@ from rmab.engine.memory import Counting, Counts, Noisy
 from rmab.engine.program import simulator, world_of
 from rmab.engine.setting import Setting
 from rmab.engine.world import truth
-from rmab.federation.aggregation import AGGREGATIONS
-from rmab.federation.release import LEAST_OF_LAWS, Budget, cell_noise, mended, mixing
 from rmab.model.arms import channels
 from rmab.model.beliefs import InformationStates
+from rmab.policies.aggregation import AGGREGATIONS
 from rmab.policies.own_index import Observations
 from rmab.policies.registry import named
-from rmab.random import EXPERTS, Draws, seed_words, stream
+from rmab.privacy.noise import LEAST_OF_LAWS, Budget, cell_noise, mended, mixing
+from rmab.rng.variates import EXPERTS, Draws, seed_words, stream
 
 ARMS = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
 BUDGET = Budget(2.0)

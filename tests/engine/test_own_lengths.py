@@ -8,11 +8,11 @@ from rmab.engine.program import simulator
 from rmab.engine.setting import Setting
 from rmab.engine.world import truth
 from rmab.errors import ModelError
-from rmab.federation.aggregation import AGGREGATIONS
 from rmab.model.arms import channels
 from rmab.planning.tables import myopic
+from rmab.policies.aggregation import AGGREGATIONS
 from rmab.policies.policy import Lengths, Policy
-from rmab.random import seed_words
+from rmab.rng.variates import seed_words
 
 ARMS = channels([0.2, 0.5, 0.1], [0.8, 0.6, 0.9], [1.0, 1.0, 1.0])
 TRIALS = 16

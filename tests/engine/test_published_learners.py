@@ -18,13 +18,13 @@ import pytest
 from rmab.engine.program import simulator
 from rmab.engine.setting import Setting
 from rmab.engine.world import truth
-from rmab.federation.aggregation import AGGREGATIONS
 from rmab.learning.learners import Evidence, thompson
 from rmab.model.arms import Arm, Arms, Moves
-from rmab.planning.index.indices import whittle_indices
+from rmab.planning.index.api import whittle_indices
+from rmab.policies.aggregation import AGGREGATIONS
 from rmab.policies.policy import IndexRule, Policy
 from rmab.policies.registry import named
-from rmab.random import DRAWS, Draws, seed_words, stream
+from rmab.rng.variates import DRAWS, Draws, seed_words, stream
 from tests.engine.test_algorithm import INDICES, PAPER, THREE, Theta
 from tests.oracles import algorithm_1 as plain
 from tests.oracles.algorithm_1 import Case, Record, algorithm_1, followed, random_words

@@ -2,7 +2,7 @@
 
 The policies here learn from consecutive observations alone, so that their programs are small. That
 engine and server decide alike with all the options of policies of any gap is in
-tests/federation/test_planner.py.
+tests/protocol/test_planner.py.
 """
 
 from functools import partial
@@ -15,12 +15,12 @@ from rmab.engine.program import simulator
 from rmab.engine.setting import Outcome, Setting
 from rmab.engine.world import truth
 from rmab.errors import ModelError
-from rmab.federation.aggregation import AGGREGATIONS
 from rmab.learning.learners import thompson
 from rmab.model.arms import Arm, Arms, channels
 from rmab.planning.tables import whittle_at
+from rmab.policies.aggregation import AGGREGATIONS
 from rmab.policies.policy import Forgetting, Policy
-from rmab.random import seed_words
+from rmab.rng.variates import seed_words
 
 ARMS = channels([0.2, 0.5, 0.1], [0.8, 0.6, 0.9], [1.0, 1.0, 1.0])
 SETTING = Setting.of(ARMS, 2, 120, schedule="linear")

@@ -12,8 +12,8 @@ from pettingzoo.test.seed_test import parallel_seed_test
 
 import rmab.envs
 from rmab import Arms, Study, StudyError, catalogue, channels
-from rmab.model.realised import RealisedArms
-from tests.federation.lockstep import true_states
+from rmab.model.realisation import RealisedArms
+from tests.protocol.lockstep import true_states
 
 IDS = ("rmab/Channels-v0", "rmab/Arms-v0")
 THREE = channels(p01=[0.2, 0.89, 0.1], p11=[0.8, 0.17, 0.9], reward=[0.4, 0.9, 0.7])
@@ -88,7 +88,7 @@ def test_another_trial_is_that_trial_and_plays_move_arms():
     study = Study(arms=Arms(MIXED), horizon=40, seed=3)
     env = make("rmab/Arms-v0", study=study)
     env.reset(options={"trial": 9})
-    arms = RealisedArms(study.arms, 3, [9])  # which are the engine's: tests/model/test_realised.py
+    arms = RealisedArms(study.arms, 3, [9])  # the engine's: tests/model/test_realisation.py
     for slot in range(40):
         states = arms.states[0, 0]
         np.testing.assert_array_equal(env.states, states)

@@ -5,9 +5,9 @@ import pytest
 
 import rmab.envs
 from rmab import InformationStates, Study, StudyError, channels
+from rmab.arena.run import Arena, load_problem, own_entrant
 from rmab.errors import RmabError
-from rmab.planning.channel.index import whittle_at
-from rmab.studies.arena import Arena, load_problem, own_entrant
+from rmab.planning.channel.whittle import whittle_at
 
 # Rewards whose sums tell which arms paid them.
 ARMS = channels(

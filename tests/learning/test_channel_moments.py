@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.learning.channel import moments
+from rmab.learning.channel import memory_grid as moments
 from rmab.learning.channel.likelihood import summed
 
 GAPS = 8

@@ -10,7 +10,7 @@ import pytest
 from scipy import special, stats
 
 from rmab.learning.channel.posterior import channel_laws, draw_channels, mean_channels
-from rmab.random import Draws, seed_words, stream
+from rmab.rng.variates import Draws, seed_words, stream
 from tests.learning.posteriors import chances, integrate
 
 GAPS = 32

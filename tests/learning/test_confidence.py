@@ -9,7 +9,7 @@ import pytest
 from rmab.learning.confidence import colours, confident_rows
 from rmab.learning.learners import Evidence
 from rmab.model.arms import CHANNEL, ArmKind
-from rmab.random import DRAWS, Draws, seed_words, stream
+from rmab.rng.variates import DRAWS, Draws, seed_words, stream
 
 UNREAD = Draws(stream(seed_words(5), jnp.arange(1), jnp.uint32(0), DRAWS), jnp.ones(1, jnp.int32))
 MACHINE = ArmKind(3, fully_observed=True, action_dependent=True)

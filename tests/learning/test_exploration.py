@@ -15,7 +15,7 @@ from rmab.learning.exploration import (
 )
 from rmab.learning.learners import Evidence
 from rmab.model.arms import CHANNEL, ArmKind, Moves
-from rmab.random import DRAWS, Draws, seed_words, stream
+from rmab.rng.variates import DRAWS, Draws, seed_words, stream
 from tests.oracles.dsee import dsee_block
 
 LEVELS = ArmKind(4, fully_observed=False, action_dependent=False)

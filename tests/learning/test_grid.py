@@ -8,7 +8,7 @@ from rmab.learning.channel.grid import grid, log_weights, points
 from rmab.learning.channel.posterior import mean_channels
 from rmab.learning.learners import Evidence
 from rmab.model.arms import CHANNEL
-from rmab.random import Draws, seed_words, stream
+from rmab.rng.variates import Draws, seed_words, stream
 
 GAPS = 8
 

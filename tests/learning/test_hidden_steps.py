@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rmab.learning.hidden_steps import both_matrices, one_matrix
-from rmab.random import DRAWS, Draws, seed_words, stream
+from rmab.rng.variates import DRAWS, Draws, seed_words, stream
 
 from .observations import after_waits, counted, powers
 

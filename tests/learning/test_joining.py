@@ -10,7 +10,7 @@ import pytest
 from rmab.learning.joining import joining_survivors
 from rmab.learning.learners import Evidence
 from rmab.model.arms import CHANNEL
-from rmab.random import DRAWS, Draws, seed_words, stream
+from rmab.rng.variates import DRAWS, Draws, seed_words, stream
 
 UNREAD = Draws(stream(seed_words(5), jnp.arange(1), jnp.uint32(0), DRAWS), jnp.ones(1, jnp.int32))
 ARMS, AGENTS, TRIALS, PULLS, HORIZON = 4, 9, 60, 40, 5000

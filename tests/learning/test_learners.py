@@ -14,7 +14,7 @@ from scipy import stats
 from rmab.learning.learners import WAITS, Evidence, count_kinds, survivors, thompson, ucb
 from rmab.model import catalogue
 from rmab.model.arms import Arm, ArmKind, Arms
-from rmab.random import DRAWS, Draws, seed_words, stream
+from rmab.rng.variates import DRAWS, Draws, seed_words, stream
 
 CHANNEL = ArmKind(2, fully_observed=False, action_dependent=False)
 RARE = 1e-4  # the chance that one comparison would have had to fail for a faultless learner

@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from rmab.markov import limiting_distribution
 from rmab.model.arms import Arms
-from rmab.model.realised import BEFORE, BITS
-from rmab.random import CHANNELS, stream, threefry
+from rmab.model.realisation import BEFORE, BITS
+from rmab.rng.variates import CHANNELS, stream, threefry
 
 __all__ = ["Case", "Evidence", "Policy", "Record", "algorithm_1", "followed", "random_words"]
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from rmab.model.arms import Dynamics
-from rmab.planning.channel.values import solve
+from rmab.planning.channel.subsidy import solve
 
 
 def bisected_index(dynamics: Dynamics, belief: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Joint chains of several arms, written down state by state, and their linear programmes.
 
-Slow and plain: nothing here is shared with `rmab.planning.exact`.
+Slow and plain: nothing here is shared with `rmab.planning.joint`.
 """
 
 from itertools import combinations, product

@@ -21,7 +21,7 @@ Each vector is what some plan earns, so V_t(start) never exceeds the best reward
 its growth per slot, which is returned, tends to a value not above the optimal average reward. It
 is taken over the last sweeps, on the full set; what is left is the settling of the sweeps, which
 may be of either sign. Nothing here knows of information states or age caps: the agreement with
-`rmab.planning.exact.optimum` is a test of both.
+`rmab.planning.joint.optimum` is a test of both.
 
 Reference: J. Pineau, G. Gordon and S. Thrun, "Point-based value iteration: an anytime algorithm
 for POMDPs", IJCAI 2003.

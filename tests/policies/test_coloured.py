@@ -9,9 +9,9 @@ import pytest
 
 import rmab
 from rmab.errors import StudyError
-from rmab.federation.aggregation import AGGREGATIONS
-from tests.federation.lockstep import engine_decisions, true_states
+from rmab.policies.aggregation import AGGREGATIONS
 from tests.oracles.joint_plan import plain_coloured_ucrl2
+from tests.protocol.lockstep import engine_decisions, true_states
 
 NAME = "colored-ucrl2"
 PAPER = rmab.channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])

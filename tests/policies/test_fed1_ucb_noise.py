@@ -9,10 +9,10 @@ import pytest
 
 import rmab
 from rmab.errors import FederationError, StudyError
-from rmab.federation.config import load_federation
 from rmab.learning.learners import Evidence, phase_noise, survivors
 from rmab.model.arms import CHANNEL
-from rmab.random import Draws, Key
+from rmab.protocol.config import load_federation
+from rmab.rng.variates import Draws, Key
 
 N, M, PULLS, HORIZON, PLAYS = 4, 3, 5, 400, 2
 REWARDS = np.array([0.4, 0.9, 0.7, 0.6])

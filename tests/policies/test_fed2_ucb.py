@@ -10,7 +10,7 @@ import rmab
 from rmab.learning.joining import joining_survivors
 from rmab.learning.learners import Evidence
 from rmab.model.arms import CHANNEL
-from rmab.random import Draws, Key
+from rmab.rng.variates import Draws, Key
 from tests.oracles.fed_ucb import Run, bernoulli, fed1, fed2, gaussian
 
 MEANS = np.array([0.70, 0.71, 0.72, 0.73, 0.74, 0.75, 0.76, 0.765, 0.77, 0.79])

@@ -8,9 +8,7 @@ import pytest
 
 import rmab
 from rmab.errors import StudyError
-from rmab.federation.messages import RoundMessage, Shape
-from rmab.federation.player import Player
-from rmab.planning.index.indices import whittle_indices
+from rmab.planning.index.api import whittle_indices
 from rmab.policies.own_index import (
     ActionValues,
     IndexLearning,
@@ -19,6 +17,8 @@ from rmab.policies.own_index import (
     RegenerativeCycles,
 )
 from rmab.policies.plans import OwnPlan
+from rmab.protocol.messages import RoundMessage, Shape
+from rmab.protocol.player import Player
 from tests.oracles.model_free import PlainIndexLearning, PlainWiql, plain_rca
 
 PAPER = rmab.channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])

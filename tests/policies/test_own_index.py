@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import rmab
-from rmab.federation.config import Federation, KnownArm
-from rmab.federation.planner import Planner
 from rmab.linalg import Array
 from rmab.policies.own_index import MeanRewards, Observations
 from rmab.policies.plans import OwnPlan
-from tests.federation.lockstep import engine_decisions, served_decisions, true_states
+from rmab.protocol.config import Federation, KnownArm
+from rmab.protocol.planner import Planner
+from tests.protocol.lockstep import engine_decisions, served_decisions, true_states
 
 PAPER = rmab.channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
 
@@ -117,7 +117,7 @@ class Forgetful:
 
 def test_a_learner_may_give_dynamics_from_a_state_of_its_own():
     """With nothing forgotten it is FedTSWI: the counts are the first such state."""
-    from rmab.planning.channel.index import whittle_at
+    from rmab.planning.channel.whittle import whittle_at
 
     def policy(keep: float) -> rmab.Policy:
         return rmab.Policy(f"keep {keep}", whittle_at, own=Forgetful(keep), statewise=True)
@@ -161,7 +161,7 @@ class OnceAnEpisode(Forgetful):
 @pytest.mark.slow
 def test_a_learner_may_change_its_state_after_each_episode():
     """Dynamics are asked for between episodes, so what is known then is all that there is."""
-    from rmab.planning.channel.index import whittle_at
+    from rmab.planning.channel.whittle import whittle_at
 
     mine = rmab.Policy("episodes", whittle_at, own=OnceAnEpisode(1.0), statewise=True)
     study = rmab.Study(PAPER, agents=2, plays=1, horizon=80, trials=32, policies=[mine, "fedtswi"])

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import rmab
+from rmab.experiments.figure import Figure, FigureResult
+from rmab.experiments.registry import FIGURES, figures, reproduce
+from rmab.experiments.regret import GAP, JUDGES, PLAIN
 from rmab.policies.registry import named
-from rmab.studies.figures import Figure, FigureResult
-from rmab.studies.reproduce import FIGURES, figures, reproduce
 from rmab.studies.results import Curve, Results
 from rmab.studies.run import Values
-from rmab.studies.scaling import GAP, JUDGES, PLAIN
 from rmab.studies.verdict import Claim, Effect
 
 HORIZON = 60

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rmab.experiments.regret import GAP, PLAIN
 from rmab.report import canvas, plots
 from rmab.report.style import label
-from rmab.studies.scaling import GAP, PLAIN
 
 
 def test_a_study_is_drawn_with_its_bands(small):

@@ -15,18 +15,18 @@ import rmab
 from rmab.cli import main
 from rmab.cli.federation import _agents_table
 from rmab.errors import FederationError, ModelError, UnavailableError
-from rmab.federation.config import Federation, KnownArm
-from rmab.federation.messages import Upload
-from rmab.federation.planner import Planner
-from rmab.federation.player import Player
-from rmab.federation.uploads import Merged
 from rmab.model.arms import Arms
+from rmab.protocol.config import Federation, KnownArm
+from rmab.protocol.messages import Upload
+from rmab.protocol.planner import Planner
+from rmab.protocol.player import Player
+from rmab.protocol.uploads import Merged
 from rmab.service.agent.outbox import pack, recovered, unpack
 from rmab.service.agent.state_file import AgentFile, Observation
 from rmab.service.store.store import open_store
-from tests.federation.lockstep import Realisation, engine_decisions, name_of, served_decisions
-from tests.federation.test_arm_kinds import SHAPE, message_of, played
-from tests.federation.test_planner import ALL_KINDS, MIXED, federation_of
+from tests.protocol.lockstep import Realisation, engine_decisions, name_of, served_decisions
+from tests.protocol.test_arm_kinds import SHAPE, message_of, played
+from tests.protocol.test_planner import ALL_KINDS, MIXED, federation_of
 from tests.service.support.serving import PATIENCE, Flat, Served, served
 
 WATCHED = Arms([*MIXED[:2], *ALL_KINDS[3:]])

@@ -14,11 +14,11 @@ import pytest
 
 import rmab
 from rmab.errors import FederationError
-from rmab.federation.config import load_federation
 from rmab.model.arms import channels
+from rmab.protocol.config import load_federation
 from rmab.service.agent.limits import AgentLimits
-from rmab.service.tokens import parse_token
-from tests.federation.lockstep import engine_decisions, true_states
+from rmab.service.http.tokens import parse_token
+from tests.protocol.lockstep import engine_decisions, true_states
 from tests.service.support.processes import Machine, environment
 from tests.service.support.serving import PATIENCE, until
 
@@ -109,7 +109,7 @@ def status(server):
     return httpx.get(f"{server.url}/v1/status", timeout=PATIENCE).json()
 
 
-@pytest.mark.slow  # tests/federation/test_planner.py has it without a network
+@pytest.mark.slow  # tests/protocol/test_planner.py has it without a network
 def test_agents_decide_as_the_engine_does_slot_by_slot_through_restarts(played, monkeypatch):
     federation = load_federation(played["machine"].folder / "spectrum.toml")
     there = engine_decisions(monkeypatch, PAPER, federation, AGENTS, SLOTS)

@@ -18,8 +18,8 @@ from benchmarks.liar import (
     remedies,
 )
 
-from rmab.federation.messages import Shape
-from rmab.federation.uploads import Record, check_growth, parse_upload
+from rmab.protocol.messages import Shape
+from rmab.protocol.uploads import Record, check_growth, parse_upload
 
 SHAPE = Shape(2, (2, 2, 2, 2), 1)
 

@@ -38,7 +38,7 @@ from rmab.errors import StorageError
 from rmab.service.agent import agent as agent_module
 from rmab.service.agent import outbox
 from rmab.service.server import uploads
-from rmab.service.store.folding import Folding
+from rmab.service.store.retention import Folding
 from rmab.service.store.store import OpenRound, open_store
 from rmab.service.store.uploads import Ledger
 from rmab.service.store.writer import Writer

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from rmab.studies.figures import Figure, FigureResult
-from rmab.studies.reproduce import FIGURES, figures
+from rmab.experiments.figure import Figure, FigureResult
+from rmab.experiments.registry import FIGURES, figures
 from rmab.studies.results import Curve, PolicyResult, Results
 from rmab.studies.verdict import Verdict
 

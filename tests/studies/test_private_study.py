@@ -8,8 +8,8 @@ import pytest
 from rmab import Policy, Study, Sweep, channels
 from rmab.cli import main
 from rmab.errors import StudyError
-from rmab.federation.release import Budget
 from rmab.model.arms import Arm, Arms
+from rmab.privacy.noise import Budget
 from rmab.report.page import _noise_notes
 from rmab.studies.run import setting_of_study
 from rmab.studies.study import from_table

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rmab.model.arms import Arm, Arms, channels
-from rmab.planning.exact.optimum import optimal
+from rmab.planning.joint.optimum import optimal
 from rmab.studies.run import run
 from rmab.studies.study import Study
 

@@ -15,7 +15,7 @@ from rmab.engine.world import truth
 from rmab.errors import StudyError, TraceError
 from rmab.planning import tables
 from rmab.policies.registry import named
-from rmab.random import seed_words
+from rmab.rng.variates import seed_words
 from rmab.traces.backtest import (
     _Field,
     _named,
@@ -24,7 +24,7 @@ from rmab.traces.backtest import (
     rewards_of_rules,
     rewards_of_twins,
 )
-from rmab.traces.laws import share_laws, step_laws
+from rmab.traces.fitted_chains import share_laws, step_laws
 from rmab.traces.outcome import (
     FEWEST_BLOCKS,
     Backtest,
@@ -33,7 +33,7 @@ from rmab.traces.outcome import (
     _difference,
     correlation_time,
 )
-from tests.federation.lockstep import true_states
+from tests.protocol.lockstep import true_states
 from tests.traces.made import chain, trace_of
 
 AGENTS, SLOTS, ARMS = 2, 60, 3

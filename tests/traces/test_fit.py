@@ -7,9 +7,9 @@ import pytest
 
 import rmab
 from rmab.studies.sweep import load_sweep
-from rmab.traces.codes import MODELS
+from rmab.traces.code_length import MODELS
 from rmab.traces.fit import POLICIES, Earned, fit_trace, steps_of, study_text
-from rmab.traces.twin import N_TWINS
+from rmab.traces.replicates import N_TWINS
 from rmab.traces.verdicts import FITS, UNKNOWN, Verdict
 from tests.traces.made import SLOTS, chain, flickering, second_order, trace_of, two_regimes
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rmab.model.arms import channels
-from rmab.planning.channel.index import whittle_index
+from rmab.planning.channel.whittle import whittle_index
 from rmab.traces import backtest
 from tests.oracles.trace_rules import (
     RULES,

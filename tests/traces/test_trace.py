@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rmab
-from rmab.traces.arrays import ArrayFile, read_npy
+from rmab.traces.readers.arrays import ArrayFile, read_npy
 from rmab.traces.trace import Comparison, check_usable
 
 STATE = np.array([[[1, 0], [0, 1], [-1, 1], [1, -1]], [[1, 1], [-1, -1], [0, 0], [1, 1]]], np.int8)

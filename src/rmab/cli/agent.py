@@ -320,7 +320,7 @@ def _token(name: str) -> str:
 
 def _mask_key(name: str) -> str:
     """The mask key in a file, which is never shown."""
-    from rmab.federation.masks import parse_key
+    from rmab.privacy.masks import parse_key
     from rmab.service.admin import read_secret
 
     what = "the mask key that rmab helper-enroll printed"

@@ -17,8 +17,8 @@ from rmab.cli.console import DONE, INTERRUPTED, Commands, columns, folder, progr
 from rmab.errors import StudyError
 
 if TYPE_CHECKING:
-    from rmab.studies.arena import Arena, Problem
-    from rmab.studies.standings import ArenaOutcome, Comparison, ProblemOutcome
+    from rmab.arena.run import Arena, Problem
+    from rmab.arena.scores import ArenaOutcome, Comparison, ProblemOutcome
 
 __all__ = ["add_commands"]
 
@@ -107,7 +107,7 @@ def _arena(options: argparse.Namespace) -> int:
     names = _names(options.policies)
     if options.list:
         return _list(options)
-    from rmab.studies.standings import compare, load_outcome
+    from rmab.arena.scores import compare, load_outcome
 
     theirs = None if options.compare is None else load_outcome(Path(options.compare))
     on, stored = options.problems, Path(options.out) / "arena.json"
@@ -122,7 +122,7 @@ def _arena(options: argparse.Namespace) -> int:
     if theirs is not None and not (on or names or options.policy):
         on, names, trials, seed = _as_theirs(theirs, trials, seed)
         played = {problem.name: problem.standings for problem in theirs.problems}
-    from rmab.studies.arena import Arena, entrants, own_entrant, problems
+    from rmab.arena.run import Arena, entrants, own_entrant, problems
 
     own = [own_entrant(source, _found(source)) for source in options.policy]
     everyone = entrants(names, own)
@@ -148,8 +148,8 @@ def _as_theirs(
     theirs: ArenaOutcome, trials: int | None, seed: int | None
 ) -> tuple[list[str], list[str], int | None, int | None]:
     """Problems, policies, trials and seed to run as somebody else did."""
+    from rmab.arena.run import PROBLEMS
     from rmab.policies.registry import STUDIED
-    from rmab.studies.arena import PROBLEMS
 
     names = [p.name for p in theirs.problems if p.name in PROBLEMS]
     known = [n for n in theirs.policies if n.partition("@")[0] in STUDIED]
@@ -182,7 +182,7 @@ def _found(source: str) -> object:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from rmab.studies.arena import problems
+    from rmab.arena.run import problems
 
     found = problems(options.problems)
     if options.json:
@@ -210,8 +210,8 @@ def _run(
     options: argparse.Namespace, arena: Arena, chosen: Sequence[Problem], out: Path
 ) -> ArenaOutcome:
     """All problems; Ctrl-C ends with those that are done."""
+    from rmab.arena.scores import ArenaOutcome
     from rmab.studies.provenance import Provenance
-    from rmab.studies.standings import ArenaOutcome
 
     made = Provenance(shlex.join(["rmab", *options.words]))
     done: list[ProblemOutcome] = []

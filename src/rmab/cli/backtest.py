@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rmab.cli.console import DONE, INTERRUPTED, Commands, columns, folder, progress, say, whole
 from rmab.cli.traces import add_choice_of_states, left_out, several
 from rmab.errors import ModelError, StudyError, TraceError
-from rmab.reading import option_value, printable
+from rmab.text import option_value, printable
 
 if TYPE_CHECKING:
     from rmab.traces.outcome import Backtest

@@ -16,10 +16,10 @@ from rmab.cli.helper import add_listening, when
 from rmab.errors import FederationError
 
 if TYPE_CHECKING:
-    from rmab.federation.config import Federation
+    from rmab.protocol.config import Federation
     from rmab.service.admin import Admin
     from rmab.service.demo import Progress
-    from rmab.service.server.opening import HelperAccess
+    from rmab.service.server.unmasking import HelperAccess
 
 __all__ = ["COMMANDS", "EXAMPLE_FEDERATION", "add_commands"]
 
@@ -186,7 +186,7 @@ def _exits() -> str:
 
 def _server(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it can reload: it must not end a server
-    from rmab.federation.config import load_federation
+    from rmab.protocol.config import load_federation
 
     federation = load_federation(options.federation)
     port = whole("--port", options.port, 0, 65_535)
@@ -223,7 +223,7 @@ def _server(options: argparse.Namespace) -> int:
 def _helper_access(options: argparse.Namespace, federation: Federation) -> HelperAccess | None:
     """How the helper is reached; None where the federation has none."""
     from rmab.service.admin import read_token
-    from rmab.service.server.opening import HelperAccess
+    from rmab.service.server.unmasking import HelperAccess
 
     file = options.helper_token_file
     if not federation.masks:
@@ -261,7 +261,7 @@ def _admin(options: argparse.Namespace) -> Admin:
     for name in ("token_file", "ca"):
         if getattr(options, name) is not None:
             raise FederationError(f"--{name.replace('_', '-')} goes with a URL, not with a file")
-    from rmab.federation.config import load_federation
+    from rmab.protocol.config import load_federation
 
     return DatabaseAdmin(load_federation(options.federation), _database(options))
 
@@ -337,7 +337,7 @@ def _forget(options: argparse.Namespace) -> int:
 
 
 def _backup(options: argparse.Namespace) -> int:
-    from rmab.federation.config import load_federation
+    from rmab.protocol.config import load_federation
     from rmab.service.store.store import back_up
 
     back_up(_database(options), load_federation(options.federation), Path(options.file))

@@ -124,7 +124,7 @@ def _exits() -> str:
 
 def _helper(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it can reload
-    from rmab.federation.config import load_federation
+    from rmab.protocol.config import load_federation
 
     federation = load_federation(options.federation)
     if not federation.masks:
@@ -169,7 +169,7 @@ def _database(options: argparse.Namespace) -> str:
 
 @contextmanager
 def _store(options: argparse.Namespace) -> Iterator[HelperStore]:
-    from rmab.federation.config import load_federation
+    from rmab.protocol.config import load_federation
     from rmab.service.helper.store import open_helper_store
 
     store = open_helper_store(_database(options), load_federation(options.federation))

@@ -51,8 +51,8 @@ def add_commands(command: Commands) -> None:
 
 def _new(options: argparse.Namespace) -> int:
     """Write the file of the kind and name that were given."""
-    from rmab.federation.messages import NAME_RULE, is_name
-    from rmab.reading import shown
+    from rmab.protocol.messages import NAME_RULE, is_name
+    from rmab.text import shown
 
     name = options.name
     if not is_name(name):

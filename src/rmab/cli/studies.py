@@ -26,9 +26,9 @@ from rmab.errors import (
 
 if TYPE_CHECKING:
     from rmab.engine.cluster import Cluster
+    from rmab.experiments.figure import FigureResult
     from rmab.model.arms import Arm
     from rmab.studies.checkpoint import Checkpoint, Job
-    from rmab.studies.figures import FigureResult
     from rmab.studies.results import Results, SweepResults
     from rmab.studies.run import Estimate, Values
     from rmab.studies.sweep import Point, Sweep
@@ -505,7 +505,7 @@ def _arm_indices(arm: Arm, max_age: int, discount: float | None = None) -> dict[
     >>> _arm_indices(Arm([[0.8, 0.2], [0.2, 0.8]], reward=[0, 1]), max_age=1)["index"]
     [[0.2], [0.8]]
     """
-    from rmab.planning.index.indices import whittle_indices
+    from rmab.planning.index.api import whittle_indices
 
     found = whittle_indices(arm, discount, None if arm.observed == "always" else max_age)
     answer: dict[str, Any] = {"indexable": found.indexable}
@@ -575,7 +575,7 @@ def _index_table(arms: list[dict[str, Any]], discount: float | None) -> str:
 
 
 def _reproduce(options: argparse.Namespace) -> int:
-    from rmab.studies.reproduce import figures, reproduce, summary
+    from rmab.experiments.registry import figures, reproduce, summary
 
     chosen = figures(options.figures, whole("--trials", options.trials, 1))
     out = folder(options.out)

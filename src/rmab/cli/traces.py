@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmab.cli.console import DONE, Commands, columns, folder, progress, say, whole
 from rmab.errors import StudyError, is_lasting, system_reason
-from rmab.reading import printable
+from rmab.text import printable
 
 if TYPE_CHECKING:
     from rmab.traces.fit import Fit

@@ -32,8 +32,8 @@ from rmab.engine.world import Truth, World, wide
 from rmab.linalg import compute_in_branch
 from rmab.model.arms import Dynamics, Intervals, Moves
 from rmab.model.beliefs import NEVER, InformationStates, row_of
-from rmab.planning.exact.chain import Layout, joint_code
-from rmab.planning.exact.compiled import JointSpace, bounded_arms, drawn_arms, joint_plan
+from rmab.planning.joint.chain import Layout, joint_code
+from rmab.planning.joint.joint_plan import JointSpace, bounded_arms, drawn_arms, joint_plan
 from rmab.planning.lookahead.channel import channel_state, channel_values
 from rmab.policies.filling import Found, Learnt, channel_pair, fill
 from rmab.policies.lookahead import choose, state_from_tables, table_entries

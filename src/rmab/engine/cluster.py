@@ -27,7 +27,7 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple, Self
 
 from rmab.compilation import keep_compiled
-from rmab.engine.machine import device, versions
+from rmab.engine.device import device, versions
 from rmab.engine.montecarlo import Pool, Work, block_runner
 from rmab.engine.tally import Batch
 from rmab.errors import StudyError, UnavailableError, UnreachableError

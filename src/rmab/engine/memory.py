@@ -40,15 +40,15 @@ from jax import Array, lax
 from rmab.engine.setting import Setting
 from rmab.engine.world import Truth, World
 from rmab.errors import ModelError
-from rmab.federation.aggregation import Gossip, mixes_evidence
-from rmab.federation.release import FIRST_SLOTS, LEAST_OF_LAWS, MOST_RELEASES, mended, mixing
+from rmab.learning.evidence_state import Shared, recall_of
 from rmab.learning.forgetting import Memory
 from rmab.learning.learners import Evidence, count_kinds
-from rmab.learning.recall import Shared, recall_of
 from rmab.model.beliefs import NEVER, InformationStates
+from rmab.policies.aggregation import Gossip, mixes_evidence
 from rmab.policies.own_index import Observations
 from rmab.policies.policy import Policy
-from rmab.random import Draws
+from rmab.privacy.noise import FIRST_SLOTS, LEAST_OF_LAWS, MOST_RELEASES, mended, mixing
+from rmab.rng.variates import Draws
 
 __all__ = ["Counting", "Counts", "Kept", "Noisy", "by_colour", "first_states", "next_states"]
 
@@ -96,7 +96,7 @@ class Kept(NamedTuple):
 
 
 class Noisy(NamedTuple):
-    """Of sums that are released with noise, as `rmab.federation.release` has it.
+    """Of sums that are released with noise, as `rmab.privacy.noise` has it.
 
     pairs: (C, S, S, N, G, R), of the agents of each group in all episodes before; told: what
     learners make of the last release, (C, S, S, N, J, R), J as `Counting.sums`; slots: (R,) of each

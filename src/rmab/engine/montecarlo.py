@@ -29,10 +29,10 @@ from rmab.engine.setting import Guide, Joint, Lookup, Outcome, Setting, Simulate
 from rmab.engine.tally import REFERENCE_KEY, Batch, Simulated, Units, reduce_batch
 from rmab.engine.world import truth
 from rmab.errors import ModelError, UnreachableError
-from rmab.federation.aggregation import AGGREGATIONS, mixes_evidence
 from rmab.model.arms import Arms
-from rmab.planning.exact.chain import Layout
-from rmab.planning.exact.optimum import Optimum
+from rmab.planning.joint.chain import Layout
+from rmab.planning.joint.optimum import Optimum
+from rmab.policies.aggregation import AGGREGATIONS, mixes_evidence
 from rmab.policies.filling import known_ages, known_tables, no_table
 from rmab.policies.lookahead import check_depth
 from rmab.policies.policy import (
@@ -44,7 +44,7 @@ from rmab.policies.policy import (
     Policy,
 )
 from rmab.policies.registry import named
-from rmab.random import seed_words
+from rmab.rng.variates import seed_words
 
 __all__ = [
     "BLOCK",

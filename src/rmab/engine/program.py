@@ -33,22 +33,22 @@ from rmab.engine.memory import Counting, Counts, Kept, Noisy, by_colour, first_s
 from rmab.engine.setting import Fitted, Guide, Outcome, Setting, Simulate
 from rmab.engine.world import RecordedWorld, Recording, Truth, World
 from rmab.errors import ModelError
-from rmab.federation.schedule import (
+from rmab.learning.channel.local_draws import check_own_draws, draw_each
+from rmab.learning.learners import Evidence
+from rmab.model.arms import Moves, Uncertain
+from rmab.model.beliefs import InformationStates
+from rmab.policies.episodes import (
     FIRST_LENGTH,
     most_episodes,
     next_limit,
     visit_limit,
     visits_can_end,
 )
-from rmab.federation.survey import scheduled
-from rmab.learning.learners import Evidence
-from rmab.learning.own_draws import check_own_draws, draw_each
-from rmab.model.arms import Moves, Uncertain
-from rmab.model.beliefs import InformationStates
 from rmab.policies.filling import Found, channel_pair
 from rmab.policies.own_index import Observations
 from rmab.policies.policy import Policy
-from rmab.random import CHANNELS, DRAWS, EXPERTS, PLAYS, Draws, Key, stream, threefry, unit
+from rmab.privacy.survey import scheduled
+from rmab.rng.variates import CHANNELS, DRAWS, EXPERTS, PLAYS, Draws, Key, stream, threefry, unit
 
 __all__ = ["simulator", "world_of"]
 

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, Protocol
 from jax import Array
 
 from rmab.engine.world import Truth, differing
-from rmab.federation.aggregation import AGGREGATIONS, Aggregation
-from rmab.federation.own_draw import DOUBT
-from rmab.federation.release import Budget
+from rmab.learning.channel.local_posterior import DOUBT
 from rmab.model.arms import ArmKind, Arms
-from rmab.planning.exact.chain import Layout
+from rmab.planning.joint.chain import Layout
+from rmab.policies.aggregation import AGGREGATIONS, Aggregation
+from rmab.privacy.noise import Budget
 
 __all__ = ["Fitted", "Guide", "Joint", "Lookup", "Outcome", "Setting", "Simulate"]
 
@@ -77,7 +77,7 @@ class Setting:
 
 
 class Joint(NamedTuple):
-    """The exact optimum of an agent as a lookup: see rmab.planning.exact.optimum."""
+    """The exact optimum of an agent as a lookup: see rmab.planning.joint.optimum."""
 
     actions: Array  # (codes,) row of `subsets` to play
     subsets: Array  # (A, N) bool

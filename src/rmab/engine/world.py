@@ -4,7 +4,8 @@ A state moves by comparing one 24-bit number w with the chances of reaching at l
 
     next state = how many j >= 1 have  w < 2^24 Pr(next >= j | state, action),
 
-whole numbers that are computed beforehand in double precision (`rmab.model.realised`, which has the
+whole numbers that are computed beforehand in double precision (`rmab.model.realisation`, which has
+the
 same for a few trials on NumPy). For few states they are selected and compared one by one; for many
 the next state is found by bisection, since they fall with j.
 
@@ -24,8 +25,8 @@ from jax import Array, lax
 
 from rmab.model.arms import ArmKind, Arms, Moves
 from rmab.model.beliefs import NEVER, InformationStates
-from rmab.model.realised import BEFORE, BITS, chance_levels, starting_chances
-from rmab.random import Key, threefry
+from rmab.model.realisation import BEFORE, BITS, chance_levels, starting_chances
+from rmab.rng.variates import Key, threefry
 
 __all__ = ["RecordedWorld", "Recording", "Truth", "World", "differing", "truth", "wide"]
 

@@ -14,8 +14,8 @@ from rmab.envs.drawing import RENDER_MODES, Film
 from rmab.envs.game import Choices, Game, Source, check_actions, scene_of
 from rmab.errors import StudyError
 from rmab.model.arms import Arm, Arms, channels
-from rmab.reading import one_of, shown
 from rmab.studies.study import Study
+from rmab.text import one_of, shown
 
 __all__ = ["ArmsEnv", "ChannelsEnv", "Observation", "trial_of"]
 

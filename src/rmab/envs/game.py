@@ -25,9 +25,9 @@ import numpy.typing as npt
 from rmab.errors import StudyError
 from rmab.model.arms import Arm, Arms
 from rmab.model.beliefs import NEVER
-from rmab.model.realised import RealisedArms
-from rmab.reading import one_of, shown
+from rmab.model.realisation import RealisedArms
 from rmab.studies.study import Study, load
+from rmab.text import one_of, shown
 
 __all__ = ["ACTIONS", "Choices", "Game", "Source", "check_actions", "scene_of", "study_of"]
 

@@ -37,7 +37,7 @@ from jax import Array
 
 from rmab.learning.learners import Evidence
 from rmab.model.arms import Intervals, Moves, Uncertain
-from rmab.random import Draws
+from rmab.rng.variates import Draws
 
 __all__ = ["colours", "confident_rows"]
 

@@ -24,7 +24,7 @@ from jax import Array, lax
 
 from rmab.learning.learners import Evidence
 from rmab.model.arms import ArmKind, Moves
-from rmab.random import Draws
+from rmab.rng.variates import Draws
 
 __all__ = [
     "block_arms",

@@ -35,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array, lax
 
-from rmab.random import Draws
+from rmab.rng.variates import Draws
 
 __all__ = ["both_matrices", "one_matrix"]
 

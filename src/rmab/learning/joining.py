@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from rmab.learning.learners import Evidence
-from rmab.random import Draws
+from rmab.rng.variates import Draws
 
 __all__ = ["joining_survivors"]
 

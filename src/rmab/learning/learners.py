@@ -50,7 +50,7 @@ from rmab.learning.channel.mode import channel_modes
 from rmab.learning.channel.posterior import draw_channels, mean_channels
 from rmab.learning.hidden_steps import both_matrices, one_matrix
 from rmab.model.arms import WAITS, ArmKind, Moves, Tie
-from rmab.random import Draws, Mask
+from rmab.rng.variates import Draws, Mask
 
 __all__ = [
     "WAITS",

@@ -31,7 +31,7 @@ import numpy.typing as npt
 from rmab.errors import ModelError
 from rmab.linalg import Array
 from rmab.model.beliefs import OBSERVED
-from rmab.reading import shown
+from rmab.text import shown
 
 __all__ = [
     "OBSERVED",

@@ -21,7 +21,7 @@ the agents are.
 
 *Known arms* of any kind have tables in double precision, arm by arm.
 
-    whittle_table      the closed form for channels, else `rmab.planning.index.indices`
+    whittle_table      the closed form for channels, else `rmab.planning.index.api`
     myopic_table       what a play pays now, less what leaving the arm alone pays: b . (r_1 - r_0)
     fixed_scores       the share of slots that an arm, always played, spends in its best state
     fixed_best_scores  what always playing an arm pays in the long run, less what never playing does
@@ -51,10 +51,10 @@ from rmab.markov import limit, limiting_distribution, limiting_distributions
 from rmab.model.arms import CHANNEL, Arm, ArmKind, Arms, Dynamics, FloatArray, Moves
 from rmab.model.beliefs import InformationStates, information_states, stationary_belief
 from rmab.model.information import expansion
-from rmab.planning.channel.index import myopic, whittle_at
+from rmab.planning.channel.whittle import myopic, whittle_at
+from rmab.planning.index.adaptive_greedy import state_table
+from rmab.planning.index.api import whittle_indices
 from rmab.planning.index.hidden import information_table
-from rmab.planning.index.indices import whittle_indices
-from rmab.planning.index.nested import state_table
 
 __all__ = [
     "Model",

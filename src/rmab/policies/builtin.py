@@ -12,9 +12,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from rmab.federation.aggregation import Aggregation
 from rmab.learning import learners
 from rmab.learning.learners import Evidence, Prior
+from rmab.policies.aggregation import Aggregation
 from rmab.policies.lookahead import DEPTH
 from rmab.policies.planners import FIXED, FIXED_BEST, MYOPIC, WHITTLE
 from rmab.policies.policy import (

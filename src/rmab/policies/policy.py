@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmab.errors import ModelError
-from rmab.federation.aggregation import Aggregation
 from rmab.linalg import Array
-from rmab.reading import is_whole, shown
+from rmab.policies.aggregation import Aggregation
+from rmab.text import is_whole, shown
 
 __all__ = [
     "POPULATION",
@@ -97,12 +97,12 @@ class TurnsRule:
 
 @dataclass(frozen=True)
 class OptimumRule:
-    """The exact joint optimum of known arms decides: `rmab.planning.exact`."""
+    """The exact joint optimum of known arms decides: `rmab.planning.joint`."""
 
 
 @dataclass(frozen=True)
 class JointRule:
-    """The joint optimum of what the learner gives decides: `rmab.planning.exact.compiled`.
+    """The joint optimum of what the learner gives decides: `rmab.planning.joint.joint_plan`.
 
     ages: up to which information states are told apart; accuracy: of the average reward, as a part
     of the largest reward; intervals: whether the learner gives `rmab.model.arms.Intervals`, which
@@ -213,7 +213,7 @@ class Policy:
     reads_visits  whether the learner reads evidence.visits; False spares counting them
     randomised    whether the learner draws; if not, agents with the same evidence play by one
                   result
-    aggregation   what agents share, by name or as an object of rmab.federation.aggregation; None:
+    aggregation   what agents share, by name or as an object of rmab.policies.aggregation; None:
                   as the study says
     draws         of the dynamics, "shared" or "per-agent"; None: as the study says
     longest       no episode has more slots; None: as the schedule says

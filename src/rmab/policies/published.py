@@ -15,7 +15,6 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from rmab.federation.aggregation import Aggregation
 from rmab.learning.channel.grid import grid
 from rmab.learning.confidence import colours, confident_rows
 from rmab.learning.exploration import (
@@ -32,6 +31,7 @@ from rmab.learning.learners import Evidence, Prior, thompson
 from rmab.model.arms import Moves, Uncertain
 from rmab.planning.optimism import fill_extreme, fill_penalty, fill_value
 from rmab.planning.tables import Model
+from rmab.policies.aggregation import Aggregation
 from rmab.policies.own_index import OWN_INDICES
 from rmab.policies.planners import FIXED_BEST, MYOPIC, WHITTLE
 from rmab.policies.policy import IndexRule, JointRule, Lengths, OwnIndexRule, Policy, TurnsRule

@@ -16,18 +16,18 @@ from types import MappingProxyType
 from typing import Any
 
 from rmab.errors import StudyError
-from rmab.federation.aggregation import (
+from rmab.model.arms import CHANNEL, ArmKind
+from rmab.policies.aggregation import (
     AGGREGATIONS,
     Aggregation,
     Alone,
     aggregation_of,
     compares_agents,
 )
-from rmab.federation.gossip import GRAPHS, MAX_AGENTS
-from rmab.model.arms import CHANNEL, ArmKind
+from rmab.policies.gossip import GRAPHS, MAX_AGENTS
 from rmab.policies.lookahead import DEPTHS
 from rmab.policies.policy import POPULATION, Policy
-from rmab.reading import is_number, is_whole, shown
+from rmab.text import is_number, is_whole, shown
 
 __all__ = [
     "AGES",
@@ -693,7 +693,7 @@ def check_noise(
     kinds: Sequence[ArmKind],
     aggregation: str,
 ) -> None:
-    """Refuse a policy that cannot learn from sums with noise (`rmab.federation.release`).
+    """Refuse a policy that cannot learn from sums with noise (`rmab.privacy.noise`).
 
     aggregation: where the policy has none of its own. Who learns nothing from other agents needs no
     sums.

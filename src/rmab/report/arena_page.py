@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rmab.arena.run import MARGIN
+from rmab.arena.scores import ArenaOutcome, Comparison, ProblemOutcome, Standing
 from rmab.report.arena_plots import highlighted, regrets
 from rmab.report.canvas import save
 from rmab.report.html import (
@@ -20,8 +22,6 @@ from rmab.report.html import (
     tag,
     write_page,
 )
-from rmab.studies.arena import MARGIN
-from rmab.studies.standings import ArenaOutcome, Comparison, ProblemOutcome, Standing
 from rmab.studies.words import RULES, SIGMA, Bounds
 
 __all__ = ["write_arena"]

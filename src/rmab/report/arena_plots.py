@@ -10,10 +10,10 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rmab.arena.scores import ArenaOutcome, ProblemOutcome
 from rmab.report.canvas import draw_legend, draw_line
 from rmab.report.style import STYLE, LineStyle, line_styles
 from rmab.studies.results import Curve
-from rmab.studies.standings import ArenaOutcome, ProblemOutcome
 
 __all__ = ["highlighted", "regrets"]
 

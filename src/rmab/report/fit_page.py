@@ -20,7 +20,7 @@ from rmab.report.html import (
     tag,
     write_page,
 )
-from rmab.traces.codes import MODELS
+from rmab.traces.code_length import MODELS
 from rmab.traces.fit import Fit
 from rmab.traces.verdicts import FITS, UNKNOWN, Verdict
 

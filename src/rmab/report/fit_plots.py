@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from rmab.report.canvas import draw_legend, log_ticks, panels_of
 from rmab.report.style import STYLE
 from rmab.traces.fit import Fit, Series
-from rmab.traces.portrait import Portrait, lags_of
-from rmab.traces.stretches import Floats
+from rmab.traces.pairs import Floats
+from rmab.traces.summaries import Portrait, lags_of
 
 __all__ = ["PICTURES", "draw"]
 

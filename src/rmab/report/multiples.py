@@ -17,7 +17,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from rmab.reading import is_number
 from rmab.report import plots
 from rmab.report.canvas import (
     draw_bars,
@@ -29,6 +28,7 @@ from rmab.report.canvas import (
 from rmab.report.style import STYLE, line_styles
 from rmab.studies.results import Curve, Floats, PolicyResult, Results, SweepResults
 from rmab.studies.sweep import Point, key_label, settings_label, telling, value_text
+from rmab.text import is_number
 
 __all__ = ["left_out", "sweep"]
 

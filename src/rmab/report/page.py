@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rmab.experiments.figure import FigureResult
+from rmab.experiments.registry import summary
 from rmab.report import multiples, plots
 from rmab.report.canvas import save
 from rmab.report.html import (
@@ -31,8 +33,6 @@ from rmab.report.tables import (
     what_was_run,
     where_it_was_run,
 )
-from rmab.studies.figures import FigureResult
-from rmab.studies.reproduce import summary
 from rmab.studies.results import Results, SweepResults
 from rmab.studies.study import Study
 from rmab.studies.sweep import key_label

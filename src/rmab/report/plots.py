@@ -27,6 +27,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator
 
+from rmab.experiments import privacy
+from rmab.experiments.figure import FigureResult
+from rmab.experiments.regret import GAP, KNOWN, MAX_NAMED_PLACES, PLAIN, Law, Scaling, scalings
 from rmab.report.canvas import (
     bin_edges,
     binned,
@@ -41,11 +44,8 @@ from rmab.report.canvas import (
     signed_log_y,
 )
 from rmab.report.style import STYLE, LineStyle, label, line_styles, spare_style
-from rmab.studies import privacy
-from rmab.studies.figures import FigureResult
 from rmab.studies.powers import Fit
 from rmab.studies.results import Curve, Floats, PolicyResult, Results
-from rmab.studies.scaling import GAP, KNOWN, MAX_NAMED_PLACES, PLAIN, Law, Scaling, scalings
 
 __all__ = ["paper", "study"]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from rmab.federation.release import Budget
 from rmab.model.arms import Arms
 from rmab.model.beliefs import stationary_belief
 from rmab.policies.registry import GOSSIP_OPTIONS
+from rmab.privacy.noise import Budget
 from rmab.report.html import Markup, escaped, join, table, tag
 from rmab.report.style import label
 from rmab.studies.powers import Fit

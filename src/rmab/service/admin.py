@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmab.errors import FederationError, UnreachableError
-from rmab.federation.config import Federation
-from rmab.federation.messages import NAME_RULE, is_name
-from rmab.federation.privacy import is_loopback
-from rmab.reading import shown
-from rmab.service.tokens import make_token, parse_token
+from rmab.privacy.settings import is_loopback
+from rmab.protocol.config import Federation
+from rmab.protocol.messages import NAME_RULE, is_name
+from rmab.service.http.tokens import make_token, parse_token
+from rmab.text import shown
 
 __all__ = [
     "Admin",
@@ -125,7 +125,7 @@ class DatabaseAdmin:
 
     def agents(self) -> list[dict[str, Any]]:
         """All that were ever enrolled."""
-        from rmab.federation.outliers import scores_by_name
+        from rmab.protocol.outliers import scores_by_name
 
         counts, owners = self._store.counts_by_agent(), self._store.credentials.owners()
         scores = scores_by_name(counts, self._federation.shape, owners)

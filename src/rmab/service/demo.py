@@ -16,14 +16,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from rmab.federation.config import Federation, KnownArm
 from rmab.model.arms import channels
 from rmab.model.simulated import SimulatedArms
+from rmab.protocol.config import Federation, KnownArm
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.agent.agent import Agent
+from rmab.service.http.telemetry import Log
 from rmab.service.server.planning import Planning
 from rmab.service.server.process import Server, Settings, in_thread
-from rmab.service.server.telemetry import Log
 from rmab.studies.run import value
 from rmab.studies.study import Study
 

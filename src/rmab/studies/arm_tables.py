@@ -32,7 +32,7 @@ import numpy as np
 
 from rmab.errors import ModelError, StudyError
 from rmab.model.arms import OBSERVED, Arm, Arms, channels
-from rmab.reading import is_number, is_whole, one_of, shown
+from rmab.text import is_number, is_whole, one_of, shown
 
 __all__ = [
     "CHANNEL_KEYS",

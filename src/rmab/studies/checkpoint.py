@@ -42,10 +42,10 @@ from rmab.errors import (
     system_reason,
 )
 from rmab.files import lock_file, replaced
-from rmab.reading import shown
 from rmab.studies.provenance import Provenance
 from rmab.studies.study import Study
 from rmab.studies.sweep import Sweep, sweep_of
+from rmab.text import shown
 
 __all__ = ["Checkpoint", "Job", "KeptPoint", "differences"]
 

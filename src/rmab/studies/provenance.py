@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from rmab.engine.machine import device, versions
+from rmab.engine.device import device, versions
 
 __all__ = ["Provenance"]
 

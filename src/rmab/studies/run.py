@@ -20,9 +20,9 @@ from rmab.engine.setting import Setting
 from rmab.engine.tally import Moments, Simulated, Tally
 from rmab.errors import ConvergenceError, ModelError, StudyError, TooLargeError
 from rmab.model.arms import Arms
-from rmab.planning.exact.bound import upper_bound
-from rmab.planning.exact.optimum import Optimum, optimal
-from rmab.planning.exact.policies import KNOWN, known_values
+from rmab.planning.joint.optimum import Optimum, optimal
+from rmab.planning.joint.policy_value import KNOWN, known_values
+from rmab.planning.joint.relaxation import upper_bound
 from rmab.policies.filling import check_planner, table_ages
 from rmab.policies.lookahead import DEPTH
 from rmab.policies.policy import OptimumRule, Policy

@@ -1,7 +1,8 @@
 """A study: which policies play which arms, for how many slots and trials.
 
 A study is a value, checked once when it is made. `load` reads one from a TOML file. Two tables in
-that file are kept aside: `[figure]` says how to draw it, see rmab.studies.figures, and `[sweep]` at
+that file are kept aside: `[figure]` says how to draw it, see rmab.experiments.figure, and
+`[sweep]` at
 which points to run it, see rmab.studies.sweep. The package bundles the studies of the catalogue:
 `load("catalogue:fading")`.
 
@@ -28,14 +29,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rmab.errors import FederationError, ModelError, StudyError
-from rmab.federation.aggregation import AGGREGATIONS, Aggregation, Gossip, aggregation_of
-from rmab.federation.gossip import DEGREE, GRAPHS
-from rmab.federation.noise_cost import cost_warning
-from rmab.federation.own_draw import DOUBT
-from rmab.federation.privacy import LEAST_AGENTS, check_survey
-from rmab.federation.release import Budget
-from rmab.federation.schedule import DRAWS, SCHEDULES
+from rmab.learning.channel.local_posterior import DOUBT
 from rmab.model.arms import Arm, Arms
+from rmab.policies.aggregation import AGGREGATIONS, Aggregation, Gossip, aggregation_of
+from rmab.policies.episodes import DRAWS, SCHEDULES
+from rmab.policies.gossip import DEGREE, GRAPHS
 from rmab.policies.lookahead import DEPTH, check_depth
 from rmab.policies.policy import Policy
 from rmab.policies.registry import (
@@ -53,8 +51,11 @@ from rmab.policies.registry import (
     check_own_draws,
     settings_of,
 )
-from rmab.reading import is_number, is_whole, one_of, read_toml, shown
+from rmab.privacy.advice import cost_warning
+from rmab.privacy.noise import Budget
+from rmab.privacy.settings import LEAST_AGENTS, check_survey
 from rmab.studies.arm_tables import arm_table, changed_arms, check_rewards, read_agents, read_arm
+from rmab.text import is_number, is_whole, one_of, read_toml, shown
 
 __all__ = [
     "KEYS",
@@ -109,10 +110,10 @@ class Study:
 
     arms: an `Arms`, or a list of `Arm`, which becomes one; policies: names, or `rmab.Policy`
     objects of one's own; options: settings by policy name; weights: the weight of each agent's
-    counts in the sum (default 1 each); aggregation: see rmab.federation.aggregation; graph, degree,
-    failure: of gossip, see rmab.federation.gossip; agent: what is different of some agents' arms,
+    counts in the sum (default 1 each); aggregation: see rmab.policies.aggregation; graph, degree,
+    failure: of gossip, see rmab.policies.gossip; agent: what is different of some agents' arms,
     as [[agent]] tables say it, see rmab.studies.arm_tables; privacy: epsilon and perhaps delta, see
-    rmab.federation.release, survey, see rmab.federation.survey, and groups of agents whose sums are
+    rmab.privacy.noise, survey, see rmab.privacy.survey, and groups of agents whose sums are
     opened apart.
     """
 

@@ -30,9 +30,9 @@ import numpy as np
 from rmab.errors import ModelError, StudyError
 from rmab.model.arms import Arm, Arms
 from rmab.policies.registry import POLICIES
-from rmab.reading import is_whole, shown
 from rmab.studies.arm_tables import CHANNEL_KEYS, read_arm
 from rmab.studies.study import KEYS, Study, from_table, read_table
+from rmab.text import is_whole, shown
 
 __all__ = [
     "Point",

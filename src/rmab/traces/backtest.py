@@ -10,8 +10,8 @@
 - The average reward is that of all (agent, slot) with an arm measured.
 
 A policy that knows the dynamics knows the trace: laws that were fitted to all of its slots, for
-each agent and arm (`rmab.traces.laws`). So it is a yardstick and no rival. `@pooled` after its
-name: fitted to all agents together; `@segment`: for each segment by itself. `fixed` and
+each agent and arm (`rmab.traces.fitted_chains`). So it is a yardstick and no rival. `@pooled`
+after its name: fitted to all agents together; `@segment`: for each segment by itself. `fixed` and
 `fixed-best` rank arms by the shares of their states.
 
 Runs of a learner differ only in its draws, the trace being what it is. Its standard error says how
@@ -33,7 +33,6 @@ import numpy.typing as npt
 
 from rmab.compilation import kept_compiled
 from rmab.engine.montecarlo import default_threads
-from rmab.engine.replay import Laws, Replay
 from rmab.engine.setting import Setting
 from rmab.engine.world import Recording
 from rmab.errors import StudyError, TraceError
@@ -48,11 +47,12 @@ from rmab.policies.policy import (
     RandomRule,
 )
 from rmab.policies.registry import LEARNERS, OPTIONS, POLICIES, STUDIED, named
-from rmab.reading import is_number, one_of, shown
 from rmab.studies.run import setting_of_study
 from rmab.studies.study import Study
-from rmab.traces.laws import segment_starts, share_laws, step_laws
+from rmab.text import is_number, one_of, shown
+from rmab.traces.fitted_chains import segment_starts, share_laws, step_laws
 from rmab.traces.outcome import Backtest, Earned, Timeline
+from rmab.traces.replay import Laws, Replay
 from rmab.traces.trace import Trace, check_usable
 
 __all__ = ["POLICIES_ON_TRACES", "backtest", "rewards_of_rules", "rewards_of_twins", "steps"]

@@ -1,7 +1,8 @@
 """Whether a Markov chain is a fair model of a trace.
 
 Two currencies, and no tests of significance: bits a slot that a model leaves on the table
-(rmab.traces.codes), and what policies earn on the trace and on its twins (rmab.traces.twin).
+(rmab.traces.code_length), and what policies earn on the trace and on its twins
+(rmab.traces.replicates).
 
 A series, one arm of one agent, is tested if it has 100 pairs of neighbouring slots and 8 changes.
 Bits are of all tested series, a slot: b(model) = sum of code lengths / sum of n. The share of a
@@ -31,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rmab.traces.backtest import rewards_of_twins
-from rmab.traces.codes import (
+from rmab.traces.code_length import (
     FLICKER_PARAMETERS,
     MODELS,
     Piece,
@@ -40,12 +41,12 @@ from rmab.traces.codes import (
     regimes_of,
     share_bits,
 )
-from rmab.traces.flicker import fit_flicker
-from rmab.traces.laws import fitted_chains, pair_counts
-from rmab.traces.portrait import Portrait, portrait_of
-from rmab.traces.stretches import Floats, States, by_series, pairs_of
+from rmab.traces.fitted_chains import fitted_chains, pair_counts
+from rmab.traces.misclassified_hmm import fit_flicker
+from rmab.traces.pairs import Floats, States, by_series, pairs_of
+from rmab.traces.replicates import N_TWINS, twins_of
+from rmab.traces.summaries import Portrait, portrait_of
 from rmab.traces.trace import MISSING, Trace, check_usable
-from rmab.traces.twin import N_TWINS, twins_of
 from rmab.traces.verdicts import CORRELATED, DIFFER, FITS, UNKNOWN, Sizes, Verdict, verdicts_of
 
 __all__ = ["POLICIES", "Earned", "Fit", "Series", "fit_trace", "steps_of", "study_text"]

@@ -1,6 +1,6 @@
 """A recording in any of the forms that instruments and people leave behind becomes a trace.
 
-    .csv, .csv.gz  long, wide, or sweeps of a spectrum (rmab.traces.tables)
+    .csv, .csv.gz  long, wide, or sweeps of a spectrum (rmab.traces.readers.csv)
     .parquet       a table like these
     .npy, .npz     an array (slots, arms) or (agents, slots, arms)
     .mat           the same, up to version 7
@@ -27,10 +27,10 @@ from typing import NamedTuple
 import numpy as np
 
 from rmab.errors import TraceError
-from rmab.traces.arrays import ArrayFile, check_cells, chosen, fits_memory, read_npy
-from rmab.traces.mat import read_mat
+from rmab.traces.readers.arrays import ArrayFile, check_cells, chosen, fits_memory, read_npy
+from rmab.traces.readers.csv import Cells, Columns, parse_bands, read_csv, read_parquet
+from rmab.traces.readers.mat import read_mat
 from rmab.traces.samples import DUPLICATES, Samples, Series, on_grid, on_steps, segments
-from rmab.traces.tables import Cells, Columns, parse_bands, read_csv, read_parquet
 from rmab.traces.trace import MISSING, Comparison, Trace, check_usable, load_trace
 
 __all__ = ["HOLE", "HOWS", "Floor", "Recording", "read_recording"]

@@ -14,7 +14,7 @@ from decimal import Decimal, InvalidOperation
 import numpy as np
 
 from rmab.errors import TraceError
-from rmab.traces.arrays import MAX_CELLS, check_cells
+from rmab.traces.readers.arrays import MAX_CELLS, check_cells
 
 __all__ = [
     "DUPLICATES",

@@ -26,8 +26,8 @@ import numpy as np
 
 from rmab.errors import TraceError
 from rmab.files import replaced
-from rmab.reading import is_number, is_whole, printable, shown
-from rmab.traces.arrays import ArrayFile, fits_memory
+from rmab.text import is_number, is_whole, printable, shown
+from rmab.traces.readers.arrays import ArrayFile, fits_memory
 
 __all__ = [
     "MISSING",

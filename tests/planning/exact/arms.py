@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from rmab.model.arms import Arm, Arms, channels
-from rmab.planning.exact.policies import policy_value
+from rmab.planning.joint.policy_value import policy_value
 from rmab.planning.tables import Planner, index_table
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmab.model.arms import channels
-from rmab.planning.exact.optimum import optimal
-from rmab.planning.exact.policies import lookahead_value, policy_value
+from rmab.planning.joint.optimum import optimal
+from rmab.planning.joint.policy_value import lookahead_value, policy_value
 from rmab.planning.tables import whittle_table
 from tests.planning.lookahead.arms import PAPER, POOR, some_channels
 

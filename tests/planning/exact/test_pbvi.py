@@ -7,7 +7,7 @@ import pytest
 from rmab.errors import ModelError, TooLargeError
 from rmab.model.arms import channels
 from rmab.model.beliefs import stationary_belief
-from rmab.planning.exact.optimum import optimal
+from rmab.planning.joint.optimum import optimal
 from tests.oracles.pbvi import point_based_value
 
 PAPER = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])

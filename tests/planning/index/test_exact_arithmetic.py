@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from rmab.planning.index.indices import gittins_indices, whittle_indices
-from rmab.planning.index.rational import RationalProblem, follow_exactly
+from rmab.planning.index.api import gittins_indices, whittle_indices
+from rmab.planning.index.exact import RationalProblem, follow_exactly
 from tests.oracles.exact_line import exact_arm, solve
 from tests.oracles.one_arm import bisected
 from tests.planning.index.families import FAMILIES, Given, drawn

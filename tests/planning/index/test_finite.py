@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from rmab.model.arms import Arm, Dynamics
 from rmab.model.beliefs import belief_after, information_states
-from rmab.planning.channel.index import whittle_at
+from rmab.planning.channel.whittle import whittle_at
 from rmab.planning.index.finite import Indices, finite_indices
 from tests.oracles.one_arm import NEAR_ONE, Solved, as_exact, bisected, exactly
 from tests.planning.index.models import seen

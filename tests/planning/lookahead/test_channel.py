@@ -5,10 +5,10 @@ import pytest
 
 from rmab.model.arms import Dynamics, channels
 from rmab.model.beliefs import deviation, information_states, stationary_belief
-from rmab.planning.channel.values import solve
-from rmab.planning.exact.bound import upper_bound
-from rmab.planning.exact.optimum import optimal
-from rmab.planning.exact.policies import lookahead_value
+from rmab.planning.channel.subsidy import solve
+from rmab.planning.joint.optimum import optimal
+from rmab.planning.joint.policy_value import lookahead_value
+from rmab.planning.joint.relaxation import upper_bound
 from rmab.planning.lookahead.channel import ChannelValues, channel_values, terminal_value
 from tests.planning.lookahead.arms import some_channels
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from rmab.model.arms import Arm, Arms
-from rmab.planning.exact.optimum import optimal
-from rmab.planning.exact.policies import lookahead_value, policy_value
+from rmab.planning.joint.optimum import optimal
+from rmab.planning.joint.policy_value import lookahead_value, policy_value
 from tests.planning.lookahead.arms import random_arm, some_channels
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from rmab.cli import main
 from rmab.errors import FederationError, ProtocolError
-from rmab.federation.marks import is_mark
-from rmab.federation.masks import Header, MaskKey, make_key, numbers_of, parse_key, vector_size
-from rmab.federation.uploads import parse_masked
+from rmab.privacy.marks import is_mark
+from rmab.privacy.masks import Header, MaskKey, make_key, numbers_of, parse_key, vector_size
+from rmab.protocol.uploads import parse_masked
 from tests.service.support.fake_server import (
     SHAPE,
     Playing,

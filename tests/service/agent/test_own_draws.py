@@ -11,12 +11,12 @@ import pytest
 import rmab
 import rmab.service.server.rounds
 from rmab.cli import main
-from rmab.federation.laws import LawsMessage
-from rmab.federation.own_draw import Laws
-from rmab.federation.privacy import Privacy
+from rmab.learning.channel.local_posterior import Laws
+from rmab.privacy.prior_summaries import LawsMessage
+from rmab.privacy.settings import Privacy
 from rmab.service.agent.limits import AgentLimits
 from rmab.service.store.store import open_store
-from tests.federation.test_release import rounded_normal
+from tests.privacy.test_noise import rounded_normal
 from tests.service.support.serving import PATIENCE, Flat, served, spectrum
 
 OWN = spectrum(draws="own", schedule="linear")

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmab.errors import FederationError, StorageError, UnreachableError
-from rmab.federation.uploads import Record
 from rmab.policies.own_index import Observations
 from rmab.policies.plans import OwnPlan
+from rmab.protocol.uploads import Record
 from rmab.service.agent.agent import Agent
 from rmab.service.agent.state_file import AgentFile
 from tests.service.support.fake_server import (

@@ -10,9 +10,9 @@ from itertools import count
 import numpy as np
 
 import rmab
-from rmab.federation.planner import Planner
-from rmab.federation.uploads import Merged
 from rmab.policies.plans import IndexPlan
+from rmab.protocol.planner import Planner
+from rmab.protocol.uploads import Merged
 from rmab.service.agent.limits import AgentLimits
 from rmab.service.server.limits import ServerLimits
 from tests.service.support.fake_server import tally

@@ -12,14 +12,14 @@ import pytest
 
 from rmab.cli import main
 from rmab.errors import FederationError, ProtocolError
-from rmab.federation.masks import MaskKey, parse_key, vector_of
-from rmab.federation.openings import BEGINNING, Member, Opening
-from rmab.federation.privacy import Privacy
+from rmab.privacy.masks import MaskKey, parse_key, vector_of
+from rmab.privacy.settings import Privacy
+from rmab.privacy.unmasking import BEGINNING, Member, Opening
 from rmab.service.helper.store import open_helper_store
-from rmab.service.server.opening import HelperAccess
+from rmab.service.http.tokens import parse_token, without_secrets
+from rmab.service.server.unmasking import HelperAccess
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import open_store
-from rmab.service.tokens import parse_token, without_secrets
 from tests.service.support.counting import Counting
 from tests.service.support.securing import Securing, secured
 from tests.service.support.serving import until

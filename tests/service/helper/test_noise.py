@@ -10,13 +10,13 @@ import jsonschema_rs
 import numpy as np
 import pytest
 
-import rmab.federation.release
+import rmab.privacy.noise
 import rmab.service.helper.process
 from rmab.errors import FederationError
-from rmab.federation.privacy import Privacy
-from rmab.federation.release import cell_noise
+from rmab.privacy.noise import cell_noise
+from rmab.privacy.settings import Privacy
 from rmab.service.helper.store import open_helper_store
-from tests.federation.test_release import rounded_normal
+from tests.privacy.test_noise import rounded_normal
 from tests.service.helper.test_sums import merged, play_round
 from tests.service.support.securing import secured
 from tests.service.support.serving import spectrum
@@ -28,7 +28,7 @@ EPSILON = 8.0
 def draw(monkeypatch):
     """Noise without OpenDP, which the audit of releases is of."""
     drawn = rounded_normal(4)
-    monkeypatch.setattr(rmab.federation.release, "discrete_gaussian", drawn)
+    monkeypatch.setattr(rmab.privacy.noise, "discrete_gaussian", drawn)
     monkeypatch.setattr(rmab.service.helper.process, "discrete_gaussian", drawn)
 
 

@@ -9,11 +9,11 @@ import pytest
 from benchmarks.place_attack import ARMS, ATTACKS, Attack, Floats, counted, guesses, laws, told
 
 from rmab.errors import ProtocolError
-from rmab.federation import openings
-from rmab.federation.masks import MaskKey, Words, numbers_of, parse_key, vector_size
-from rmab.federation.messages import Upload
-from rmab.federation.openings import Member, Opening
-from rmab.federation.privacy import Privacy
+from rmab.privacy import unmasking as openings
+from rmab.privacy.masks import MaskKey, Words, numbers_of, parse_key, vector_size
+from rmab.privacy.settings import Privacy
+from rmab.privacy.unmasking import Member, Opening
+from rmab.protocol.messages import Upload
 from rmab.service.helper.store import HelperStore, open_helper_store
 from tests.service.support.serving import spectrum
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from rmab.errors import FederationError, UnreachableError
-from rmab.federation.privacy import Privacy
-from rmab.service.server import opening
-from rmab.service.server.opening import HelperAccess
-from rmab.service.store.openings import Openings
+from rmab.privacy.settings import Privacy
+from rmab.service.server import unmasking as opening
+from rmab.service.server.unmasking import HelperAccess
 from rmab.service.store.store import open_store
+from rmab.service.store.unmasking import Openings
 from tests.service.support.securing import Masking, Securing, secured
 from tests.service.support.serving import until
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rmab.cli.main import _parser
-from rmab.federation.config import load_federation
+from rmab.protocol.config import load_federation
 from tests.service.conftest import left_out
 from tests.service.pages.blocks import Block, Command, blocks_of
 from tests.service.pages.machine import NEEDED, Machine

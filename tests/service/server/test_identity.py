@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from rmab.service.admin import DatabaseAdmin
+from rmab.service.http.telemetry import Log, Metrics
 from rmab.service.server.page import ASSETS, address
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.routes import make_app
-from rmab.service.server.telemetry import Log, Metrics
 from tests.service.support.serving import ByHand, Flat, served, spectrum, until
 
 # -------------------------------------------------------------------------------------- credentials

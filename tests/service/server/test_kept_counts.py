@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rmab.federation.memory import RoundMemory
+from rmab.protocol.round_memory import RoundMemory
 from tests.service.support.serving import ByHand, Flat, Planned, served, spectrum, until
 
 

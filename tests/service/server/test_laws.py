@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rmab.errors import ProtocolError
-from rmab.federation.laws import LawsMessage, parse_laws
-from rmab.federation.own_draw import Laws
+from rmab.learning.channel.local_posterior import Laws
+from rmab.privacy.prior_summaries import LawsMessage, parse_laws
 from tests.service.support.securing import Securing
 from tests.service.support.serving import Flat, served, spectrum
 

@@ -16,19 +16,19 @@ import jsonschema_rs
 import numpy as np
 import pytest
 
-import rmab.federation.release
+import rmab.privacy.noise
 import rmab.service.server.rounds
 from rmab.errors import FederationError
-from rmab.federation.config import load_federation
-from rmab.federation.laws import LawsMessage
-from rmab.federation.own_draw import Laws
-from rmab.federation.privacy import Privacy
-from rmab.federation.release import GRID, MOST_RELEASES, Budget, Release, discrete_gaussian
+from rmab.learning.channel.local_posterior import Laws
 from rmab.policies.plans import IndexPlan
+from rmab.privacy.noise import GRID, MOST_RELEASES, Budget, Release, discrete_gaussian
+from rmab.privacy.prior_summaries import LawsMessage
+from rmab.privacy.settings import Privacy
+from rmab.protocol.config import load_federation
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.store.releases import Ledgers
 from rmab.service.store.store import Store, open_store
-from tests.federation.test_release import rounded_normal
+from tests.privacy.test_noise import rounded_normal
 from tests.service.support.processes import FLAT, SPECTRUM, Machine
 from tests.service.support.serving import ByHand, Flat, Planned, Served, served, spectrum, until
 

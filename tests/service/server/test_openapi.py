@@ -17,14 +17,14 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from rmab.federation.config import Federation, KnownArm
-from rmab.federation.privacy import Privacy
+from rmab.privacy.settings import Privacy
+from rmab.protocol.config import Federation, KnownArm
+from rmab.service.http.telemetry import Log, Metrics
 from rmab.service.server.identity import Access
 from rmab.service.server.openapi import document
-from rmab.service.server.opening import HelperAccess
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.routes import _Routes
-from rmab.service.server.telemetry import Log, Metrics
+from rmab.service.server.unmasking import HelperAccess
 from tests.service.support.serving import PATIENCE, Flat, served, spectrum
 
 CHECKS = [

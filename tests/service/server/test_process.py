@@ -110,7 +110,7 @@ def test_a_process_told_to_end_while_it_plans_ends(machine):
 def test_a_server_that_resumes_does_not_load_jax(machine, prepared):
     code = (
         "import sys, threading\n"
-        "from rmab.federation.config import load_federation\n"
+        "from rmab.protocol.config import load_federation\n"
         "from rmab.service.server.process import Server, Settings, in_thread\n"
         "federation = load_federation('spectrum.toml')\n"
         "with in_thread(Server(Settings(federation, 'spectrum.db', port=0))):\n"

@@ -17,9 +17,9 @@ from benchmarks.liar import lie
 
 from rmab.cli import main
 from rmab.errors import StorageError
-from rmab.federation.config import load_federation
-from rmab.federation.messages import Upload
 from rmab.policies.plans import IndexPlan
+from rmab.protocol.config import load_federation
+from rmab.protocol.messages import Upload
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.status import Status
@@ -107,7 +107,7 @@ def test_a_restart_goes_on_with_the_same_round(tmp_path):
 
 def test_the_next_plan_depends_on_seed_counts_and_round_alone(tmp_path):
     """With the planner in earnest: a restart in between changes nothing."""
-    from rmab.federation.planner import Planner
+    from rmab.protocol.planner import Planner
 
     federation = spectrum(seed=5)
     planner = Planner(federation)

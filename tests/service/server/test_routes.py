@@ -9,8 +9,8 @@ import httpx
 import pytest
 from benchmarks.liar import lie
 
-from rmab.federation.config import Federation, KnownArm
-from rmab.federation.uploads import most_bytes
+from rmab.protocol.config import Federation, KnownArm
+from rmab.protocol.uploads import most_bytes
 from tests.service.support.serving import PATIENCE, ByHand, Flat, served, spectrum, until
 
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 import rmab
-from rmab.federation.config import load_federation
+from rmab.protocol.config import load_federation
 from rmab.service.server import uploads
 from tests.service.support.processes import Machine, environment
 from tests.service.support.serving import PATIENCE, ByHand, served, spectrum

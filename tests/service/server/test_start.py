@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from rmab.federation import planner as in_earnest
+from rmab.protocol import planner as in_earnest
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.process import in_thread
 from tests.service.support.serving import ByHand, Flat, Served, served, spectrum, until

@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 import rmab
-from rmab.federation.config import load_federation
-from rmab.service.server.connections import Connection
+from rmab.protocol.config import load_federation
+from rmab.service.http.connections import Connection
 from tests.service.support.processes import Machine, environment
 from tests.service.support.serving import PATIENCE, gives_up, served, spectrum, until
 

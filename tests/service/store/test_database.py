@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from rmab.errors import FederationError, StorageError, UnavailableError
+from rmab.service.http.tokens import make_token
 from rmab.service.store import schema
 from rmab.service.store.database import connect
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import claimed_store, default_database, open_store
-from rmab.service.tokens import make_token
 from tests.service.support.counting import Counting
 from tests.service.support.disks import small_disk
 from tests.service.support.storing import IMPATIENT, enrolled, given, some_round

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmab.federation.config import Federation
+from rmab.protocol.config import Federation
 from rmab.service.server.uploads import receive
 from rmab.service.store import schema
 from rmab.service.store.store import Store, open_store

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rmab.federation.privacy import Privacy
-from rmab.federation.release import GRID
+from rmab.privacy.noise import GRID
+from rmab.privacy.settings import Privacy
 from rmab.service.store import schema
 from rmab.service.store.store import open_store
 from tests.service.support.counting import Counting

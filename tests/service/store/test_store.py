@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from rmab.errors import FederationError, ProtocolError
+from rmab.service.http.tokens import make_token
 from rmab.service.server.uploads import authenticate
 from rmab.service.store.credentials import Credential, Sighting
 from rmab.service.store.store import open_store
-from rmab.service.tokens import make_token
 from tests.service.support.counting import Counting
 from tests.service.support.storing import enrolled, given, refused, some_round
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from rmab.errors import ProtocolError
-from rmab.federation.config import KnownArm
-from rmab.federation.messages import Upload
+from rmab.protocol.config import KnownArm
+from rmab.protocol.messages import Upload
+from rmab.service.http.tokens import make_token
 from rmab.service.server.uploads import receive
 from rmab.service.store.credentials import Sighting
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import open_store
-from rmab.service.tokens import make_token
 from tests.service.support.counting import Counting
 from tests.service.support.storing import enrolled, given, refused
 

@@ -15,12 +15,12 @@ import psycopg
 import pytest
 
 from rmab.errors import FederationError, ProtocolError, StorageError, UnavailableError
-from rmab.federation.messages import Upload
+from rmab.protocol.messages import Upload
+from rmab.service.http.tokens import make_token
 from rmab.service.server.uploads import receive
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import open_store
 from rmab.service.store.writer import Overloaded, Writer
-from rmab.service.tokens import make_token
 from tests.service.support.counting import Counting
 from tests.service.support.storing import IMPATIENT
 
@@ -306,7 +306,7 @@ def test_closing_finishes_what_waits(served, database_url, federation):
 
 _ENROLLING = """
 import sys
-from rmab.federation.config import Federation, KnownArm
+from rmab.protocol.config import Federation, KnownArm
 from rmab.service.store.store import open_store
 arms = tuple(KnownArm(2, (0.0, reward)) for reward in (0.4, 0.9, 0.7, 0.6))
 federation = Federation("spectrum", 2, arms, policy="fedtswi-gap")

@@ -19,9 +19,9 @@ import httpx
 import numpy as np
 
 from rmab.errors import ProtocolError
-from rmab.federation.messages import RoundMessage, Shape
-from rmab.federation.uploads import Record, check_growth, parse_upload
 from rmab.policies.plans import IndexPlan
+from rmab.protocol.messages import RoundMessage, Shape
+from rmab.protocol.uploads import Record, check_growth, parse_upload
 from rmab.service.agent.limits import AgentLimits
 from rmab.service.agent.state_file import AgentFile
 

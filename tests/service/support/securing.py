@@ -13,17 +13,17 @@ from typing import Any
 
 import httpx
 
-from rmab.federation.config import Federation
-from rmab.federation.marks import is_mark
-from rmab.federation.masks import MaskKey, parse_key
-from rmab.federation.messages import Upload
-from rmab.federation.privacy import Privacy
+from rmab.privacy.marks import is_mark
+from rmab.privacy.masks import MaskKey, parse_key
+from rmab.privacy.settings import Privacy
+from rmab.protocol.config import Federation
+from rmab.protocol.messages import Upload
 from rmab.service.helper.process import Helper
 from rmab.service.helper.store import HelperStore, open_helper_store
+from rmab.service.http.telemetry import Log
 from rmab.service.server.limits import ServerLimits
-from rmab.service.server.opening import HelperAccess
 from rmab.service.server.process import Settings, in_thread
-from rmab.service.server.telemetry import Log
+from rmab.service.server.unmasking import HelperAccess
 from tests.service.support.serving import ByHand, Flat, Served, spectrum
 
 # A helper that is away is tried again at once.

@@ -18,20 +18,20 @@ import numpy as np
 import pytest
 
 from rmab.errors import UnreachableError
-from rmab.federation.config import Federation, KnownArm
-from rmab.federation.messages import Upload, parse_round
-from rmab.federation.player import Player
-from rmab.federation.uploads import Merged
 from rmab.policies.plans import IndexPlan
+from rmab.protocol.config import Federation, KnownArm
+from rmab.protocol.messages import Upload, parse_round
+from rmab.protocol.player import Player
+from rmab.protocol.uploads import Merged
 from rmab.service.admin import DatabaseAdmin
+from rmab.service.http.telemetry import Log
 from rmab.service.server.process import Server, Settings, in_thread
-from rmab.service.server.telemetry import Log
 
 PATIENCE = 60.0  # seconds; a machine may be slow, and only what fails takes so long
 
 
 class Planned(NamedTuple):
-    """As `rmab.federation.planner` has it, which would load JAX."""
+    """As `rmab.protocol.planner` has it, which would load JAX."""
 
     plan: IndexPlan
     limit: int | None

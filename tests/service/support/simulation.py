@@ -25,19 +25,19 @@ import httpx
 import numpy as np
 
 from rmab.errors import FederationError, StorageError, UnreachableError
-from rmab.federation.config import Federation, KnownArm
-from rmab.federation.messages import Upload, parse_round
-from rmab.federation.uploads import Merged, parse_upload
 from rmab.policies.plans import IndexPlan
+from rmab.protocol.config import Federation, KnownArm
+from rmab.protocol.messages import Upload, parse_round
+from rmab.protocol.uploads import Merged, parse_upload
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.agent import agent as agent_module
 from rmab.service.agent.agent import Agent
 from rmab.service.agent.exchange import Exchange
+from rmab.service.http.telemetry import Log, Metrics
 from rmab.service.server.identity import Access
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.routes import make_app
-from rmab.service.server.telemetry import Log, Metrics
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import Store
 from tests.service.support.fake_server import tally

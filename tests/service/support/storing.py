@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from rmab.errors import ProtocolError
-from rmab.federation.messages import Upload
-from rmab.federation.uploads import Merged
+from rmab.protocol.messages import Upload
+from rmab.protocol.uploads import Merged
+from rmab.service.http.tokens import make_token
 from rmab.service.server.uploads import Status, receive
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import OpenRound, Store
-from rmab.service.tokens import make_token
 
 # A claim that another process has is given up soon.
 IMPATIENT = StoreLimits(claim_seconds=0.1)

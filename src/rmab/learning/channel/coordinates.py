@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.nn import sigmoid
 
-from rmab.random import Numbers
+from rmab.rng.variates import Numbers
 
 __all__ = [
     "FALLING",

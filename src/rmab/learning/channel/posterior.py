@@ -59,9 +59,9 @@ from rmab.learning.channel.likelihood import (
     score,
     summed,
 )
-from rmab.learning.channel.moments import Cells, cells, memory_density, pick_memory, ridge
+from rmab.learning.channel.memory_grid import Cells, cells, memory_density, pick_memory, ridge
 from rmab.linalg import compute_in_branch
-from rmab.random import Draws, Numbers
+from rmab.rng.variates import Draws, Numbers
 
 __all__ = ["channel_laws", "draw_channels", "mean_channels"]
 

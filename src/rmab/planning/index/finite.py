@@ -31,9 +31,9 @@ indexable that still is a number for every state. It is -inf or inf where one ac
 whatever the subsidy, which average reward allows: a state whose play leads to a poorer class that
 is never left, say. It is never NaN.
 
-`rmab.planning.index.unichain` follows the optimal policies along the subsidy line at low cost.
-Where that leaves a doubt, `rmab.planning.index.rational` decides in exact arithmetic about small
-arms, and `rmab.planning.index.multichain` follows large ones policy by policy.
+`rmab.planning.index.fast_pivoting` follows the optimal policies along the subsidy line at low cost.
+Where that leaves a doubt, `rmab.planning.index.exact` decides in exact arithmetic about small
+arms, and `rmab.planning.index.sensitive` follows large ones policy by policy.
 
 An arm that moves alike whatever is done has the index r_1 - r_0, since what is done changes nothing
 else.
@@ -53,10 +53,10 @@ import numpy.typing as npt
 
 from rmab.errors import ModelError
 from rmab.model.arms import Arm
-from rmab.planning.index.multichain import confirmed, follow_by_solving
-from rmab.planning.index.rational import RationalProblem, follow_exactly
-from rmab.planning.index.subsidy import Apart, History, Problem
-from rmab.planning.index.unichain import follow_by_pivots
+from rmab.planning.index.exact import RationalProblem, follow_exactly
+from rmab.planning.index.fast_pivoting import follow_by_pivots
+from rmab.planning.index.sensitive import confirmed, follow_by_solving
+from rmab.planning.index.subsidy_line import Apart, History, Problem
 
 __all__ = ["Indices", "changes_back", "checked_discount", "finite_indices"]
 

@@ -112,7 +112,7 @@ def information_table(
     if xp is np:
         never, index, _ = follow(Models(*(np.asarray(x, np.float64) for x in models)), max_age)
     else:
-        from rmab.planning.index import compiled
+        from rmab.planning.index import parametric_jax as compiled
 
         never, index = compiled.follow(models, max_age)
     observed = xp.swapaxes(index, 0, 1).reshape(S * max_age, -1)

@@ -33,7 +33,7 @@ where every state is active. A *step* goes to the next change of the best waits;
 Q(s, n) are straight lines in t and the A(s, k) concave. A state *leaves*, becomes passive, where
 its line falls below a later one, and its index is the lambda there. Never observed leaves at t = 0.
 Where lambda is constant while t rises, many states share one index: the plateaus of the closed form
-(`rmab.planning.channel.index`). States of an arm that is not indexable come back; the best waits
+(`rmab.planning.channel.whittle`). States of an arm that is not indexable come back; the best waits
 are followed all the same, and the index is the lowest lambda from which on the state is passive.
 
 With M(t) = max(beta^(n-k) Q(s, n): n > k, and 0), which is convex, a state is, at the two ends of a
@@ -51,7 +51,7 @@ finite.
 
 Arms differ in how many steps they take. So a batch runs in *lanes*: as soon as a share of the
 lanes are done, other arms take them. A long path may be cut into pieces, between fixed t, that are
-solved side by side. `rmab.planning.index.compiled` is the same on JAX, indices alone.
+solved side by side. `rmab.planning.index.parametric_jax` is the same on JAX, indices alone.
 
 Arrays have the ages on the first axis and the arms on the last: every operation runs along the
 arms.

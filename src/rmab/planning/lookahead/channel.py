@@ -4,7 +4,7 @@ As in `rmab.planning.lookahead.tables` the terminal values are the relative valu
 channel with a subsidy lambda = R(K + 1) - R(K) for every slot in which it is left alone.
 
 The theory and the symbols (waits k_0 and k_1, weights u_0 and u_1, excess e, slope D, h) are those
-of `rmab.planning.channel.values`, which solves the same problem by policy iteration over waits of
+of `rmab.planning.channel.subsidy`, which solves the same problem by policy iteration over waits of
 any length, in double precision, for one known subsidy. Here the subsidy is sought too, for many
 draws at once and inside compiled programs, where loops of unknown length do not pay. So the waits
 are taken from a list: (w, 1) for memory m = p11 - p01 >= 0, w up to 8 and then each a third or half

@@ -3,7 +3,7 @@
 Terminal values. Let every slot in which an arm is left alone pay a subsidy lambda, eq. (10): the
 problem decouples, and each arm has its own relative values. They end the lookahead of
 `rmab.policies.lookahead.choose`. With R(k) the best average reward of k plays a slot in the long
-run, the bound of `rmab.planning.exact.bound`, the subsidy is
+run, the bound of `rmab.planning.joint.relaxation`, the subsidy is
 
     lambda = R(K + 1) - R(K),
 

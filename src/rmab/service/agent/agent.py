@@ -21,7 +21,7 @@ passed in between is not known. With a mask key it goes on with the same incarna
 observed, so that slots are summed across processes.
 
 An arm that could not be read (its state is NaN, say, or none that it has) is one without an
-observation in that slot: the slot passes and nothing is counted (`rmab.federation.player`).
+observation in that slot: the slot passes and nothing is counted (`rmab.protocol.player`).
 
 Where the server refuses an incarnation because it has something else under it (the agent's file
 was restored from a backup, say), it is not known which counts it has; the agent gives the
@@ -52,17 +52,17 @@ from rmab.errors import (
     UnavailableError,
     UnreachableError,
 )
-from rmab.federation.masks import KEY_PREFIX, MaskKey, parse_key
-from rmab.federation.messages import RoundMessage, parse_round
-from rmab.federation.player import Player
-from rmab.federation.privacy import is_loopback
-from rmab.reading import is_whole, shown
+from rmab.privacy.masks import KEY_PREFIX, MaskKey, parse_key
+from rmab.privacy.settings import is_loopback
+from rmab.protocol.messages import RoundMessage, parse_round
+from rmab.protocol.player import Player
 from rmab.service.agent.client import make_client
 from rmab.service.agent.exchange import Exchange
 from rmab.service.agent.limits import AgentLimits
 from rmab.service.agent.outbox import Offer, Seldom, Writing, recovered, resumed
 from rmab.service.agent.state_file import AgentFile, default_file
-from rmab.service.tokens import parse_token
+from rmab.service.http.tokens import parse_token
+from rmab.text import is_whole, shown
 
 __all__ = ["MAX_BAD_READINGS", "Agent"]
 
@@ -328,8 +328,8 @@ class Agent:
         if told is None or told.round != player.round:
             self._alike = None
             return
-        from rmab.federation.own_draw import LEAST_ALIKE
-        from rmab.service.agent.own_plan import own_plan
+        from rmab.learning.channel.local_posterior import LEAST_ALIKE
+        from rmab.service.agent.local_plan import own_plan
 
         if self._counted is None:
             before = self._file.own_counts(player.counts.size)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import httpx
 
 from rmab.errors import FederationError, ProtocolError
-from rmab.federation.checks import read_object
-from rmab.reading import shown
+from rmab.protocol.checks import read_object
 from rmab.service.agent.limits import AgentLimits
+from rmab.text import shown
 
 __all__ = ["Answer", "Client", "NotReachedError", "make_client"]
 

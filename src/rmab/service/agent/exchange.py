@@ -44,14 +44,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rmab.errors import ProtocolError
-from rmab.federation.messages import RoundMessage, parse_round
+from rmab.protocol.messages import RoundMessage, parse_round
 from rmab.service.agent.client import Answer, Client, NotReachedError
 from rmab.service.agent.limits import AgentLimits
 from rmab.service.agent.outbox import Offer, Outbox, Outgoing, Resumed, Seldom, Writing
 from rmab.service.agent.state_file import AgentFile
 
 if TYPE_CHECKING:  # loaded with the first laws
-    from rmab.federation.laws import LawsMessage
+    from rmab.privacy.prior_summaries import LawsMessage
 
 __all__ = ["Exchange"]
 
@@ -345,7 +345,7 @@ class Exchange:
     async def _laws_of(self, message: RoundMessage) -> LawsMessage | None:
         """What the agent may draw by in a round; None where that is not to be had: it then plays
         by the round's plan."""
-        from rmab.federation.laws import parse_laws
+        from rmab.privacy.prior_summaries import parse_laws
 
         try:
             answer = await self._client.ask("GET", "/v1/laws")

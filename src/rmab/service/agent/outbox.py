@@ -2,7 +2,7 @@
 
 Uploads are numbered and kept in the agent's file before they are sent. Of earlier incarnations
 there may be several, each sent until it is acknowledged; of this one the newest is enough, as
-counts are cumulative. Only uploads at marks (`rmab.federation.marks`), which an agent with a mask
+counts are cumulative. Only uploads at marks (`rmab.privacy.marks`), which an agent with a mask
 key makes beside the others, are all sent, in their order. The exchange
 (`rmab.service.agent.exchange`) asks for the next upload and says what became of it.
 
@@ -37,10 +37,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError, ProtocolError, StorageError
-from rmab.federation.marks import is_mark
-from rmab.federation.masks import MaskKey
-from rmab.federation.messages import RoundMessage, Shape, Upload
-from rmab.federation.player import Player
+from rmab.privacy.marks import is_mark
+from rmab.privacy.masks import MaskKey
+from rmab.protocol.messages import RoundMessage, Shape, Upload
+from rmab.protocol.player import Player
 from rmab.service.agent.state_file import AgentFile, KeptIncarnation
 
 __all__ = [
@@ -165,7 +165,7 @@ class Writing:
     ) -> Outgoing:
         """An upload whose body was kept, which is sent as it is if it may be; counts, visits: that
         it tells of, where they are known. ProtocolError or StorageError if that cannot be."""
-        from rmab.federation.uploads import parse_masked, parse_upload  # seldom needed
+        from rmab.protocol.uploads import parse_masked, parse_upload  # seldom needed
 
         if b'"masked":' not in body:
             upload = parse_upload(body, message.shape, message.federation)

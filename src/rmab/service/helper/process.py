@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp
 
-from rmab.federation.release import discrete_gaussian
+from rmab.privacy.noise import discrete_gaussian
 from rmab.service.helper.routes import Desk, HelperMetrics, make_helper_app
 from rmab.service.helper.store import HelperStore, open_helper_store
+from rmab.service.http.telemetry import Log, warn_of_noise
 from rmab.service.server.process import Http, Listening, Settings
-from rmab.service.server.telemetry import Log, warn_of_noise
 
 __all__ = ["Helper"]
 

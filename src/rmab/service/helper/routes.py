@@ -1,6 +1,6 @@
 """A helper's routes.
 
-    POST /v1/openings     server   the masks of a sum; `rmab.federation.openings`
+    POST /v1/openings     server   the masks of a sum; `rmab.privacy.unmasking`
     GET /v1/agents        server   who the helper is, its rules, and its agents with their groups
     GET /metrics          server   for Prometheus; anybody, where the helper is open
     GET /healthz, /readyz all
@@ -24,15 +24,15 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from rmab.errors import ProtocolError
-from rmab.federation.config import Federation
-from rmab.federation.masks import in_base64
-from rmab.federation.openings import MOST_MEMBERS, parse_opening
+from rmab.privacy.masks import in_base64
+from rmab.privacy.unmasking import MOST_MEMBERS, parse_opening
+from rmab.protocol.config import Federation
 from rmab.service.helper.store import HelperStore
-from rmab.service.server.middleware import Middleware, json_answer
-from rmab.service.server.origins import Proxies
-from rmab.service.server.telemetry import ConnectionMetrics, Log
+from rmab.service.http.middleware import Middleware, json_answer
+from rmab.service.http.proxies import Proxies
+from rmab.service.http.telemetry import ConnectionMetrics, Log
+from rmab.service.http.tokens import parse_token
 from rmab.service.server.uploads import announced, check_type, read_body
-from rmab.service.tokens import parse_token
 
 __all__ = ["Desk", "HelperMetrics", "make_helper_app"]
 

@@ -25,11 +25,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rmab.errors import FederationError, StorageError, UnavailableError
-from rmab.federation.config import Federation
-from rmab.federation.masks import MaskKey, Words, make_key, parse_key, vector_size
-from rmab.federation.openings import BEGINNING, Enrolled, Opened, Opening, Point, answered
-from rmab.federation.privacy import Privacy
-from rmab.federation.release import Ledger
+from rmab.privacy.masks import MaskKey, Words, make_key, parse_key, vector_size
+from rmab.privacy.noise import Ledger
+from rmab.privacy.settings import Privacy
+from rmab.privacy.unmasking import BEGINNING, Enrolled, Opened, Opening, Point, answered
+from rmab.protocol.config import Federation
+from rmab.service.http.tokens import make_token, matches
 from rmab.service.store.database import Database, connect
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.releases import Ledgers
@@ -42,7 +43,6 @@ from rmab.service.store.schema import (
     kept,
     told_budget,
 )
-from rmab.service.tokens import make_token, matches
 
 __all__ = ["HelperStore", "KeyRow", "default_database", "open_helper_store"]
 

@@ -19,11 +19,11 @@ from typing import NamedTuple
 from starlette.types import Scope
 
 from rmab.errors import FederationError, ProtocolError
+from rmab.service.http.telemetry import Log
+from rmab.service.http.tokens import make_token, matches, parse_token
 from rmab.service.server.rounds import Rounds
-from rmab.service.server.telemetry import Log
 from rmab.service.store.credentials import Credential
 from rmab.service.store.store import Erasure, Store
-from rmab.service.tokens import make_token, matches, parse_token
 
 __all__ = ["Access", "Identity"]
 

@@ -21,10 +21,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from rmab.federation.checks import MAX_WHOLE
-from rmab.federation.config import Federation, KnownArm
-from rmab.federation.messages import PROTOCOL
-from rmab.federation.uploads import most_bytes
+from rmab.protocol.checks import MAX_WHOLE
+from rmab.protocol.config import Federation, KnownArm
+from rmab.protocol.messages import PROTOCOL
+from rmab.protocol.uploads import most_bytes
 from rmab.service.server.page import ASSETS, address
 
 __all__ = ["document"]

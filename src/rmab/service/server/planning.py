@@ -1,7 +1,7 @@
 """Planning: from counts to the plans that the database keeps and agents are sent.
 
 Round r + 1's plan is a function of the seed, the counts that there were when r closed, r + 1 and
-the lane. The federation's aggregation (`rmab.federation.aggregation`) gives the evidence
+the lane. The federation's aggregation (`rmab.policies.aggregation`) gives the evidence
 of a lane's learner: the sum of all counts, or what it makes of the counts of each agent.
 
 Plans are made one after another in a separate thread, which loads JAX and has it compile what it
@@ -30,14 +30,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import StorageError
-from rmab.federation.aggregation import Aggregation, evidence_of
-from rmab.federation.config import Federation
-from rmab.federation.laws import LawsMessage
-from rmab.federation.memory import RoundMemory
-from rmab.federation.messages import RoundMessage, parse_plan, plan_table
-from rmab.federation.uploads import LaneCounts, Merged
+from rmab.policies.aggregation import Aggregation, evidence_of
 from rmab.policies.plans import Plan
-from rmab.service.server.telemetry import Metrics
+from rmab.privacy.prior_summaries import LawsMessage
+from rmab.protocol.config import Federation
+from rmab.protocol.messages import RoundMessage, parse_plan, plan_table
+from rmab.protocol.round_memory import RoundMemory
+from rmab.protocol.uploads import LaneCounts, Merged
+from rmab.service.http.telemetry import Metrics
 from rmab.service.store.store import OpenRound, Store
 from rmab.service.store.writer import Jobs
 
@@ -69,7 +69,7 @@ class Planned(Protocol):
 
 
 class Planning(Protocol):
-    """What makes plans and estimates; `rmab.federation.planner.Planner` in earnest.
+    """What makes plans and estimates; `rmab.protocol.planner.Planner` in earnest.
 
     It makes plans from more than the sum of counts (`Recalling`) where the policy asks for that.
     """
@@ -179,7 +179,7 @@ class _LazyPlanner:
         with self._making:
             if self._planner is None:
                 from rmab.compilation import keep_compiled
-                from rmab.federation.planner import Planner
+                from rmab.protocol.planner import Planner
 
                 keep_compiled()
                 self._planner = Planner(self._federation)

@@ -38,17 +38,17 @@ from rmab.errors import (
     UnavailableError,
     is_lasting,
 )
-from rmab.federation.config import Federation, load_federation
-from rmab.federation.privacy import is_loopback
-from rmab.service.server.certificate import CertificateWatch
-from rmab.service.server.connections import Connection, Secured, Watch
+from rmab.privacy.settings import is_loopback
+from rmab.protocol.config import Federation, load_federation
+from rmab.service.http.certificate import CertificateWatch
+from rmab.service.http.connections import Connection, Secured, Watch
+from rmab.service.http.proxies import Proxies
+from rmab.service.http.telemetry import ConnectionMetrics, Log, Metrics, quieten
 from rmab.service.server.limits import ServerLimits
-from rmab.service.server.opening import HelperAccess
-from rmab.service.server.origins import Proxies
 from rmab.service.server.planning import Planning
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.routes import make_app
-from rmab.service.server.telemetry import ConnectionMetrics, Log, Metrics, quieten
+from rmab.service.server.unmasking import HelperAccess
 
 __all__ = ["Http", "Listening", "Server", "Settings", "in_thread", "run_process", "serve"]
 

@@ -4,12 +4,12 @@ All of it runs in one event loop. Three things leave it: jobs for the database, 
 the writer's thread (`rmab.service.store.writer`); plans, one after another in the planner's
 (`rmab.service.server.planning`); and nothing else.
 
-    closing  when the round is due (`rmab.federation.rounds`), one task takes the merged counts,
+    closing  when the round is due (`rmab.protocol.rounds`), one task takes the merged counts,
              has the next round planned from them, and closes one and opens the other in one
              transaction. Until that is committed the old round stays open, and a plan or a commit
              that fails is tried again. Where counts of an agent were taken out meanwhile, it is
              planned once more: no round opens with them. Where the server learns sums alone,
-             they are opened first (`rmab.service.server.opening`), and added in that transaction.
+             they are opened first (`rmab.service.server.unmasking`), and added in that transaction.
              Where the server draws noise, the sum is released first, if that is due: what agents
              and people are told comes from released sums alone (`rmab.service.store.releases`).
     restart  the open round is in the database with its plan and the counts it was made from. It
@@ -37,16 +37,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rmab.errors import FederationError, ModelError, ProtocolError, StorageError, StudyError
-from rmab.federation.config import Federation
-from rmab.federation.correlation import Togetherness
-from rmab.federation.messages import Upload
-from rmab.federation.release import discrete_gaussian
-from rmab.federation.rounds import Coordinator
-from rmab.federation.schedule import LONGEST, first_limit, round_length, visits_can_end
-from rmab.federation.uploads import Merged
+from rmab.policies.episodes import LONGEST, first_limit, round_length, visits_can_end
 from rmab.policies.plans import Plan
+from rmab.privacy.noise import discrete_gaussian
+from rmab.protocol.config import Federation
+from rmab.protocol.correlation import Togetherness
+from rmab.protocol.messages import Upload
+from rmab.protocol.rounds import Coordinator
+from rmab.protocol.uploads import Merged
+from rmab.service.http.telemetry import Log, Metrics, warn_of_noise
 from rmab.service.server.limits import ServerLimits
-from rmab.service.server.opening import HelperAccess, SumOpening
 from rmab.service.server.planning import (
     Counted,
     Planning,
@@ -56,7 +56,7 @@ from rmab.service.server.planning import (
     sums_by_group,
     tells_groups,
 )
-from rmab.service.server.telemetry import Log, Metrics, warn_of_noise
+from rmab.service.server.unmasking import HelperAccess, SumOpening
 from rmab.service.store.credentials import Sighting
 from rmab.service.store.releases import Told
 from rmab.service.store.store import (

@@ -26,19 +26,19 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from rmab.errors import ProtocolError
-from rmab.federation.checks import MAX_WHOLE, malformed, read_object
-from rmab.federation.messages import NAME_RULE, is_name
-from rmab.reading import shown
+from rmab.protocol.checks import MAX_WHOLE, malformed, read_object
+from rmab.protocol.messages import NAME_RULE, is_name
+from rmab.service.http.middleware import Middleware, json_answer
+from rmab.service.http.proxies import Proxies
+from rmab.service.http.telemetry import Log, Metrics
 from rmab.service.server.identity import Access
-from rmab.service.server.middleware import Middleware, json_answer
 from rmab.service.server.openapi import document
-from rmab.service.server.origins import Proxies
 from rmab.service.server.page import ASSETS, address, asset
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.status import Status
-from rmab.service.server.telemetry import Log, Metrics
 from rmab.service.server.uploads import Uploads, announced, check_type, read_body
 from rmab.service.store.credentials import ROLES
+from rmab.text import shown
 
 __all__ = ["make_app"]
 

@@ -18,14 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import StorageError
-from rmab.federation.config import Federation, KnownArm
-from rmab.federation.messages import plan_table
-from rmab.federation.outliers import Compared, compared
 from rmab.policies.plans import Plan
+from rmab.protocol.config import Federation, KnownArm
+from rmab.protocol.messages import plan_table
+from rmab.protocol.outliers import Compared, compared
+from rmab.service.http.telemetry import Metrics
 from rmab.service.server.rounds import Rounds
-from rmab.service.server.telemetry import Metrics
-from rmab.service.store.openings import GroupRow, WaitingRow
 from rmab.service.store.store import AgentRow, RewardRow, RoundRow, Store
+from rmab.service.store.unmasking import GroupRow, WaitingRow
 from rmab.service.store.uploads import Totals
 
 __all__ = ["Status"]
@@ -280,7 +280,7 @@ class Status:
 class _Outliers:
     """Scores of agents whose counts are unlike the others', as of late; used in one event loop.
 
-    A score is for people (`rmab.federation.outliers`). So uploads and rounds do not wait for any:
+    A score is for people (`rmab.protocol.outliers`). So uploads and rounds do not wait for any:
     all are made together, in a thread, when somebody asks and something has changed. Pages and
     metrics ask all the time, whatever it costs; they are given the last scores, and new ones are
     made for them only after a while that is long against the time that they take.

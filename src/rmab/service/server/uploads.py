@@ -4,7 +4,7 @@ The order is the bound on uploads in flight, credential, the agent's rate, type,
 bound once more, and only then is the body parsed, so that what is refused costs little. Memory is
 bounded: bytes of bodies at once, a quarter of them of one owner, and uploads that are parsed and
 not yet committed; beyond that the answer is 503, try again. A body that does not come is the
-business of `rmab.service.server.connections`.
+business of `rmab.service.http.connections`.
 
 What becomes of an upload is one decision, `receive`, made in one job of the writer; the upload is
 acknowledged when that is committed. In this order, each the answer if it holds:
@@ -42,22 +42,22 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from rmab.errors import ProtocolError
-from rmab.federation.checks import malformed
-from rmab.federation.config import Federation
-from rmab.federation.masks import MaskedUpload
-from rmab.federation.messages import Upload
-from rmab.federation.uploads import (
+from rmab.privacy.masks import MaskedUpload
+from rmab.protocol.checks import malformed
+from rmab.protocol.config import Federation
+from rmab.protocol.messages import Upload
+from rmab.protocol.uploads import (
     check_growth,
     most_bytes,
     parse_masked,
     parse_upload,
 )
+from rmab.service.http.telemetry import Metrics
+from rmab.service.http.tokens import matches
 from rmab.service.server.identity import Access, Identity
 from rmab.service.server.rounds import Rounds
-from rmab.service.server.telemetry import Metrics
 from rmab.service.store.credentials import Credential
 from rmab.service.store.store import Store
-from rmab.service.tokens import matches
 
 __all__ = ["Rate", "Uploads", "announced", "authenticate", "check_type", "read_body", "receive"]
 

@@ -1,7 +1,7 @@
 """Credit for slots, in the database: how much playing time each owner may still claim.
 
 One row for each owner whose agents have uploaded where `slot_seconds` limits them, written with the
-uploads of a transaction (`rmab.federation.uploads.Credit` has the rule). Of an owner without a row
+uploads of a transaction (`rmab.protocol.uploads.Credit` has the rule). Of an owner without a row
 the credit follows from the time since its first agent was enrolled and from the slots that its
 agents have told of, so a database of an older version needs nothing more.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rmab.federation.uploads import Credit
+from rmab.protocol.uploads import Credit
 from rmab.service.store.database import Database
 
 __all__ = ["Pace"]

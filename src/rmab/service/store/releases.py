@@ -21,12 +21,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmab.federation.config import Federation
-from rmab.federation.masks import numbers_of, vector_of, vector_size
-from rmab.federation.release import MOST_RELEASES, Ledger, Release
-from rmab.federation.uploads import Merged
+from rmab.privacy.masks import numbers_of, vector_of, vector_size
+from rmab.privacy.noise import MOST_RELEASES, Ledger, Release
+from rmab.protocol.config import Federation
+from rmab.protocol.uploads import Merged
 from rmab.service.store.database import Database
-from rmab.service.store.openings import GroupRow, last_openings
+from rmab.service.store.unmasking import GroupRow, last_openings
 from rmab.service.store.uploads import Ledger as Given
 
 __all__ = ["Ledgers", "Releases", "Told"]

@@ -9,10 +9,10 @@
     ended         of those that may still be heard of, the last upload's sequence and digest
     uploads       the ledger: digests of accepted uploads, by (agent, incarnation, sequence), so
                   that a repeat is known from a conflict; of each incarnation the last, and others
-                  while they may matter (rmab.service.store.folding)
+                  while they may matter (rmab.service.store.retention)
     rounds        the last rounds; the open one with its plan and the counts it was made from: their
                   sum, followed by those of lane 0, 1, ... where plans are made from them; and what
-                  is kept of counts that lose weight (rmab.federation.memory)
+                  is kept of counts that lose weight (rmab.protocol.round_memory)
     plans         of the open round by lane, where agents draw for themselves
     forgotten     whose counts were taken out, when and how many: the audit
     gone          incarnations whose counts were taken out: they must not come back
@@ -21,11 +21,11 @@
     acts          who was enrolled or revoked by a command on the database, for the server's log
     masked        of a federation with a helper, of each incarnation: where it began and how far it
                   has come, the upload that an opening is asked for and the one that was opened last
-    marks         masked uploads at marks that no opening has yet (rmab.federation.marks)
+    marks         masked uploads at marks that no opening has yet (rmab.privacy.marks)
     positions     of each agent that was opened, up to which position
     openings      sums that a helper was asked to open, and what came of it; of a server that draws
                   the noise itself, sums that it released
-    sums          what was opened, by group (rmab.service.store.openings), or released last
+    sums          what was opened, by group (rmab.service.store.unmasking), or released last
     releases      of a server that draws the noise: slots, and z, from which the noise is made
                   (rmab.service.store.releases)
 
@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rmab.errors import FederationError
-from rmab.federation.config import Federation
+from rmab.protocol.config import Federation
 from rmab.service.store.database import Database
 
 __all__ = [

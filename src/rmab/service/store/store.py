@@ -4,7 +4,7 @@ A `Store` is used by one thread. Inside `with store.transaction():` all of what 
 durable together, or none of it; a single call outside makes a transaction of its own.
 
 How uploads are kept is in rmab.service.store.uploads and what is dropped of them in
-rmab.service.store.folding; how credentials are kept is in rmab.service.store.credentials.
+rmab.service.store.retention; how credentials are kept is in rmab.service.store.credentials.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import FederationError, StorageError, UnavailableError
-from rmab.federation.aggregation import owner_weights
-from rmab.federation.config import Federation
-from rmab.federation.masks import MaskedUpload
-from rmab.federation.memory import RoundMemory
-from rmab.federation.messages import Upload
-from rmab.federation.outliers import STANDS_OUT, compared
-from rmab.federation.uploads import Credit, LaneCounts, Merged, Record, check_pace
+from rmab.policies.aggregation import owner_weights
+from rmab.privacy.masks import MaskedUpload
+from rmab.protocol.config import Federation
+from rmab.protocol.messages import Upload
+from rmab.protocol.outliers import STANDS_OUT, compared
+from rmab.protocol.round_memory import RoundMemory
+from rmab.protocol.uploads import Credit, LaneCounts, Merged, Record, check_pace
 from rmab.service.store.credentials import Credential, Credentials, Sighting
 from rmab.service.store.database import ClaimLostError, Database, Value, connect
-from rmab.service.store.folding import Ended, Folding
 from rmab.service.store.limits import StoreLimits
-from rmab.service.store.openings import Openings
 from rmab.service.store.pace import Pace
 from rmab.service.store.releases import Releases
+from rmab.service.store.retention import Ended, Folding
 from rmab.service.store.schema import (
     check_owner,
     count_up,
@@ -42,6 +41,7 @@ from rmab.service.store.schema import (
     prepare,
     version_of,
 )
+from rmab.service.store.unmasking import Openings
 from rmab.service.store.uploads import Ledger, Totals
 
 __all__ = [

@@ -2,7 +2,8 @@
 
 Counts are cumulative, so what the agents of a federation know is the sum over incarnations of the
 last upload of each; of those that have ended the database has the sum alone, by agent
-(rmab.service.store.folding). Reading all of it whenever a round closes or the page is opened would
+(rmab.service.store.retention). Reading all of it whenever a round closes or the page is opened
+would
 take long. So the sum is made once, and each upload then adds what it has above the one before it.
 
 Three things keep an upload cheap without changing what is kept:
@@ -28,8 +29,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmab.federation.messages import Shape, Upload
-from rmab.federation.uploads import LaneCounts, Merged, Record
+from rmab.protocol.messages import Shape, Upload
+from rmab.protocol.uploads import LaneCounts, Merged, Record
 from rmab.service.store.database import Database, Value
 from rmab.service.store.limits import StoreLimits
 

@@ -1,0 +1,1 @@
+"""Comparison of learners on shipped problems: contestants, runs, scores, records."""

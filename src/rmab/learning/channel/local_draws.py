@@ -1,0 +1,101 @@
+"""Agents that draw for themselves, by their own observations and the laws of sums: many at once.
+
+The laws of each channel are those of the sums' posteriors (`channel.posterior.channel_laws`); an
+agent draws as `rmab.learning.channel.local_posterior` says.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from rmab.errors import ModelError
+from rmab.learning.channel.local_posterior import PLACES, UNIFORMS, Laws, OwnDraw, draw_own
+from rmab.learning.channel.posterior import channel_laws
+from rmab.learning.learners import thompson
+from rmab.policies.policy import POPULATION, IndexRule, Policy
+from rmab.rng.variates import Draws
+
+__all__ = ["check_own_draws", "draw_each", "laws_of"]
+
+_BLOCK = 256  # channels that are drawn at once: what they take fits a core's cache
+
+
+def check_own_draws(policy: Policy, *, channels: bool) -> None:
+    """Refuse policies whose agents cannot draw for themselves; channels: whether all arms are."""
+    thompson_sampling = (
+        isinstance(policy.learner, partial)
+        and policy.learner.func is thompson
+        and policy.randomised
+    )
+    if not thompson_sampling or not isinstance(policy.rule, IndexRule):
+        raise ModelError(
+            f"policy {policy.name}: draws must not be 'own' but for Thompson sampling and an index"
+        )
+    if not channels:
+        raise ModelError(f"policy {policy.name}: draws must not be 'own' unless arms are channels")
+    if policy.forget is not None or policy.prior == POPULATION:
+        raise ModelError(
+            f"policy {policy.name}: draws must not be 'own' where counts are forgotten or a prior "
+            "is learnt"
+        )
+
+
+def _beta(policy: Policy) -> tuple[float, float]:
+    prior = policy.prior
+    assert not isinstance(prior, str)
+    return prior if isinstance(prior, tuple) else (float(prior), float(prior))
+
+
+def laws_of(policy: Policy, merged: Array) -> Laws:
+    """The one law of each channel, from counts of all agents (C, 2, 2, N, R)."""
+    kinds = merged[: policy.gaps + 1] if policy.gaps else merged[:1]
+    mean, covariance = channel_laws(jnp.asarray(kinds, jnp.float32), _beta(policy), policy.gaps)
+    return Laws(mean[None], covariance[None])
+
+
+def _laws_of_each(policy: Policy, sums: Array) -> Laws:
+    """J laws of each channel, from J sums (C, 2, 2, N, J, R): all lie side by side."""
+    several, trials = sums.shape[-2:]
+    found = laws_of(policy, sums.reshape(*sums.shape[:-2], several * trials))
+
+    def apart(x: Array) -> Array:
+        """(1, k, N, J R) -> (J, k, N, R)."""
+        return jnp.moveaxis(x[0].reshape(*x.shape[1:-1], several, trials), -2, 0)
+
+    return Laws(*(apart(x) for x in found))
+
+
+def draw_each(policy: Policy, sums: Array, own: Array, draws: Draws, doubt: float) -> OwnDraw:
+    """Draws of A agents, (N, A R), agent after agent.
+
+    sums: (C, 2, 2, N, J, R), counts of all, and perhaps of each group; own: (C, 2, 2, N, A, R),
+    each agent's.
+    """
+    agents = own.shape[-2]
+    own = jnp.asarray(own[: policy.gaps + 1] if policy.gaps else own[:1], jnp.float32)
+    if not policy.gaps:  # no pair is further apart than one slot
+        own = jnp.concatenate([own, jnp.zeros_like(own)])
+    laws = _laws_of_each(policy, sums)
+    shape = (own.shape[3], agents * own.shape[-1])  # (N, A R)
+    uniforms = jnp.stack([draws.uniform(PLACES, shape[0]) for _ in range(UNIFORMS)])
+    size = math.prod(shape)
+    beyond = -size % _BLOCK
+
+    def in_blocks(x: Array) -> Array:
+        """(..., N, A R) -> (blocks, ..., 1, _BLOCK)."""
+        flat = x.reshape(*x.shape[:-2], size)
+        flat = jnp.pad(flat, [(0, 0)] * (flat.ndim - 1) + [(0, beyond)], mode="edge")
+        return jnp.moveaxis(flat.reshape(*flat.shape[:-1], -1, 1, _BLOCK), -3, 0)
+
+    def draw(block: tuple[Array, Array, Array, Array]) -> OwnDraw:
+        counts, mean, covariance, uniforms = block
+        return draw_own(counts, Laws(mean, covariance), uniforms, prior=_beta(policy), doubt=doubt)
+
+    wide = (jnp.tile(x, agents) for x in laws)
+    lanes = own.reshape(*own.shape[:3], *shape), *wide, uniforms
+    found: OwnDraw = lax.map(draw, tuple(in_blocks(x) for x in lanes))
+    return OwnDraw(*(x.reshape(-1)[:size].reshape(shape) for x in found))

@@ -1,0 +1,1 @@
+"""Privacy of reports: noise and its accounting, masks, unmasking; no network, no database."""

@@ -1,0 +1,123 @@
+"""What a server tells agents that draw for themselves: laws of every arm, as bytes and as values.
+
+    {"protocol": 1, "federation": "spectrum", "round": 7, "index": "whittle", "gaps": 32,
+     "prior": [1.0, 1.0], "doubt": 0.1,
+     "laws": [{"of": "all", "mean": [[u, v], ...], "covariance": [[uu, uv, vv], ...]}]}
+
+A law has mean and covariance of the log odds (u, v) of each arm's (p01, p11), under the posterior
+of all that agents had counted when the round opened. `rmab.learning.channel.local_posterior` says
+what an agent
+makes of it. gaps: how far apart the pairs are that are learnt from, 0: consecutive slots alone.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rmab.learning.channel.local_posterior import Laws
+from rmab.protocol.checks import floats, listed, malformed, read_object, take, whole_number
+from rmab.protocol.messages import Shape, check_protocol, is_name
+from rmab.text import is_number, shown
+
+__all__ = ["INDICES", "LawsMessage", "parse_laws"]
+
+INDICES = ("whittle", "myopic")  # what an agent may fill its table with
+_MAX_LAWS = 64
+_FARTHEST = 100.0  # log odds, and their variances, that a law may have
+_LEAST_VARIANCE = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class LawsMessage:
+    """names: of each law; laws: of N arms, one trial."""
+
+    federation: str
+    round: int
+    index: str
+    gaps: int
+    prior: tuple[float, float]
+    doubt: float
+    names: tuple[str, ...]
+    laws: Laws
+
+    def to_json(self) -> bytes:
+        """As it is sent."""
+        found = zip(self.names, *(np.asarray(x)[..., 0] for x in self.laws), strict=True)
+        table = {
+            "protocol": 1,
+            "federation": self.federation,
+            "round": self.round,
+            "index": self.index,
+            "gaps": self.gaps,
+            "prior": list(self.prior),
+            "doubt": self.doubt,
+            "laws": [
+                {
+                    "of": name,
+                    "mean": [[float(f"{x:.7g}") for x in arm] for arm in mean.T],
+                    "covariance": [[float(f"{x:.7g}") for x in arm] for arm in covariance.T],
+                }
+                for name, mean, covariance in found
+            ],
+        }
+        return json.dumps(table, separators=(",", ":"), allow_nan=False).encode()
+
+
+def parse_laws(body: bytes, shape: Shape) -> LawsMessage:
+    """The laws in an answer's body, of these arms; ProtocolError if there are none."""
+    keys = ("protocol", "federation", "round", "index", "gaps", "prior", "doubt", "laws")
+    protocol, federation, number, index, gaps, prior, doubt, laws = take(
+        read_object(body), "the laws", *keys
+    )
+    check_protocol(protocol)
+    if not is_name(federation):
+        raise malformed(f"federation must be a name, got {shown(federation)}")
+    if index not in INDICES:
+        raise malformed(f"index must be one of {', '.join(INDICES)}, got {shown(index)}")
+    if whole_number("gaps", gaps, 0) not in (0, shape.gaps):
+        raise malformed(f"gaps must be 0 or {shape.gaps}, as in the round, got {gaps}")
+    a, b = (float(x) for x in floats("prior", prior, 2))
+    if not (a > 0 and b > 0):
+        raise malformed(f"prior must be two numbers above 0, got {shown(prior)}")
+    if not (is_number(doubt) and 0 < doubt <= 1):
+        raise malformed(f"doubt must be a number above 0 and at most 1, got {shown(doubt)}")
+    if not isinstance(laws, list) or not 1 <= len(laws) <= _MAX_LAWS:
+        raise malformed(f"laws must be a list of 1 to {_MAX_LAWS}, got {shown(laws)}")
+    names: list[str] = []
+    means: list[npt.NDArray[np.float64]] = []
+    covariances: list[npt.NDArray[np.float64]] = []
+    for place, law in enumerate(laws):
+        name, mean, covariance = take(law, f"laws[{place}]", "of", "mean", "covariance")
+        if not is_name(name):
+            raise malformed(f"laws[{place}].of must be a name, got {shown(name)}")
+        names.append(name)
+        for key, value, size, found in (
+            ("mean", mean, 2, means),
+            ("covariance", covariance, 3, covariances),
+        ):
+            at = f"laws[{place}].{key}"
+            rows = [
+                floats(f"{at}[{arm}]", row, size)
+                for arm, row in enumerate(listed(at, value, shape.n_arms))
+            ]
+            found.append(np.array(rows, np.float64).T)
+        uu, uv, vv = covariances[-1]
+        spread = np.minimum(uu, vv) > _LEAST_VARIANCE
+        if not (spread & (uv * uv < uu * vv)).all():
+            raise malformed(f"laws[{place}].covariance must be positive definite for every arm")
+        if max(np.abs(means[-1]).max(), np.maximum(uu, vv).max()) > _FARTHEST:
+            raise malformed(f"laws[{place}] must have numbers of at most {_FARTHEST:g} in size")
+    return LawsMessage(
+        federation=federation,
+        round=whole_number("round", number, 1),
+        index=index,
+        gaps=gaps,
+        prior=(a, b),
+        doubt=float(doubt),
+        names=tuple(names),
+        laws=Laws(np.array(means)[..., None], np.array(covariances)[..., None]),
+    )

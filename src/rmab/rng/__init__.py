@@ -1,0 +1,1 @@
+"""Counter-based random numbers: the generator, its streams, and variates."""

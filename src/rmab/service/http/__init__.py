@@ -1,0 +1,1 @@
+"""HTTP floor below the server and the helper: listener, middleware, certificates, tokens."""

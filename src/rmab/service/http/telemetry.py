@@ -1,0 +1,214 @@
+"""A server's log, and its metrics for Prometheus.
+
+The log has one JSON object a line, on standard error.
+
+    {"time": "2026-01-31T12:00:00.123Z", "level": "info", "event": "round closed", "round": 7, ...}
+
+An event is a few fixed words; everything that varies stands in separate fields. Only fields named
+by the caller are written: never a request's headers, hence never a credential; and should somebody
+put a token where a name belongs, its secret is left out.
+
+Refusals, which a broken or hostile peer can cause at any rate, are written at most
+`REFUSALS_A_SECOND` times a second, and the first one after a pause tells how many were left out.
+
+Each metric is explained in docs/operations.md.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from datetime import UTC, datetime
+from typing import IO, Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from rmab.protocol.config import Federation
+from rmab.service.http.tokens import without_secrets
+
+__all__ = ["REFUSALS_A_SECOND", "ConnectionMetrics", "Log", "Metrics", "quieten", "warn_of_noise"]
+
+REFUSALS_A_SECOND = 20
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+class Log:
+    """Writes events at or above `level` to a stream (standard error, as it is when written)."""
+
+    def __init__(self, stream: IO[str] | None = None, level: str = "info") -> None:
+        self._stream = stream
+        self._least = _LEVELS.index(level)
+        self.verbose = level == "debug"  # whether every request is worth a line
+        self._second = 0
+        self._refusals = 0
+        self._left_out = 0
+
+    def __call__(self, level: str, event: str, **fields: Any) -> None:
+        """Write one event; None fields are left out."""
+        if _LEVELS.index(level) < self._least:
+            return
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        entry = {"time": now, "level": level, "event": event}
+        entry |= {key: value for key, value in fields.items() if value is not None}
+        stream = sys.stderr if self._stream is None else self._stream
+        try:
+            stream.write(without_secrets(json.dumps(entry, default=str)) + "\n")
+            stream.flush()
+        except (OSError, ValueError):  # a full disk or a closed pipe must not stop the server
+            pass
+
+    def refused(self, **fields: Any) -> None:
+        """A request that was refused, or one of many."""
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second, self._refusals = second, 0
+        self._refusals += 1
+        if self._refusals > REFUSALS_A_SECOND:
+            self._left_out += 1
+            return
+        left_out, self._left_out = self._left_out, 0
+        self("warning", "refused", left_out=left_out or None, **fields)
+
+
+def warn_of_noise(federation: Federation, agents: int, log: Log) -> None:
+    """Say at the start where noise costs so many agents much."""
+    detail = federation.cost_warning(agents)
+    if detail is not None:
+        log("warning", "much noise for few agents", agents=agents, detail=detail)
+
+
+class _Forward(logging.Handler):
+    """Hands what libraries log to the server's log."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        self._log(
+            record.levelname.lower() if record.levelname.lower() in _LEVELS else "error",
+            "message",
+            logger=record.name,
+            text=record.getMessage().strip(),
+            error=None if error is None else f"{type(error).__name__}: {error}",
+        )
+
+
+def quieten(log: Log) -> None:
+    """Send errors of uvicorn and asyncio to the log, and nothing else of theirs anywhere."""
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = False
+        logger.setLevel(logging.ERROR)
+    for name in ("uvicorn", "uvicorn.error", "asyncio"):
+        logging.getLogger(name).addHandler(_Forward(log))
+    logging.getLogger("uvicorn.error").propagate = False
+
+
+class ConnectionMetrics:
+    """What is measured of every service of ours, in its own registry."""
+
+    media_type = "text/plain; version=0.0.4; charset=utf-8"
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self.requests = Counter(
+            "rmab_http_requests",
+            "Requests by route and status code",
+            ["route", "code"],
+            registry=self.registry,
+        )
+        self.connections = Gauge("rmab_connections", "Open connections", registry=self.registry)
+        self.dropped = Counter(
+            "rmab_dropped_connections",
+            "Connections closed because their peer was too slow",
+            registry=self.registry,
+        )
+        self.certificate_expiry = Gauge(
+            "rmab_certificate_expiry_timestamp_seconds",
+            "When the certificate expires, in seconds since 1970; NaN without TLS",
+            registry=self.registry,
+        )
+        self.certificate_expiry.set(float("nan"))
+
+    def text(self) -> bytes:
+        """All of them, as Prometheus reads them."""
+        return generate_latest(self.registry)
+
+
+class Metrics(ConnectionMetrics):
+    """The metrics of one server."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.round = Gauge("rmab_round", "Number of the open round", registry=self.registry)
+        self.agents = Gauge(
+            "rmab_agents",
+            "Agents: enrolled, live (heard of within two deadlines or live_seconds), revoked",
+            ["state"],
+            registry=self.registry,
+        )
+        self.outlier = Gauge(
+            "rmab_agent_outlier",
+            "How unlike the others' an agent's counts are; above 6 is not chance",
+            ["agent"],
+            registry=self.registry,
+        )
+        self.uploads = Counter(
+            "rmab_uploads", "Uploads by what became of them", ["result"], registry=self.registry
+        )
+        self.upload_seconds = Histogram(
+            "rmab_upload_seconds",
+            "Seconds from an upload's last byte to its answer",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.commit_jobs = Histogram(
+            "rmab_commit_jobs",
+            "Jobs that one commit made durable",
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
+            registry=self.registry,
+        )
+        self.queue_jobs = Gauge(
+            "rmab_queue_jobs", "Jobs that wait for the database", registry=self.registry
+        )
+        self.rounds_closed = Counter(
+            "rmab_rounds_closed", "Rounds closed, by why", ["reason"], registry=self.registry
+        )
+        self.plan_seconds = Histogram(
+            "rmab_plan_seconds",
+            "Seconds to plan a round",
+            buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
+            registry=self.registry,
+        )
+        self.longpolls = Gauge(
+            "rmab_longpolls", "Agents that wait for the next round", registry=self.registry
+        )
+        self.openings = Counter(
+            "rmab_openings",
+            "Sums that the helper was asked to open, by what became of it, or released without one",
+            ["result"],
+            registry=self.registry,
+        )
+        self.waiting_slots = Gauge(
+            "rmab_waiting_slots",
+            "Slots in uploads that no sum has yet that was opened, or released with noise",
+            registry=self.registry,
+        )
+        self.releases_left = Gauge(
+            "rmab_releases_left",
+            "Releases that are left of a group, where sums have noise",
+            ["group"],
+            registry=self.registry,
+        )
+        self.helper_up = Gauge(
+            "rmab_helper_up",
+            "Whether the helper answered last: 1 or 0; NaN without one",
+            registry=self.registry,
+        )
+        self.helper_up.set(float("nan"))

@@ -1,0 +1,1 @@
+"""Readers of recordings: CSV, NumPy and MATLAB files."""

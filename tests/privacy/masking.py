@@ -1,0 +1,122 @@
+"""Agents that mask, a helper in memory, and a server that asks it, without network or database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rmab.errors import ProtocolError
+from rmab.privacy.masks import MaskedUpload, MaskKey, Words, make_key, parse_key, vector_size
+from rmab.privacy.unmasking import (
+    BEGINNING,
+    Enrolled,
+    Member,
+    Opened,
+    Opening,
+    Point,
+    answered,
+)
+from rmab.protocol.messages import Shape
+from tests.service.support.counting import Counting
+
+FINGERPRINT = "5f" * 32
+SHAPE = Shape(2, (2, 2, 2), 2)
+
+
+class Helper:
+    """What `rmab.service.helper` keeps in a database."""
+
+    def __init__(self, least: int = 3) -> None:
+        self.least = least
+        self.agents: dict[str, Enrolled] = {}
+        self.points: dict[tuple[str, str], Point] = {}
+        self.cohorts: dict[str, str] = {}
+        self.answers: list[tuple[str, Words]] = []
+
+    def last(self) -> tuple[int, str]:
+        return len(self.answers), self.answers[-1][0] if self.answers else BEGINNING
+
+    def enrolled(self, agent: str) -> Enrolled | None:
+        return self.agents.get(agent)
+
+    def point(self, agent: str, incarnation: str) -> Point | None:
+        return self.points.get((agent, incarnation))
+
+    def cohort(self, agent: str) -> str | None:
+        return self.cohorts.get(agent)
+
+    def agents_in(self, cohort: str) -> list[str]:
+        return [agent for agent, of_agent in self.cohorts.items() if of_agent == cohort]
+
+    def answer(self, number: int) -> tuple[str, Words | None] | None:
+        return self.answers[number - 1] if 1 <= number <= len(self.answers) else None
+
+    def keep(self, opening: Opening, opened: Opened) -> None:
+        self.answers.append((opening.digest, opened.masks))
+        self.points |= opened.points
+        self.cohorts |= opened.cohorts
+
+    def enroll(self, name: str, group: int = 1, number: int = 1) -> Agent:
+        key = parse_key(make_key())
+        assert key is not None
+        self.agents[name] = Enrolled(group, MaskKey(key), number, revoked=False)
+        return Agent(name, self.agents[name].key)
+
+    def ask(self, *members: Member, **changes: Any) -> Words:
+        """Open the next sum, of group 1, or one with these changes."""
+        number, digest = self.last()
+        opening = Opening(number + 1, digest, 1, tuple(members))._replace(**changes)
+        return answered(opening, self, FINGERPRINT, vector_size(SHAPE), self.least)
+
+    def refuses(self, *members: Member, **changes: Any) -> str:
+        """The word by which it refuses; nothing may have changed."""
+        before = (dict(self.points), list(self.answers), dict(self.cohorts))
+        with pytest.raises(ProtocolError) as refused:
+            self.ask(*members, **changes)
+        assert refused.value.status == 409
+        assert (self.points, self.answers, self.cohorts) == before
+        return refused.value.code
+
+
+class Agent:
+    """One incarnation after another of an agent; uploads have all that it has counted."""
+
+    def __init__(self, name: str, key: MaskKey) -> None:
+        self.name, self.key = name, key
+        self.lives = 0
+        self.restart()
+
+    def restart(self) -> None:
+        self.lives += 1
+        self.counting = Counting(SHAPE, f"{self.name} {self.lives}")
+        self.sequence = 0
+
+    def upload(self, slots: int = 4) -> MaskedUpload:
+        self.sequence += 1
+        clear = self.counting.upload(self.sequence, slots=slots)
+        return self.key.masked(clear, FINGERPRINT, self.name, SHAPE)
+
+    def member(self, slots: int = 4) -> Member:
+        return self.named(self.upload(slots))
+
+    def at(self, slots: int) -> Member:
+        """Its upload after so many slots in all."""
+        return self.member(slots - self.counting.slots)
+
+    def named(self, upload: MaskedUpload) -> Member:
+        return Member(
+            self.name,
+            upload.incarnation,
+            upload.sequence,
+            upload.slots,
+            upload.nonce,
+            upload.tag,
+        )
+
+
+def total(*words: Words) -> Words:
+    """Their sum modulo 2^64."""
+    found: Words = np.sum(np.stack(words), axis=0, dtype=np.uint64)
+    return found
