@@ -20,7 +20,7 @@ from benchmarks.records import Part, Row
 
 from rmab.privacy.masks import MaskKey, make_key, numbers_of, parse_key, vector_size
 from rmab.privacy.settings import Privacy
-from rmab.privacy.unmasking import check_sum, chosen, parse_opening
+from rmab.privacy.unmasking import check_sum, choose_batch, parse_job
 from rmab.protocol.config import Federation, KnownArm
 from rmab.protocol.messages import Upload
 from rmab.service.helper.store import open_helper_store
@@ -117,11 +117,11 @@ class Openings:
         away = {f"agent{n}" for n in range(AGENTS - AWAY, AGENTS)}
         times: list[float] = []
         with processor(times), self.store.transaction():
-            members = chosen(self.openings.waiting(enrolled), 3, away).members
+            members = choose_batch(self.openings.waiting(enrolled), 3, away).reports
             pending = self.openings.write(1, members, 1, 1.0)
             body = pending.opening.to_json()
         with processor(self.helper_ms):
-            masks = self.helper.open(parse_opening(body))
+            masks = self.helper.open(parse_job(body))
         with processor(times):
             vector = (pending.difference - masks).view(np.int64)
             numbers = numbers_of(vector, self.served.shape)

@@ -23,8 +23,9 @@ from rmab.cli.console import BAD_INPUT, DONE, FAILED, INTERRUPTED
 from rmab.cli.main import _parser
 from rmab.errors import ProtocolError
 from rmab.policies.registry import GROUPS, OPTIONS, POLICIES
+from rmab.privacy.accounting import Budget, cell_noise, noise_multiplier
 from rmab.privacy.advice import enough_agents
-from rmab.privacy.noise import MOST_RELEASES, Budget, cell_noise, noise_multiplier
+from rmab.privacy.noise import MOST_RELEASES
 from rmab.protocol.config import Federation, load_federation
 from rmab.protocol.messages import Shape
 from rmab.protocol.uploads import parse_upload

@@ -31,8 +31,8 @@ from rmab.model.arms import Dynamics
 from rmab.model.beliefs import information_states
 from rmab.planning.channel.whittle import whittle_at
 from rmab.policies.plans import IndexPlan
+from rmab.privacy.accounting import Budget, noise_multiplier
 from rmab.privacy.advice import enough_agents
-from rmab.privacy.noise import Budget, noise_multiplier
 from rmab.privacy.prior_summaries import LawsMessage
 from rmab.protocol.messages import RoundMessage, Shape
 from rmab.service.agent.local_plan import own_plan

@@ -15,7 +15,8 @@ from rmab.model.beliefs import InformationStates
 from rmab.policies.aggregation import AGGREGATIONS
 from rmab.policies.own_index import Observations
 from rmab.policies.registry import named
-from rmab.privacy.noise import LEAST_OF_LAWS, Budget, cell_noise, mended, mixing
+from rmab.privacy.accounting import Budget, cell_noise
+from rmab.privacy.noise import LEAST_FOR_SUMMARIES, denoised, mixing
 from rmab.rng.variates import EXPERTS, Draws, seed_words, stream
 
 ARMS = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
@@ -60,7 +61,7 @@ def test_a_sum_is_released_when_slots_have_doubled(seen):
 
 
 def test_the_noise_is_that_of_the_releases(seen):
-    """Each is made anew from all z before it, and mended by the deviation it has."""
+    """Each is made anew from all z before it, and denoised by the deviation it has."""
     sigma = BUDGET.scale(PLAYS)
     z = [np.asarray(chances(2, number).normal(1, 2, 2, 4, 1)) for number in (0, 1)]
     b = [float(x) for x in mixing()]
@@ -69,7 +70,7 @@ def test_the_noise_is_that_of_the_releases(seen):
         told = np.floor(np.asarray(seen[episode].pairs) + sigma * noise + 0.5)
         s = cell_noise(BUDGET, PLAYS, releases)
         assert (sigma * noise).std() == pytest.approx(s, rel=0.03)
-        np.testing.assert_allclose(seen[episode].told, mended(told, s), rtol=2e-3)
+        np.testing.assert_allclose(seen[episode].told, denoised(told, s), rtol=2e-3)
 
 
 def test_who_shares_nothing_has_no_noise():
@@ -127,8 +128,8 @@ def test_sums_of_groups_have_noise_of_their_own():
     assert abs(np.corrcoef(z[..., 0, :].ravel(), z[..., 1, :].ravel())[0, 1]) < 0.05
     released = np.floor(np.asarray(kept.pairs) + BUDGET.scale(PLAYS) * z + 0.5)
     s = cell_noise(BUDGET, PLAYS, 1)
-    whole = mended(released.sum(-2, keepdims=True), s * np.sqrt(2), least=LEAST_OF_LAWS)
-    expected = np.concatenate([whole, mended(released, s, least=LEAST_OF_LAWS)], -2)
+    whole = denoised(released.sum(-2, keepdims=True), s * np.sqrt(2), least=LEAST_FOR_SUMMARIES)
+    expected = np.concatenate([whole, denoised(released, s, least=LEAST_FOR_SUMMARIES)], -2)
     np.testing.assert_allclose(shared.pairs, expected, rtol=2e-3)
 
 

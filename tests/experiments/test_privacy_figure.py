@@ -10,7 +10,7 @@ from rmab.experiments import privacy
 from rmab.experiments.figure import FigureResult
 from rmab.experiments.registry import figures
 from rmab.policies.policy import Policy
-from rmab.privacy.noise import Budget
+from rmab.privacy.accounting import Budget
 from rmab.report import plots
 from rmab.report.page import write_paper
 from rmab.studies.results import Results

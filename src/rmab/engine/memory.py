@@ -47,7 +47,8 @@ from rmab.model.beliefs import NEVER, InformationStates
 from rmab.policies.aggregation import Gossip, mixes_evidence
 from rmab.policies.own_index import Observations
 from rmab.policies.policy import Policy
-from rmab.privacy.noise import FIRST_SLOTS, LEAST_OF_LAWS, MOST_RELEASES, mended, mixing
+from rmab.privacy.accounting import FIRST_SLOTS
+from rmab.privacy.noise import LEAST_FOR_SUMMARIES, MOST_RELEASES, denoised, mixing
 from rmab.rng.variates import Draws
 
 __all__ = ["Counting", "Counts", "Kept", "Noisy", "by_colour", "first_states", "next_states"]
@@ -436,11 +437,11 @@ class Counting:
             noise = lax.fori_loop(0, many, mixed, jnp.zeros_like(pairs))
             s = sigma * jnp.asarray(spread)[jnp.minimum(kept.releases, MOST_RELEASES - 1)]
             released = jnp.floor(pairs + sigma * noise + 0.5)
-            least = LEAST_OF_LAWS if self.setting.draws == "own" else 1.0
+            least = LEAST_FOR_SUMMARIES if self.setting.draws == "own" else 1.0
             whole = released.sum(-2, keepdims=True)
-            seen = mended(whole, s * math.sqrt(self.groups), least=least)
+            seen = denoised(whole, s * math.sqrt(self.groups), least=least)
             if self.sums > 1:
-                seen = jnp.concatenate([seen, mended(released, s, least=least)], -2)
+                seen = jnp.concatenate([seen, denoised(released, s, least=least)], -2)
             return jnp.where(due, seen, kept.told)
 
         return Noisy(

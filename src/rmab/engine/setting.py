@@ -18,7 +18,7 @@ from rmab.learning.channel.local_posterior import DOUBT
 from rmab.model.arms import ArmKind, Arms
 from rmab.planning.joint.chain import Layout
 from rmab.policies.aggregation import AGGREGATIONS, Aggregation
-from rmab.privacy.noise import Budget
+from rmab.privacy.accounting import Budget
 
 __all__ = ["Fitted", "Guide", "Joint", "Lookup", "Outcome", "Setting", "Simulate"]
 

@@ -1,10 +1,4 @@
-"""What goes over the wire, as bytes and as values: uploads, rounds and plans.
-
-An *upload* has all that an incarnation of an agent has counted since it began: for each arm the
-pairs of successive observations, counts[c, s, s'] with c = gap - 1 and the last slice for all gaps
-above G, and its visits[s], plays by the state they showed. An arm that is always observed has the
-pairs of consecutive slots, c = 0 those with a play at the first and c = 1 those without.
-`rmab.protocol.uploads` is the server's side of it.
+"""Rounds and plans, as bytes and as values; uploads are in `rmab.protocol.shape`.
 
 A *round* tells an agent what to play by: its number, the rule by which the episode ends, and a plan
 over information states, rows as in `rmab.model.beliefs.information_states`: never observed, (0, 1),
@@ -18,10 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +22,15 @@ import numpy.typing as npt
 from rmab.model.beliefs import OBSERVED
 from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPlan
 from rmab.protocol.checks import floats, listed, malformed, read_object, take, whole_number
+from rmab.protocol.shape import (
+    NAME_RULE,
+    PROTOCOL,
+    UPLOAD_KEYS,
+    Shape,
+    Upload,
+    check_protocol,
+    is_name,
+)
 from rmab.text import is_number, shown
 
 __all__ = [
@@ -48,85 +49,9 @@ __all__ = [
     "plan_table",
 ]
 
-PROTOCOL = 1
 MAX_PLAN_AGES = 4096
 MAX_COUNTS = 2**20  # of an upload
 _KIND_KEYS = ("reward_passive", "observed", "action_dependent")  # of an arm that is not as most are
-NAME_RULE = "1 to 64 letters, digits, dots, hyphens or underscores, the first a letter or digit"
-Ints = npt.NDArray[np.int64]
-
-UPLOAD_KEYS = (
-    "protocol",
-    "federation",
-    "incarnation",
-    "sequence",
-    "round",
-    "slots",
-    "length",
-    "counts",
-    "visits",
-)
-
-
-def is_name(text: Any) -> bool:
-    """Whether it may name a federation or an agent."""
-    return isinstance(text, str) and bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text))
-
-
-class Shape(NamedTuple):
-    """What messages are made of: K, the states of each arm, G, and which arms are not as most are.
-
-    Pairs of successive observations of an arm are counted separately by their gap, 1 to G slots,
-    and those further apart together. always: the arms that are observed in every slot, in ascending
-    order; controlled: likewise those that move otherwise when they are played.
-    """
-
-    plays: int
-    states: tuple[int, ...]
-    gaps: int
-    always: tuple[int, ...] = ()
-    controlled: tuple[int, ...] = ()
-
-    @property
-    def kinds(self) -> int:
-        """C, the most kinds of pairs that are counted separately of an arm."""
-        return 2 if len(self.always) == self.n_arms else self.gaps + 1
-
-    @property
-    def kinds_by_arm(self) -> list[int]:
-        """How many kinds of pairs are counted separately of each arm."""
-        kinds = [self.gaps + 1] * self.n_arms
-        for arm in self.always:
-            kinds[arm] = 2
-        return kinds
-
-    @property
-    def exact_kinds(self) -> list[int]:
-        """Of how many kinds of pairs of each arm, the first, it is known how far they are apart:
-        all but those more than G slots apart."""
-        kinds = [self.gaps] * self.n_arms
-        for arm in self.always:
-            kinds[arm] = 2
-        return kinds
-
-    @property
-    def n_arms(self) -> int:
-        """N."""
-        return len(self.states)
-
-    @property
-    def size(self) -> int:
-        """How many counts an upload has."""
-        arms = zip(self.kinds_by_arm, self.states, strict=True)
-        return sum(kinds * states**2 for kinds, states in arms)
-
-    def idle(self, counts: Ints) -> Ints:
-        """(S, N): slots in which arms that are always observed were left alone, by their state;
-        counts: (C, S, S, N). The last slot of all is not in it, as no pair begins there."""
-        idle = np.zeros(counts.shape[2:], counts.dtype)
-        which = list(self.always)
-        idle[:, which] = counts[1][:, :, which].sum(1)
-        return idle
 
 
 def fingerprint_of(
@@ -150,48 +75,6 @@ def fingerprint_of(
         arms.append(arm)
     meaning = [name, shape.plays, arms, shape.gaps]
     return hashlib.sha256(json.dumps(meaning).encode()).hexdigest()
-
-
-@dataclass(frozen=True, eq=False)
-class Upload:
-    """Cumulative counts of one incarnation of an agent; arms of fewer states are padded with 0."""
-
-    incarnation: str  # 32 hexadecimal digits
-    sequence: int  # 1, 2, ...
-    round: int
-    slots: int  # in all
-    length: int  # of them in this round's episode
-    counts: Ints  # (C, S, S, N)
-    visits: Ints  # (S, N)
-
-    @cached_property
-    def digest(self) -> bytes:
-        """Of the content: equal for equal uploads."""
-        head = f"{self.incarnation} {self.sequence} {self.round} {self.slots} {self.length} "
-        body = np.ascontiguousarray(self.counts).tobytes() + self.visits.tobytes()
-        return hashlib.sha256(head.encode() + body).digest()
-
-    def to_json(self, shape: Shape, federation: str) -> bytes:
-        """The body of a request."""
-        counts = [
-            self.counts[:kinds, :s, :s, arm].tolist()
-            for arm, (kinds, s) in enumerate(zip(shape.kinds_by_arm, shape.states, strict=True))
-        ]
-        visits = [self.visits[:s, arm].tolist() for arm, s in enumerate(shape.states)]
-        values = (
-            PROTOCOL,
-            federation,
-            self.incarnation,
-            self.sequence,
-            self.round,
-            self.slots,
-            self.length,
-            counts,
-            visits,
-        )
-        return json.dumps(
-            dict(zip(UPLOAD_KEYS, values, strict=True)), separators=(",", ":")
-        ).encode()
 
 
 # ----------------------------------------------------------------------------------------- rounds
@@ -323,12 +206,6 @@ def _read_arm(place: str, table: Any) -> _Arm:
         raise malformed(f"{place}.action_dependent must be true or false, got {shown(controlled)}")
     pays, idle_pays = (tuple(map(float, given)) for given in (reward, idle))
     return _Arm(states, pays, idle_pays, observed == "always", controlled)
-
-
-def check_protocol(version: Any) -> None:
-    """Refuse another version of the protocol."""
-    if type(version) is not int or version != PROTOCOL:
-        raise malformed(f"protocol must be {PROTOCOL}, got {shown(version)}")
 
 
 # ------------------------------------------------------------------------------------------ plans

@@ -37,7 +37,8 @@ from rmab.policies.filling import Learnt, fill
 from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPlan
 from rmab.policies.policy import POPULATION, IndexRule, LookaheadRule, OwnIndexRule, TurnsRule
 from rmab.policies.registry import named
-from rmab.privacy.noise import LEAST_OF_LAWS, MOST_RELEASES, cell_noise, mended
+from rmab.privacy.accounting import cell_noise
+from rmab.privacy.noise import LEAST_FOR_SUMMARIES, MOST_RELEASES, denoised
 from rmab.privacy.prior_summaries import INDICES, LawsMessage
 from rmab.protocol.config import Federation
 from rmab.protocol.round_memory import RoundMemory
@@ -133,9 +134,9 @@ class Planner:
 
         merged: as of its plan; groups: the sum of each, where there are several.
         """
-        sums = {"all": self._mended(merged, least=LEAST_OF_LAWS)}
+        sums = {"all": self._mended(merged, least=LEAST_FOR_SUMMARIES)}
         for group, each in (groups or {}).items():
-            sums[f"group-{group}"] = self._mended(each, 1, least=LEAST_OF_LAWS)
+            sums[f"group-{group}"] = self._mended(each, 1, least=LEAST_FOR_SUMMARIES)
         # One after another: another number of groups is no other program.
         found = [
             self._tell(np.asarray(each.counts[: self._kinds], np.float32)[..., None])
@@ -164,7 +165,7 @@ class Planner:
         s = cell_noise(budget, self.federation.plays, MOST_RELEASES) * math.sqrt(
             groups or privacy.groups
         )
-        return merged._replace(counts=mended(merged.counts, s, least=least))
+        return merged._replace(counts=denoised(merged.counts, s, least=least))
 
     def _given(self, merged: Merged) -> tuple[Any, ...]:
         counts = np.asarray(self._steps(merged.counts)[: self._kinds], np.float32)[..., None]

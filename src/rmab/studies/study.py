@@ -51,8 +51,8 @@ from rmab.policies.registry import (
     check_own_draws,
     settings_of,
 )
+from rmab.privacy.accounting import Budget
 from rmab.privacy.advice import cost_warning
-from rmab.privacy.noise import Budget
 from rmab.privacy.settings import LEAST_AGENTS, check_survey
 from rmab.studies.arm_tables import arm_table, changed_arms, check_rewards, read_agents, read_arm
 from rmab.text import is_number, is_whole, one_of, read_toml, shown

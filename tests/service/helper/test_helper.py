@@ -14,7 +14,7 @@ from rmab.cli import main
 from rmab.errors import FederationError, ProtocolError
 from rmab.privacy.masks import MaskKey, parse_key, vector_of
 from rmab.privacy.settings import Privacy
-from rmab.privacy.unmasking import BEGINNING, Member, Opening
+from rmab.privacy.unmasking import BEGINNING, AggregationJob, Report
 from rmab.service.helper.store import open_helper_store
 from rmab.service.http.tokens import parse_token, without_secrets
 from rmab.service.server.unmasking import HelperAccess
@@ -60,7 +60,7 @@ class Agents:
             for key, upload, name in zip(self.keys, clear, self.names, strict=True)
         ]
         members = [
-            Member(name, up.incarnation, up.sequence, up.slots, up.nonce, up.tag)
+            Report(name, up.incarnation, up.sequence, up.slots, up.nonce, up.tag)
             for name, up in zip(self.names, masked, strict=True)
         ]
         x = sum(vector_of(up.counts, up.visits, shape) for up in clear)
@@ -73,7 +73,7 @@ def test_openings_are_durable_and_answered_alike(database_url, secure, store):
     last_masked = last_x = np.uint64(0)
     for number in range(1, 5):
         members, masked, x = agents.uploads()
-        opening = Opening(number, before, 1, tuple(members))
+        opening = AggregationJob(number, before, 1, tuple(members))
         masks = store.open(opening)
         assert np.array_equal(masked - last_masked - masks, x - last_x)
         last_masked, last_x, before = masked, x, opening.digest
@@ -98,10 +98,10 @@ def test_what_is_refused_leaves_nothing(store, secure):
     agents = Agents(store, secure)
     members, *_ = agents.uploads()
     with pytest.raises(ProtocolError) as refused:
-        store.open(Opening(1, BEGINNING, 1, tuple(members[:2])))
+        store.open(AggregationJob(1, BEGINNING, 1, tuple(members[:2])))
     assert refused.value.code == "least"
     assert store.last() == (0, BEGINNING)
-    assert store.point("a", members[0].incarnation) is None
+    assert store.watermark("a", members[0].incarnation) is None
 
 
 def test_enrolment(store):
@@ -133,7 +133,7 @@ def test_enrolment(store):
 
 def test_who_was_summed_with_others_stays_in_its_group(store, secure):
     agents = Agents(store, secure)
-    store.open(Opening(1, BEGINNING, 1, tuple(agents.uploads()[0])))
+    store.open(AggregationJob(1, BEGINNING, 1, tuple(agents.uploads()[0])))
     store.revoke("a", 2.0)
     with pytest.raises(FederationError, match="a was summed with others of group 1 and must stay"):
         store.enroll("a", 2, 3.0)
@@ -147,7 +147,7 @@ def test_cohorts_are_durable(database_url, secure, store):
     agents = Agents(store, secure)
     store.enroll("z", 1, 1.0)
     assert [row.cohort for row in store.agents()] == [None] * 4
-    store.open(Opening(1, BEGINNING, 1, tuple(agents.uploads()[0])))
+    store.open(AggregationJob(1, BEGINNING, 1, tuple(agents.uploads()[0])))
     store.close()
     again = open_helper_store(database_url, secure)
     assert {row.name: row.cohort for row in again.agents()} == {
@@ -166,7 +166,7 @@ def test_a_database_of_the_version_before_has_who_was_opened_for_a_cohort(
     agents = Agents(store, secure)
     store.enroll("y", 2, 1.0)
     store.enroll("z", 1, 1.0)
-    store.open(Opening(1, BEGINNING, 1, tuple(agents.uploads()[0])))
+    store.open(AggregationJob(1, BEGINNING, 1, tuple(agents.uploads()[0])))
     with store.transaction():
         store._database.run("DROP TABLE cohorts")
         store._database.run("UPDATE meta SET value = '1' WHERE name = 'helper schema'")

@@ -10,10 +10,10 @@ import jsonschema_rs
 import numpy as np
 import pytest
 
-import rmab.privacy.noise
+import rmab.privacy.accounting
 import rmab.service.helper.process
 from rmab.errors import FederationError
-from rmab.privacy.noise import cell_noise
+from rmab.privacy.accounting import cell_noise
 from rmab.privacy.settings import Privacy
 from rmab.service.helper.store import open_helper_store
 from tests.privacy.test_noise import rounded_normal
@@ -28,7 +28,7 @@ EPSILON = 8.0
 def draw(monkeypatch):
     """Noise without OpenDP, which the audit of releases is of."""
     drawn = rounded_normal(4)
-    monkeypatch.setattr(rmab.privacy.noise, "discrete_gaussian", drawn)
+    monkeypatch.setattr(rmab.privacy.accounting, "discrete_gaussian", drawn)
     monkeypatch.setattr(rmab.service.helper.process, "discrete_gaussian", drawn)
 
 

@@ -194,7 +194,7 @@ def test_sums_with_noise_are_the_agents_ledgers_whoever_is_killed(tmp_path):
             assert store.openings is not None
             sums = store.openings.sums()[1]
         with closing(open_helper_store(default_database(file), federation)) as keys:
-            points = [keys.point(agent, incarnation) for agent, incarnation, _ in rows]
+            points = [keys.watermark(agent, incarnation) for agent, incarnation, _ in rows]
             ledger = keys.ledger(1)
         assert [point.slots for point in points if point] == [slots for *_, slots in rows]
         told = sum(agents.counted(name, slots, federation.shape) for _, name, slots in rows)

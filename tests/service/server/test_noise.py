@@ -16,12 +16,13 @@ import jsonschema_rs
 import numpy as np
 import pytest
 
-import rmab.privacy.noise
+import rmab.privacy.accounting
 import rmab.service.server.rounds
 from rmab.errors import FederationError
 from rmab.learning.channel.local_posterior import Laws
 from rmab.policies.plans import IndexPlan
-from rmab.privacy.noise import GRID, MOST_RELEASES, Budget, Release, discrete_gaussian
+from rmab.privacy.accounting import Budget, Release
+from rmab.privacy.noise import GRID, MOST_RELEASES, discrete_gaussian
 from rmab.privacy.prior_summaries import LawsMessage
 from rmab.privacy.settings import Privacy
 from rmab.protocol.config import load_federation
@@ -239,7 +240,7 @@ def test_noise_is_drawn_by_opendp(tmp_path, monkeypatch):
     monkeypatch.setattr(rmab.service.server.rounds, "discrete_gaussian", discrete_gaussian)
     with served(tmp_path, NOISY) as running:
         play_rounds(running, [running.agent("a")], 3)
-        z = kept(running, lambda store: store.releases.ledger().releases[0].z)
+        z = kept(running, lambda store: store.releases.ledger().releases[0].noise)
         scale = GRID * Budget(8.0).scale(2)
         assert 0.5 * scale < np.std(z) < 2 * scale
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import httpx
 
-from rmab.privacy.marks import is_mark
-from rmab.privacy.masks import MaskKey, parse_key
+from rmab.privacy.masks import MaskKey, is_mark, parse_key
 from rmab.privacy.settings import Privacy
 from rmab.protocol.config import Federation
 from rmab.protocol.messages import Upload

@@ -2,7 +2,7 @@
 
 Uploads are numbered and kept in the agent's file before they are sent. Of earlier incarnations
 there may be several, each sent until it is acknowledged; of this one the newest is enough, as
-counts are cumulative. Only uploads at marks (`rmab.privacy.marks`), which an agent with a mask
+counts are cumulative. Only uploads at marks (`rmab.privacy.masks`), which an agent with a mask
 key makes beside the others, are all sent, in their order. The exchange
 (`rmab.service.agent.exchange`) asks for the next upload and says what became of it.
 
@@ -37,8 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError, ProtocolError, StorageError
-from rmab.privacy.marks import is_mark
-from rmab.privacy.masks import MaskKey
+from rmab.privacy.masks import MaskKey, is_mark
 from rmab.protocol.messages import RoundMessage, Shape, Upload
 from rmab.protocol.player import Player
 from rmab.service.agent.state_file import AgentFile, KeptIncarnation

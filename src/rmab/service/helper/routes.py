@@ -25,7 +25,7 @@ from starlette.types import ASGIApp
 
 from rmab.errors import ProtocolError
 from rmab.privacy.masks import in_base64
-from rmab.privacy.unmasking import MOST_MEMBERS, parse_opening
+from rmab.privacy.unmasking import MOST_MEMBERS, parse_job
 from rmab.protocol.config import Federation
 from rmab.service.helper.store import HelperStore
 from rmab.service.http.middleware import Middleware, json_answer
@@ -133,7 +133,7 @@ class _Routes:
         await self._check_server(headers)
         check_type(headers)
         announced(headers, _MOST_BYTES)
-        opening = parse_opening(await read_body(request.receive, _MOST_BYTES))
+        opening = parse_job(await read_body(request.receive, _MOST_BYTES))
         started = time.perf_counter()
         try:
             masks = await self._desk.run(lambda store: store.open(opening))
@@ -146,7 +146,7 @@ class _Routes:
             "opened",
             opening=opening.number,
             group=opening.group,
-            members=len(opening.members),
+            members=len(opening.reports),
             ms=round(1000 * (time.perf_counter() - started), 1),
         )
         return json_answer({"opening": opening.number, "masks": in_base64(masks)})

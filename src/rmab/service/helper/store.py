@@ -25,10 +25,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rmab.errors import FederationError, StorageError, UnavailableError
+from rmab.privacy.accounting import PrivacyAccountant
 from rmab.privacy.masks import MaskKey, Words, make_key, parse_key, vector_size
-from rmab.privacy.noise import Ledger
 from rmab.privacy.settings import Privacy
-from rmab.privacy.unmasking import BEGINNING, Enrolled, Opened, Opening, Point, answered
+from rmab.privacy.unmasking import (
+    BEGINNING,
+    AggregationJob,
+    EnrolledAgent,
+    JobOutcome,
+    Watermark,
+    answer_job,
+)
 from rmab.protocol.config import Federation
 from rmab.service.http.tokens import make_token, matches
 from rmab.service.store.database import Database, connect
@@ -311,12 +318,12 @@ class HelperStore:
 
     # --------------------------------------------------------------------------------- openings
 
-    def open(self, opening: Opening, clock: Callable[[], float] = time.time) -> Words:
+    def open(self, opening: AggregationJob, clock: Callable[[], float] = time.time) -> Words:
         """The masks that answer an opening, which is durable when this returns; ProtocolError 409
         if it may not be opened."""
         self._now = clock()
         with self.transaction():
-            return answered(
+            return answer_job(
                 opening,
                 self,
                 self._fingerprint,
@@ -325,7 +332,7 @@ class HelperStore:
                 None if self._ledgers is None else self._ledgers.of,
             )
 
-    def ledger(self, group: int) -> Ledger:
+    def ledger(self, group: int) -> PrivacyAccountant:
         """What was released of a group, where sums have noise."""
         assert self._ledgers is not None
         return self._ledgers.of(group)
@@ -334,7 +341,7 @@ class HelperStore:
         """By group; nothing where sums have no noise."""
         if self._ledgers is None:
             return {}
-        return {group: self.ledger(group).left for group in range(1, self._privacy.groups + 1)}
+        return {group: self.ledger(group).remaining for group in range(1, self._privacy.groups + 1)}
 
     def last(self) -> tuple[int, str]:
         """Number and digest of the last opening."""
@@ -343,7 +350,7 @@ class HelperStore:
         )
         return (int(found[0][0]), str(found[0][1])) if found else (0, BEGINNING)
 
-    def enrolled(self, agent: str) -> Enrolled | None:
+    def enrolled(self, agent: str) -> EnrolledAgent | None:
         """The agent of that name by its last key."""
         found = self._database.rows(
             "SELECT number, of_group, revoked, secret FROM keys WHERE agent = ? "
@@ -353,9 +360,9 @@ class HelperStore:
         if not found:
             return None
         ((number, group, revoked, secret),) = found
-        return Enrolled(group, MaskKey(bytes(secret)), number, revoked is not None)
+        return EnrolledAgent(group, MaskKey(bytes(secret)), number, revoked is not None)
 
-    def point(self, agent: str, incarnation: str) -> Point | None:
+    def watermark(self, agent: str, incarnation: str) -> Watermark | None:
         """Where an incarnation was opened last."""
         found = self._database.rows(
             "SELECT sequence, slots, nonce, key_number FROM points "
@@ -365,7 +372,7 @@ class HelperStore:
         if not found:
             return None
         ((sequence, slots, nonce, key),) = found
-        return Point(sequence, slots, bytes(nonce), key)
+        return Watermark(sequence, slots, bytes(nonce), key)
 
     def cohort(self, agent: str) -> str | None:
         """The name of the agent's cohort; None before its first opening."""
@@ -388,9 +395,9 @@ class HelperStore:
         words = None if data is None else np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
         return digest, words
 
-    def keep(self, opening: Opening, opened: Opened) -> None:
+    def keep(self, opening: AggregationJob, opened: JobOutcome) -> None:
         """Keep an opening, its answer, where each member was opened, and cohorts."""
-        for (agent, incarnation), point in opened.points.items():
+        for (agent, incarnation), point in opened.watermarks.items():
             self._database.run(
                 "INSERT INTO points (agent, incarnation, sequence, slots, key_number, nonce) "
                 "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (agent, incarnation) DO UPDATE SET "
@@ -411,14 +418,14 @@ class HelperStore:
                 opening.number,
                 opening.group,
                 self._now,
-                len(opening.members),
+                len(opening.reports),
                 opening.digest,
                 np.ascontiguousarray(opened.masks, "<u8").tobytes(),
             ),
         )
-        if opened.ledger is not None:
+        if opened.accountant is not None:
             assert self._ledgers is not None
-            self._ledgers.keep(opening.group, opened.ledger.releases[-1])
+            self._ledgers.keep(opening.group, opened.accountant.releases[-1])
         self._database.run(
             "UPDATE openings SET answer = NULL WHERE number = ?",
             (opening.number - self._limits.kept_answers,),

@@ -28,13 +28,14 @@ import httpx
 import numpy as np
 
 from rmab.errors import FederationError, ProtocolError, UnreachableError
+from rmab.privacy.accounting import cell_noise, is_due
 from rmab.privacy.masks import numbers_of, vector_size
-from rmab.privacy.noise import MOST_RELEASES, cell_noise, is_due
+from rmab.privacy.noise import MOST_RELEASES
 from rmab.privacy.settings import is_loopback
-from rmab.privacy.unmasking import Together, Waiting, check_sum, chosen, parse_answer
+from rmab.privacy.unmasking import AgentBacklog, ReportBatch, check_sum, choose_batch, parse_answer
 from rmab.protocol.checks import read_object
 from rmab.protocol.config import Federation
-from rmab.protocol.messages import Ints, is_name
+from rmab.protocol.shape import Ints, is_name
 from rmab.service.http.telemetry import Log, Metrics
 from rmab.service.server.limits import ServerLimits
 from rmab.service.store.store import Store
@@ -79,7 +80,7 @@ class Lateness:
         self._came: dict[str, tuple[int, int]] = {}  # agent -> furthest position, and in what round
         self._ready: dict[int, tuple[int, float]] = {}  # group -> round and time
 
-    def late(self, waiting: Sequence[Waiting], round: int, least: int) -> frozenset[str]:
+    def late(self, waiting: Sequence[AgentBacklog], round: int, least: int) -> frozenset[str]:
         """Their names, in the round that is closing."""
         found = set()
         ready: Counter[int] = Counter()
@@ -219,7 +220,7 @@ class SumOpening:
             wrong = check_sum(
                 *numbers_of(vector, self._federation.shape),
                 pending.slots,
-                len(opening.members),
+                len(opening.reports),
                 self._federation.shape,
             )
         else:
@@ -234,7 +235,7 @@ class SumOpening:
                 opening=opening.number,
                 group=opening.group,
                 slots=pending.slots,
-                agents=sorted({member.agent for member in opening.members}),
+                agents=sorted({member.agent for member in opening.reports}),
                 error=wrong,
             )
         await self._jobs.run(lambda store: _of(store).answer(opening.number, found))
@@ -244,7 +245,7 @@ class SumOpening:
             "sum opened" if wrong is None else "opening closed",
             opening=opening.number,
             group=opening.group,
-            members=len(opening.members),
+            members=len(opening.reports),
             slots=pending.slots,
         )
         return True
@@ -398,17 +399,17 @@ class _Choice(NamedTuple):
 def _written(choice: _Choice, round: int, now: float, store: Store) -> Pending | None:
     """A job: the next opening, written down; None if there is none."""
     openings = _of(store)
-    by_group: dict[int, list[Waiting]] = defaultdict(list)
+    by_group: dict[int, list[AgentBacklog]] = defaultdict(list)
     for one in openings.waiting(choice.enrolled):
         by_group[one.group].append(one)
     for group in sorted(by_group.keys() - choice.held):
-        together = chosen(by_group[group], choice.least, choice.late)
+        together = choose_batch(by_group[group], choice.least, choice.late)
         if together.size and (not choice.noise or _is_due(openings, group, together)):
-            return openings.write(group, together.members, round, now)
+            return openings.write(group, together.reports, round, now)
     return None
 
 
-def _is_due(openings: Openings, group: int, together: Together) -> bool:
+def _is_due(openings: Openings, group: int, together: ReportBatch) -> bool:
     """Whether a sum of these agents would be released now."""
     before = openings.sums().get(group)
     slots = together.size + (0 if before is None else before.slots)

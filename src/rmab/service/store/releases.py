@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rmab.privacy.accounting import PrivacyAccountant, Release
 from rmab.privacy.masks import numbers_of, vector_of, vector_size
-from rmab.privacy.noise import MOST_RELEASES, Ledger, Release
+from rmab.privacy.noise import MOST_RELEASES
 from rmab.protocol.config import Federation
 from rmab.protocol.uploads import Merged
 from rmab.service.store.database import Database
@@ -41,9 +42,9 @@ class Ledgers:
     def __init__(self, database: Database, federation: Federation) -> None:
         assert federation.budget is not None
         self._database = database
-        self._none = Ledger(federation.budget, federation.plays, federation.shape.size)
+        self._none = PrivacyAccountant(federation.budget, federation.plays, federation.shape.size)
 
-    def of(self, group: int) -> Ledger:
+    def of(self, group: int) -> PrivacyAccountant:
         """What was released of a group."""
         rows = self._database.rows(
             "SELECT opening, slots, z FROM releases WHERE of_group = ? ORDER BY opening", (group,)
@@ -56,7 +57,7 @@ class Ledgers:
 
     def keep(self, group: int, release: Release) -> None:
         """Keep one more release, whose name is the number of its opening."""
-        z = np.array(release.z, "<i8").tobytes()
+        z = np.array(release.noise, "<i8").tobytes()
         self._database.run(
             "INSERT INTO releases (of_group, opening, slots, z) VALUES (?, ?, ?, ?)",
             (group, int(release.name), release.slots, z),
@@ -81,7 +82,7 @@ class Releases:
         self._ledgers = Ledgers(database, federation)
         self._given = given
 
-    def ledger(self) -> Ledger:
+    def ledger(self) -> PrivacyAccountant:
         """All that was released."""
         return self._ledgers.of(_GROUP)
 
@@ -119,7 +120,7 @@ class Releases:
             "DO UPDATE SET slots = excluded.slots, words = excluded.words",
             (_GROUP, slots, words.astype("<i8").tobytes()),
         )
-        return Told(number, members, slots, ledger.left)
+        return Told(number, members, slots, ledger.remaining)
 
     def merged(self) -> Merged:
         """The sum that was released last; of visits nothing is."""

@@ -21,7 +21,7 @@
     acts          who was enrolled or revoked by a command on the database, for the server's log
     masked        of a federation with a helper, of each incarnation: where it began and how far it
                   has come, the upload that an opening is asked for and the one that was opened last
-    marks         masked uploads at marks that no opening has yet (rmab.privacy.marks)
+    marks         masked uploads at marks that no opening has yet (rmab.privacy.masks)
     positions     of each agent that was opened, up to which position
     openings      sums that a helper was asked to open, and what came of it; of a server that draws
                   the noise itself, sums that it released

@@ -27,10 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rmab.errors import ProtocolError
-from rmab.privacy.marks import is_mark
-from rmab.privacy.masks import MaskedUpload, Words, numbers_of, vector_size
-from rmab.privacy.unmasking import BEGINNING, Member, Opening, Waiting, parse_opening
-from rmab.protocol.messages import Ints, Shape
+from rmab.privacy.masks import MaskedUpload, Words, is_mark, numbers_of, vector_size
+from rmab.privacy.unmasking import BEGINNING, AgentBacklog, AggregationJob, Report, parse_job
+from rmab.protocol.shape import Ints, Shape
 from rmab.protocol.uploads import Merged
 from rmab.service.store.database import Database
 from rmab.service.store.limits import StoreLimits
@@ -52,7 +51,7 @@ class Enrolment(NamedTuple):
 class Pending(NamedTuple):
     """An opening that the helper is to be asked for."""
 
-    opening: Opening
+    opening: AggregationJob
     difference: Words  # (R,) of the members' masked vectors
     slots: int  # that the members bring
 
@@ -190,7 +189,7 @@ class Openings:
             self._database.run("UPDATE positions SET opened = 0")
         keep(self._database, _CHAIN, name)
 
-    def waiting(self, enrolled: Mapping[str, Enrolment]) -> list[Waiting]:
+    def waiting(self, enrolled: Mapping[str, Enrolment]) -> list[AgentBacklog]:
         """What of each agent no opening has; enrolled: the agents that the helper knows."""
         opened: dict[str, int] = dict(self._database.rows("SELECT agent, opened FROM positions"))
         reach: dict[str, int] = {}
@@ -201,15 +200,15 @@ class Openings:
             reach[agent] = max(position, reach.get(agent, 0))
             if asked is not None:
                 busy.add(agent)
-        marks: dict[str, list[tuple[int, Member]]] = defaultdict(list)
+        marks: dict[str, list[tuple[int, Report]]] = defaultdict(list)
         for agent, incarnation, since, slots, sequence, nonce, tag in self._database.rows(
             "SELECT agent, incarnation, since, marks.slots, sequence, nonce, tag FROM marks "
             "JOIN masked USING (agent, incarnation) ORDER BY since + marks.slots"
         ):
-            member = Member(agent, incarnation, sequence, slots, bytes(nonce), bytes(tag))
+            member = Report(agent, incarnation, sequence, slots, bytes(nonce), bytes(tag))
             marks[agent].append((since + slots, member))
         return [
-            Waiting(
+            AgentBacklog(
                 agent,
                 each.group,
                 each.cohort,
@@ -221,7 +220,7 @@ class Openings:
             for agent, each in enrolled.items()
         ]
 
-    def write(self, group: int, members: Sequence[Member], round: int, now: float) -> Pending:
+    def write(self, group: int, members: Sequence[Report], round: int, now: float) -> Pending:
         """Write down an opening of these uploads at marks, to be asked for."""
         chain = self.chain()
         assert chain is not None
@@ -230,7 +229,7 @@ class Openings:
             (chain,),
         )
         number, digest = found[0] if found else (0, BEGINNING)
-        opening = Opening(int(number) + 1, digest, group, tuple(members))
+        opening = AggregationJob(int(number) + 1, digest, group, tuple(members))
         difference, slots = np.zeros(self._size, np.uint64), 0
         for member in members:
             key = (member.agent, member.incarnation)
@@ -275,7 +274,7 @@ class Openings:
         if not found:
             return None
         ((request, words, slots),) = found
-        return Pending(parse_opening(bytes(request)), _unpacked(words), slots)
+        return Pending(parse_job(bytes(request)), _unpacked(words), slots)
 
     # ------------------------------------------------------------------------- what came of it
 
@@ -298,7 +297,7 @@ class Openings:
         ((request,),) = self._database.rows(
             "SELECT request FROM openings WHERE number = ? AND result = 'asked'", (number,)
         )
-        for member in parse_opening(bytes(request)).members:
+        for member in parse_job(bytes(request)).reports:
             self._database.run(
                 "UPDATE masked SET asked_slots = NULL, asked = NULL "
                 "WHERE agent = ? AND incarnation = ?",
@@ -315,7 +314,7 @@ class Openings:
             "WHERE request IS NOT NULL AND result <> 'asked' ORDER BY number"
         )
         for chain, number, group, result, slots, request, words in rows:
-            for member in parse_opening(bytes(request)).members:
+            for member in parse_job(bytes(request)).reports:
                 self._go_on(member.agent, member.incarnation)
             if result == "answered":
                 self._add_to(group, _unpacked(words), slots)
