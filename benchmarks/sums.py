@@ -24,6 +24,7 @@ from rmab.privacy.unmasking import check_sum, choose_batch, parse_job
 from rmab.protocol.config import Federation, KnownArm
 from rmab.protocol.messages import Upload
 from rmab.service.helper.store import open_helper_store
+from rmab.service.helper.terms import terms_of
 from rmab.service.http.tokens import make_token
 from rmab.service.store.store import Store, open_store
 from rmab.service.store.unmasking import Enrolment
@@ -81,7 +82,7 @@ class Openings:
     def __init__(self, folder: Path, served: Federation) -> None:
         self.served = served
         self.store: Store = open_store(str(folder / "server.db"), served)
-        self.helper = open_helper_store(str(folder / "helper.db"), served)
+        self.helper = open_helper_store(str(folder / "helper.db"), terms_of(served))
         self.keys: dict[str, MaskKey] = {}
         with self.store.transaction():
             for n in range(AGENTS):

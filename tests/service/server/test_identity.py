@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from rmab.service.admin import DatabaseAdmin
-from rmab.service.http.telemetry import Log, Metrics
+from rmab.service.http.telemetry import Log
+from rmab.service.server.metrics import Metrics
 from rmab.service.server.page import ASSETS, address
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.routes import make_app

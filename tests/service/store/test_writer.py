@@ -14,13 +14,13 @@ import numpy as np
 import psycopg
 import pytest
 
-from rmab.errors import FederationError, ProtocolError, StorageError, UnavailableError
+from rmab.errors import FederationError, Overloaded, ProtocolError, StorageError, UnavailableError
 from rmab.protocol.messages import Upload
 from rmab.service.http.tokens import make_token
 from rmab.service.server.uploads import receive
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import open_store
-from rmab.service.store.writer import Overloaded, Writer
+from rmab.service.store.writer import Writer
 from tests.service.support.counting import Counting
 from tests.service.support.storing import IMPATIENT
 

@@ -24,8 +24,9 @@ from rmab.protocol.messages import Upload, parse_round
 from rmab.protocol.player import Player
 from rmab.protocol.uploads import Merged
 from rmab.service.admin import DatabaseAdmin
+from rmab.service.http.listener import in_thread
 from rmab.service.http.telemetry import Log
-from rmab.service.server.process import Server, Settings, in_thread
+from rmab.service.server.process import Server, Settings
 
 PATIENCE = 60.0  # seconds; a machine may be slow, and only what fails takes so long
 

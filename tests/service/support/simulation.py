@@ -33,9 +33,10 @@ from rmab.service.admin import DatabaseAdmin
 from rmab.service.agent import agent as agent_module
 from rmab.service.agent.agent import Agent
 from rmab.service.agent.exchange import Exchange
-from rmab.service.http.telemetry import Log, Metrics
+from rmab.service.http.telemetry import Log
 from rmab.service.server.identity import Access
 from rmab.service.server.limits import ServerLimits
+from rmab.service.server.metrics import Metrics
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.routes import make_app
 from rmab.service.store.limits import StoreLimits

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rmab.service.http.limits import HttpLimits
 from rmab.service.http.telemetry import ConnectionMetrics, Log
-from rmab.service.server.limits import ServerLimits
 
 __all__ = ["CertificateWatch", "expiry"]
 
@@ -30,7 +30,7 @@ class CertificateWatch:
     """Tells when a certificate expires: at once, and again from time to time."""
 
     def __init__(
-        self, log: Log, metrics: ConnectionMetrics, limits: ServerLimits, clock: Callable[[], float]
+        self, log: Log, metrics: ConnectionMetrics, limits: HttpLimits, clock: Callable[[], float]
     ) -> None:
         self._log = log
         self._metrics = metrics

@@ -12,7 +12,7 @@ and its size: bytes and fields of the head, requests sent ahead of their answers
 connections are open at once; for one more, one without a request is closed, so that idle ones
 cannot keep others out. Which one is left to chance: with a rule, strangers could aim at those of
 others. A request that is on its way just then is lost, as it may be on any connection that is kept;
-an agent sends it again. The times and sizes are in `rmab.service.server.limits`.
+an agent sends it again. The times and sizes are in `rmab.service.http.limits`.
 
 A server that ends must know all of its connections, for none may be left open when uvloop's loop is
 closed: it warns of each, and where warnings are errors that one stays open and the loop waits for
@@ -40,9 +40,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 from uvloop.loop import SSLProtocol  # type: ignore[attr-defined]  # its stubs leave it out
 
+from rmab.service.http.limits import HttpLimits
 from rmab.service.http.proxies import HSTS, origin
 from rmab.service.http.telemetry import ConnectionMetrics
-from rmab.service.server.limits import ServerLimits
 
 __all__ = ["Connection", "Secured", "Watch"]
 
@@ -58,7 +58,7 @@ class RefusedError(Exception):
 class Connection(HttpToolsProtocol):
     """One connection. `deadline` is when it must have moved on, on the loop's clock."""
 
-    def __init__(self, *args: Any, most: int, limits: ServerLimits, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, most: int, limits: HttpLimits, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.most = most
         self.limits = limits

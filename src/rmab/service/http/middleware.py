@@ -26,11 +26,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rmab.errors import ProtocolError, StorageError
+from rmab.errors import Overloaded, ProtocolError, StorageError
 from rmab.service.http.proxies import HSTS, Caller, Proxies, origin
 from rmab.service.http.telemetry import ConnectionMetrics, Log
 from rmab.service.http.tokens import without_secrets
-from rmab.service.store.writer import Overloaded
 
 __all__ = ["Middleware", "json_answer"]
 

@@ -37,7 +37,7 @@ from rmab.protocol.config import Federation
 from rmab.protocol.messages import RoundMessage, parse_plan, plan_table
 from rmab.protocol.round_memory import RoundMemory
 from rmab.protocol.uploads import LaneCounts, Merged
-from rmab.service.http.telemetry import Metrics
+from rmab.service.server.metrics import Metrics
 from rmab.service.store.store import OpenRound, Store
 from rmab.service.store.writer import Jobs
 

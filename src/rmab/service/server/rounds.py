@@ -45,8 +45,9 @@ from rmab.protocol.correlation import Togetherness
 from rmab.protocol.messages import Upload
 from rmab.protocol.rounds import Coordinator
 from rmab.protocol.uploads import Merged
-from rmab.service.http.telemetry import Log, Metrics, warn_of_noise
+from rmab.service.http.telemetry import Log
 from rmab.service.server.limits import ServerLimits
+from rmab.service.server.metrics import Metrics
 from rmab.service.server.planning import (
     Counted,
     Planning,
@@ -58,7 +59,7 @@ from rmab.service.server.planning import (
 )
 from rmab.service.server.unmasking import HelperAccess, SumOpening
 from rmab.service.store.credentials import Sighting
-from rmab.service.store.releases import Told
+from rmab.service.store.noisy_sums import ReleaseSummary
 from rmab.service.store.store import (
     CLOCK_SECONDS,
     AgentRow,
@@ -236,7 +237,9 @@ class Rounds:
             await self._check_weights()
         if self.federation.budget is not None:
             agents = await self.jobs.run(_enrolled)
-            warn_of_noise(self.federation, agents, self._log)
+            detail = self.federation.cost_warning(agents)
+            if detail is not None:
+                self._log("warning", "much noise for few agents", agents=agents, detail=detail)
         # Often enough for whoever reads the database to know who is live.
         often = max(0.5, self.federation.heard_seconds / 4)
         self._tasks.start(self.presence.keep_writing(min(self.limits.sightings_seconds, often)))
@@ -649,7 +652,7 @@ def _is_due(store: Store) -> bool:
     return store.releases.is_due()
 
 
-def _released(z: Sequence[int], round: int, now: float, store: Store) -> Told | None:
+def _released(z: Sequence[int], round: int, now: float, store: Store) -> ReleaseSummary | None:
     """A job: the sum of all counts, released with this noise; None if that is not due."""
     assert store.releases is not None
     return store.releases.release(z, round, now)

@@ -28,15 +28,17 @@ from starlette.types import ASGIApp
 from rmab.errors import ProtocolError
 from rmab.protocol.checks import MAX_WHOLE, malformed, read_object
 from rmab.protocol.messages import NAME_RULE, is_name
+from rmab.service.http.body import announced_size, check_type, read_body
 from rmab.service.http.middleware import Middleware, json_answer
 from rmab.service.http.proxies import Proxies
-from rmab.service.http.telemetry import Log, Metrics
+from rmab.service.http.telemetry import Log
 from rmab.service.server.identity import Access
+from rmab.service.server.metrics import Metrics
 from rmab.service.server.openapi import document
 from rmab.service.server.page import ASSETS, address, asset
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.status import Status
-from rmab.service.server.uploads import Uploads, announced, check_type, read_body
+from rmab.service.server.uploads import Uploads
 from rmab.service.store.credentials import ROLES
 from rmab.text import shown
 
@@ -167,7 +169,7 @@ class _Routes:
         if request.method != "POST":
             return json_answer({"agents": await self._status.agents()})
         check_type(headers)
-        announced(headers, self._limits.enrolment_bytes)
+        announced_size(headers, self._limits.enrolment_bytes)
         name, role, owner = _enrolment(
             await read_body(request.receive, self._limits.enrolment_bytes)
         )

@@ -22,7 +22,7 @@ from rmab.policies.plans import Plan
 from rmab.protocol.config import Federation, KnownArm
 from rmab.protocol.messages import plan_table
 from rmab.protocol.outliers import Compared, compared
-from rmab.service.http.telemetry import Metrics
+from rmab.service.server.metrics import Metrics
 from rmab.service.server.rounds import Rounds
 from rmab.service.store.store import AgentRow, RewardRow, RoundRow, Store
 from rmab.service.store.unmasking import GroupRow, WaitingRow

@@ -38,7 +38,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from rmab.errors import ProtocolError
@@ -52,14 +51,15 @@ from rmab.protocol.uploads import (
     parse_masked,
     parse_upload,
 )
-from rmab.service.http.telemetry import Metrics
+from rmab.service.http.body import announced_size, check_type, read_body
 from rmab.service.http.tokens import matches
 from rmab.service.server.identity import Access, Identity
+from rmab.service.server.metrics import Metrics
 from rmab.service.server.rounds import Rounds
 from rmab.service.store.credentials import Credential
 from rmab.service.store.store import Store
 
-__all__ = ["Rate", "Uploads", "announced", "authenticate", "check_type", "read_body", "receive"]
+__all__ = ["Rate", "Uploads", "authenticate", "receive"]
 
 Status = Literal["new", "repeat"]
 
@@ -344,7 +344,7 @@ class Uploads:
 
     def _take(self, owner: str, headers: dict[bytes, bytes]) -> int:
         """Room for a body of the size that is announced, else of the most it may be."""
-        size = announced(headers, self._most)
+        size = announced_size(headers, self._most)
         of_owner = self._held_of[owner] + size
         if self._held + size > self._room or of_owner > self._room // 4:
             raise ProtocolError(503, "overload", "too many bodies are being received; try again")
@@ -387,43 +387,3 @@ async def _send_json(send: Send, status: int, body: bytes, *more: tuple[bytes, b
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def check_type(headers: dict[bytes, bytes]) -> None:
-    """Refuse a body that is not plain JSON."""
-    kind = headers.get(b"content-type", b"")
-    if kind != b"application/json":
-        kind = kind.partition(b";")[0].strip().lower()
-    if kind != b"application/json" or b"content-encoding" in headers:
-        raise ProtocolError(
-            415, "type", "the body must be application/json without a content-encoding"
-        )
-
-
-def announced(headers: dict[bytes, bytes], most: int) -> int:
-    """The size of a body by its Content-Length, or `most` without one; refused if too large."""
-    text = headers.get(b"content-length")
-    if text is None:
-        return most
-    size = int(text)  # the parser of requests lets nothing but digits through
-    if size > most:
-        raise _too_large(most)
-    return size
-
-
-async def read_body(receive: Receive, most: int) -> bytes:
-    """The body, within its size."""
-    body: bytes = b""
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        body += bytes(message.get("body", b""))
-        if len(body) > most:
-            raise _too_large(most)
-        if not message.get("more_body", False):
-            return body
-
-
-def _too_large(most: int) -> ProtocolError:
-    return ProtocolError(413, "size", f"the body must have at most {most} bytes")

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from rmab.errors import FederationError
 from rmab.service.store.database import Database
-from rmab.service.store.schema import count_up, counter
 
 __all__ = ["ROLES", "Credential", "Credentials", "Sighting"]
 
@@ -128,7 +127,7 @@ class Credentials:
 
     def _change(self) -> None:
         """Tell other processes, and keep them out until this transaction ends."""
-        count_up(self._database, _COUNTER)
+        self._database.count_up(_COUNTER)
         self._checked = False
         self._owners = None
 
@@ -151,7 +150,7 @@ class Credentials:
     def _check(self) -> None:
         """Drop what others have changed, once in each transaction."""
         if self.inside and not self._checked:
-            now, as_of = time.monotonic(), counter(self._database, _COUNTER)
+            now, as_of = time.monotonic(), self._database.counter(_COUNTER)
             if as_of != self._as_of:
                 self._known = {}
                 self._owners = None

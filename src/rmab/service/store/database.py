@@ -28,6 +28,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -42,9 +43,8 @@ from rmab.service.sqlite import (
     tells_of_full_disk,
     trouble,
 )
-from rmab.service.store.limits import StoreLimits
 
-__all__ = ["ClaimLostError", "Database", "SqliteDatabase", "Value", "connect"]
+__all__ = ["ClaimLostError", "Database", "DatabaseLimits", "SqliteDatabase", "Value", "connect"]
 
 Value = int | float | str | bytes | None
 Row = tuple[Any, ...]
@@ -54,6 +54,20 @@ _PAGE = 4096  # bytes, of SQLite
 
 class ClaimLostError(StorageError):
     """Another process serves the database, or has: this one must be started again."""
+
+
+@dataclass(frozen=True)
+class DatabaseLimits:
+    """Times and sizes of one connection."""
+
+    # How long a transaction waits for another process's, in seconds (SQLite).
+    busy_seconds: float = 20.0
+    # How long a claim waits: PostgreSQL notices a moment later that a session's process has ended.
+    claim_seconds: float = 3.0
+    # Pages of 4 KiB after which SQLite's log is copied into the file: 16 MB.
+    checkpoint_pages: int = 4000
+    # Of SQLite's cache: a batch of uploads fits, so nothing is written before the commit.
+    cache_kibibytes: int = 16_384
 
 
 class Database(ABC):
@@ -112,12 +126,38 @@ class Database(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back the connection and the claim."""
+        """Release the connection and the claim."""
+
+    def meta(self, name: str) -> str | None:
+        """Return a text in the table `meta`; None where there is none."""
+        rows = self.rows("SELECT value FROM meta WHERE name = ?", (name,))
+        return str(rows[0][0]) if rows else None
+
+    def counter(self, name: str) -> str:
+        """Return the value of a counter in `meta`."""
+        value = self.meta(name)
+        assert value is not None, name
+        return value
+
+    def set_meta(self, name: str, value: str) -> None:
+        """Insert or replace a text in `meta`."""
+        self.run(
+            "INSERT INTO meta (name, value) VALUES (?, ?) "
+            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            (name, value),
+        )
+
+    def count_up(self, name: str, by: int = 1) -> None:
+        """Add to a counter in `meta`."""
+        self.run(
+            "UPDATE meta SET value = CAST(CAST(value AS BIGINT) + ? AS TEXT) WHERE name = ?",
+            (by, name),
+        )
 
 
-def connect(url: str, *, create: bool, limits: StoreLimits | None = None) -> Database:
+def connect(url: str, *, create: bool, limits: DatabaseLimits | None = None) -> Database:
     """The database at a path, sqlite:///PATH or postgresql://...; `create`: a file may be made."""
-    limits = limits or StoreLimits()
+    limits = limits or DatabaseLimits()
     scheme, colon, rest = url.partition("://")
     if colon and scheme in ("postgresql", "postgres"):
         try:
@@ -142,7 +182,7 @@ def connect(url: str, *, create: bool, limits: StoreLimits | None = None) -> Dat
 class SqliteDatabase(Database):
     """A file, its log FILE-wal and its lock FILE.lock, readable by their owner alone."""
 
-    def __init__(self, path: Path, limits: StoreLimits, *, create: bool) -> None:
+    def __init__(self, path: Path, limits: DatabaseLimits, *, create: bool) -> None:
         self.place = str(path)
         self._limits = limits
         self._path = path

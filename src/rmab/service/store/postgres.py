@@ -19,8 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.numeric import Int8Dumper
 
 from rmab.errors import FederationError, StorageError, UnavailableError
-from rmab.service.store.database import ClaimLostError, Database, Row, Value
-from rmab.service.store.limits import StoreLimits
+from rmab.service.store.database import ClaimLostError, Database, DatabaseLimits, Row, Value
 
 __all__ = ["PostgresDatabase"]
 
@@ -69,7 +68,7 @@ _TROUBLE = (
 class PostgresDatabase(Database):
     """A session of a PostgreSQL server; tables are in the first schema of its search path."""
 
-    def __init__(self, url: str, limits: StoreLimits) -> None:
+    def __init__(self, url: str, limits: DatabaseLimits) -> None:
         self._limits = limits
         try:
             told = conninfo_to_dict(url)

@@ -42,25 +42,12 @@ from collections.abc import Callable, Sequence
 from rmab.errors import FederationError
 from rmab.protocol.config import Federation
 from rmab.service.store.database import Database
+from rmab.service.store.releases import BUDGET, RELEASES, budget_text, check_budget
 
-__all__ = [
-    "BUDGET",
-    "MIGRATIONS",
-    "RELEASES",
-    "check_budget",
-    "check_owner",
-    "count_up",
-    "counter",
-    "keep",
-    "kept",
-    "prepare",
-    "told_budget",
-    "version_of",
-]
+__all__ = ["MIGRATIONS", "check_owner", "prepare", "version_of"]
 
 Migration = Callable[[Database], None]
 
-BUDGET = "budget"  # in `meta`: epsilon and delta, which stay what they were
 _MODE, _SUMS, _NOISE = "mode", "sums", "noise"  # in `meta`, of a federation with [privacy]
 _HAS = {
     None: "counts of single agents",
@@ -250,15 +237,6 @@ def _openings(database: Database) -> None:
         database.run(statement)
 
 
-# The same in a helper's database.
-RELEASES = """CREATE TABLE releases (
-        of_group BIGINT NOT NULL,
-        opening BIGINT NOT NULL,
-        slots BIGINT NOT NULL,
-        z BLOB NOT NULL,
-        PRIMARY KEY (of_group, opening))"""
-
-
 def _releases(database: Database) -> None:
     """A server may release sums with noise that it has drawn."""
     database.run(RELEASES)
@@ -370,41 +348,12 @@ def version_of(database: Database) -> int:
     tables = database.tables()
     if not tables:
         return 0
-    found = _meta(database, "schema") if "meta" in tables else None
+    found = database.meta("schema") if "meta" in tables else None
     if found is None or not found.isdecimal():
         raise FederationError(
             f"database {database.place} has tables that are no federation's; use an empty one"
         )
     return int(found)
-
-
-def counter(database: Database, name: str) -> str:
-    """What a counter in `meta` has come to."""
-    found = _meta(database, name)
-    assert found is not None, name
-    return found
-
-
-def kept(database: Database, name: str) -> str | None:
-    """A text in `meta`; None where there is none."""
-    return _meta(database, name)
-
-
-def keep(database: Database, name: str, value: str) -> None:
-    """Put a text into `meta`, in place of another of that name."""
-    database.run(
-        "INSERT INTO meta (name, value) VALUES (?, ?) "
-        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-        (name, value),
-    )
-
-
-def count_up(database: Database, name: str, by: int = 1) -> None:
-    """Add to a counter in `meta`."""
-    database.run(
-        "UPDATE meta SET value = CAST(CAST(value AS BIGINT) + ? AS TEXT) WHERE name = ?",
-        (by, name),
-    )
 
 
 def _migrate(
@@ -441,14 +390,14 @@ def _check_version(database: Database, newest: int) -> None:
 
 def check_owner(database: Database, federation: Federation) -> None:
     """Refuse another federation's database."""
-    if _meta(database, "fingerprint") != federation.fingerprint():
+    if database.meta("fingerprint") != federation.fingerprint():
         raise FederationError(
             f"database {database.place} has the counts of federation "
-            f"{_meta(database, 'federation')!r} as it was when they were counted; "
+            f"{database.meta('federation')!r} as it was when they were counted; "
             f"{federation.name!r} differs in its name, plays, arms or gaps: use another database"
         )
     mode = dict(_told_mode(federation)).get(_MODE)
-    found = _meta(database, _MODE)
+    found = database.meta(_MODE)
     if found != mode:
         asks = "as there is no [privacy]" if mode is None else "as [privacy] asks"
         raise FederationError(
@@ -456,25 +405,7 @@ def check_owner(database: Database, federation: Federation) -> None:
             f"to have {_HAS[mode]}, {asks}: use another database"
         )
     if mode == _NOISE:
-        check_budget(database, federation)
-
-
-def check_budget(database: Database, federation: Federation) -> None:
-    """Refuse another epsilon or delta than the database was begun with."""
-    budget = kept(database, BUDGET)
-    if budget != told_budget(federation):
-        raise FederationError(
-            f"database {database.place} was begun with {budget} under [privacy], which must "
-            f"stay, got {told_budget(federation)}: use another database"
-        )
-
-
-def told_budget(federation: Federation) -> str:
-    """Epsilon and delta, as `meta` has them."""
-    if federation.budget is None:
-        return "no epsilon"
-    survey = f", survey = {federation.survey}" if federation.survey else ""
-    return f"{federation.budget}{survey}"
+        check_budget(database, _budget(federation))
 
 
 def _told_mode(federation: Federation) -> list[tuple[str, str]]:
@@ -482,10 +413,9 @@ def _told_mode(federation: Federation) -> list[tuple[str, str]]:
     if federation.masks:
         return [(_MODE, _SUMS)]
     if federation.draws_noise:
-        return [(_MODE, _NOISE), (BUDGET, told_budget(federation))]
+        return [(_MODE, _NOISE), (BUDGET, _budget(federation))]
     return []
 
 
-def _meta(database: Database, name: str) -> str | None:
-    found = database.rows("SELECT value FROM meta WHERE name = ?", (name,))
-    return str(found[0][0]) if found else None
+def _budget(federation: Federation) -> str:
+    return budget_text(federation.budget, federation.survey)

@@ -29,18 +29,10 @@ from rmab.protocol.uploads import Credit, LaneCounts, Merged, Record, check_pace
 from rmab.service.store.credentials import Credential, Credentials, Sighting
 from rmab.service.store.database import ClaimLostError, Database, Value, connect
 from rmab.service.store.limits import StoreLimits
+from rmab.service.store.noisy_sums import Releases
 from rmab.service.store.pace import Pace
-from rmab.service.store.releases import Releases
 from rmab.service.store.retention import Ended, Folding
-from rmab.service.store.schema import (
-    check_owner,
-    count_up,
-    counter,
-    keep,
-    kept,
-    prepare,
-    version_of,
-)
+from rmab.service.store.schema import check_owner, prepare, version_of
 from rmab.service.store.unmasking import Openings
 from rmab.service.store.uploads import Ledger, Totals
 
@@ -293,8 +285,8 @@ class Store:
         """Become the one server on this database, for life; UnavailableError if another is."""
         self.database.claim()
         with self._atomic():
-            count_up(self.database, "claims")
-            self._claims = counter(self.database, "claims")
+            self.database.count_up("claims")
+            self._claims = self.database.counter("claims")
         self._claimed = True
         self._forget()
 
@@ -340,7 +332,7 @@ class Store:
         one may have changed. It must not go on with them.
         """
         self._forget()
-        if self._claimed and counter(self.database, "claims") != self._claims:
+        if self._claimed and self.database.counter("claims") != self._claims:
             raise ClaimLostError(
                 f"database {self.database.place} was served by another process since the "
                 "connection was lost; this server must be started again"
@@ -788,11 +780,11 @@ class Store:
     def keep_estimates(self, text: str) -> None:
         """Keep what is known of the arms, as JSON, in place of what was kept before."""
         with self._atomic():
-            keep(self.database, _ESTIMATES, text)
+            self.database.set_meta(_ESTIMATES, text)
 
     def estimates(self) -> str | None:
         """What `keep_estimates` was given last."""
-        return kept(self.database, _ESTIMATES)
+        return self.database.meta(_ESTIMATES)
 
     def drop_rounds(self) -> None:
         """Drop rounds that were closed long ago; their slots stay counted."""
@@ -801,13 +793,13 @@ class Store:
             values = (self.open_number() - self.limits.kept_rounds,)
             slots = self._slots_of(which, values)
             if self.database.run(f"DELETE {which}", values):
-                count_up(self.database, _DROPPED, slots)
+                self.database.count_up(_DROPPED, slots)
 
     def closed_slots(self) -> int:
         """Agent slots that closed rounds have brought, those that were dropped too."""
         with self._atomic():
             kept = self._slots_of("FROM rounds WHERE closed IS NOT NULL")
-            return kept + int(counter(self.database, _DROPPED))
+            return kept + int(self.database.counter(_DROPPED))
 
     def _slots_of(self, which: str, values: Sequence[Value] = ()) -> int:
         ((slots,),) = self.database.rows(

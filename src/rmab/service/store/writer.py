@@ -29,18 +29,14 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from rmab.errors import ProtocolError, StorageError
+from rmab.errors import Overloaded, ProtocolError, StorageError
 from rmab.service.store.credentials import Credential
 from rmab.service.store.database import ClaimLostError
 from rmab.service.store.store import Store
 
-__all__ = ["Jobs", "Overloaded", "Writer"]
+__all__ = ["Jobs", "Writer"]
 
 T = TypeVar("T")
-
-
-class Overloaded(StorageError):  # noqa: N818 - a state of the queue, not a fault
-    """As many jobs wait as may; the job was not taken."""
 
 
 class _Entry(Generic[T]):
