@@ -24,10 +24,10 @@ from rmab.privacy.unmasking import check_sum, choose_batch, parse_job
 from rmab.protocol.config import Federation, KnownArm
 from rmab.protocol.messages import Upload
 from rmab.service.helper.store import open_helper_store
-from rmab.service.helper.terms import terms_of
 from rmab.service.http.tokens import make_token
 from rmab.service.store.store import Store, open_store
 from rmab.service.store.unmasking import Enrolment
+from rmab.service.terms import terms_of
 
 __all__ = ["PACKAGES", "measure"]
 

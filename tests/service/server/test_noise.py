@@ -72,7 +72,7 @@ def kept(running: Served, look: Any) -> Any:
 
 def exact(store: Store) -> Any:
     """The sum without noise."""
-    return store._ledger.merged().counts
+    return store.uploads.merged().counts
 
 
 # ------------------------------------------------------------------------------ what is released

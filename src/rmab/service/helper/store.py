@@ -96,37 +96,19 @@ class HelperLimits(DatabaseLimits):
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms of a federation that its helper keeps to (`rmab.service.helper.terms`).
-
-    Parameters
-    ----------
-    fingerprint
-        Digest of its name, plays, arms and gaps.
-    plays, counts, size
-        K, counts of an upload, and all its numbers R with the visits.
-    least, groups
-        Agents in an opening at least, and the number of groups.
-    budget
-        Privacy of sums with noise; None: they have none.
-    survey
-        Slots of a survey, 0 without one.
-    privacy
-        Table that server and helper must agree on, as JSON has it.
-    cost_warning
-        Line that warns where noise costs this number of agents much; else None.
-    """
+    """Terms of a federation that its helper keeps to (`rmab.service.terms`)."""
 
     federation: str
-    fingerprint: str
-    plays: int
-    counts: int
-    size: int
-    least: int
+    fingerprint: str  # digest of its name, plays, arms and gaps
+    plays: int  # K
+    counts: int  # of an upload
+    size: int  # R, all numbers of an upload
+    least: int  # agents in an opening
     groups: int
-    budget: Budget | None
-    survey: int
-    privacy: Mapping[str, Any]
-    cost_warning: Callable[[int], str | None]
+    budget: Budget | None  # privacy of sums with noise; None: they have none
+    survey: int  # slots; 0: none
+    privacy: Mapping[str, Any]  # table that server and helper must agree on, as JSON has it
+    cost_warning: Callable[[int], str | None]  # line where noise costs this many agents much
 
 
 class KeyRow(NamedTuple):

@@ -1,9 +1,8 @@
 """PostgreSQL behind the interface of rmab.service.store.database.
 
-One session does everything. It may be lost at any time: the network fails, the server restarts.
-What was not committed is then undone by the server, the jobs in it fail, and the next transaction
-begins on a new session, with the claim taken anew. If another process has had it meanwhile, nothing
-more is written.
+One session does everything. It may be lost at any time: the network fails, the server restarts. The
+server then undoes uncommitted changes, the jobs in them fail, and the next transaction begins on a
+new session, with the claim taken anew. If another process has had it meanwhile, nothing is written.
 """
 
 from __future__ import annotations
