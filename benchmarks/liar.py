@@ -290,7 +290,7 @@ class _Federation:
             self._receive(name, tell(slots))
         except ProtocolError as error:
             self.refused += 1
-            before = self.store.record(name, incarnation)
+            before = self.store.uploads.record(name, incarnation)
             told = 0 if before is None else before.slots
             if error.code == "slots" and error.extra["slots"] > 0:
                 self._receive(name, tell(told + error.extra["slots"]))

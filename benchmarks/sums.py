@@ -27,6 +27,7 @@ from rmab.service.helper.store import open_helper_store
 from rmab.service.http.tokens import make_token
 from rmab.service.store.store import Store, open_store
 from rmab.service.store.unmasking import Enrolment
+from rmab.service.terms import terms_of
 
 __all__ = ["PACKAGES", "measure"]
 
@@ -81,7 +82,7 @@ class Openings:
     def __init__(self, folder: Path, served: Federation) -> None:
         self.served = served
         self.store: Store = open_store(str(folder / "server.db"), served)
-        self.helper = open_helper_store(str(folder / "helper.db"), served)
+        self.helper = open_helper_store(str(folder / "helper.db"), terms_of(served))
         self.keys: dict[str, MaskKey] = {}
         with self.store.transaction():
             for n in range(AGENTS):

@@ -30,7 +30,7 @@ from rmab.protocol.config import Federation, load_federation
 from rmab.protocol.messages import Shape
 from rmab.protocol.uploads import parse_upload
 from rmab.service.helper.routes import HelperMetrics
-from rmab.service.http.telemetry import Metrics
+from rmab.service.server.metrics import Metrics
 from rmab.service.server.openapi import document
 from rmab.service.server.process import PORT
 from rmab.service.server.rounds import RELOADED

@@ -132,13 +132,13 @@ def _helper(options: argparse.Namespace) -> int:
             f"{options.federation}: a helper needs a [privacy] table with the helper's address"
         )
     port = whole("--port", options.port, 0, 65_535)
-    from rmab.service.helper.process import Helper
-    from rmab.service.server.process import Settings, run_process
+    from rmab.service.helper.process import Helper, HelperSettings
+    from rmab.service.http.listener import run_process
+    from rmab.service.terms import terms_of
 
-    settings = Settings(
-        federation=federation,
+    settings = HelperSettings(
+        terms=terms_of(federation),
         database=_database(options),
-        file=options.federation,
         host=options.host,
         port=port,
         tls_cert=options.tls_cert,
@@ -171,8 +171,9 @@ def _database(options: argparse.Namespace) -> str:
 def _store(options: argparse.Namespace) -> Iterator[HelperStore]:
     from rmab.protocol.config import load_federation
     from rmab.service.helper.store import open_helper_store
+    from rmab.service.terms import terms_of
 
-    store = open_helper_store(_database(options), load_federation(options.federation))
+    store = open_helper_store(_database(options), terms_of(load_federation(options.federation)))
     try:
         yield store
     finally:

@@ -37,7 +37,7 @@ _BUSY = (408, 425, 429)  # refusals that may pass, as those from 500 on do
 
 
 class Admin(Protocol):
-    """What an admin does, wherever the federation is."""
+    """Actions of an admin, on the database or over HTTP."""
 
     def enroll(self, name: str, role: str, owner: str | None = None) -> str:
         """A new credential's token, which is kept nowhere; owner: that the name counts for."""
@@ -74,7 +74,7 @@ def read_token(path: str, option: str = "--token-file") -> str:
 
 
 def read_secret(path: str, option: str, parse: Callable[[str], object | None], what: str) -> str:
-    """What stands in a file of one line, and is never shown; parse: gives None for what is none."""
+    """Return the one line of a file, which is never shown. parse: returns None for a wrong text."""
     try:
         text = Path(path).read_text("ascii").strip()
     except OSError as error:

@@ -18,6 +18,7 @@ from rmab.privacy.unmasking import choose_batch
 from rmab.service.helper.store import open_helper_store
 from rmab.service.store.store import open_store
 from rmab.service.store.unmasking import Enrolment
+from rmab.service.terms import terms_of
 from tests.service.support.counting import Counting
 from tests.service.support.serving import spectrum
 from tests.service.support.storing import enrolled, given, some_round
@@ -65,7 +66,9 @@ class Dying(RuleBasedStateMachine):
     def open_helper(self):
         if self.helper is not None:
             self.helper.close()
-        self.helper = open_helper_store(str(Path(self.folder.name) / "helper.db"), FEDERATION)
+        self.helper = open_helper_store(
+            str(Path(self.folder.name) / "helper.db"), terms_of(FEDERATION)
+        )
 
     def enroll(self, name):
         key = parse_key(self.helper.enroll(name, None, 1.0)[0])

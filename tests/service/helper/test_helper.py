@@ -15,11 +15,11 @@ from rmab.errors import FederationError, ProtocolError
 from rmab.privacy.masks import MaskKey, parse_key, vector_of
 from rmab.privacy.settings import Privacy
 from rmab.privacy.unmasking import BEGINNING, AggregationJob, Report
-from rmab.service.helper.store import open_helper_store
+from rmab.service.helper.store import HelperLimits, open_helper_store
 from rmab.service.http.tokens import parse_token, without_secrets
 from rmab.service.server.unmasking import HelperAccess
-from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import open_store
+from rmab.service.terms import terms_of
 from tests.service.support.counting import Counting
 from tests.service.support.securing import Securing, secured
 from tests.service.support.serving import until
@@ -32,7 +32,7 @@ def secure(federation):
 
 @pytest.fixture
 def store(database_url, secure):
-    made = open_helper_store(database_url, secure, limits=StoreLimits(kept_answers=2))
+    made = open_helper_store(database_url, terms_of(secure), limits=HelperLimits(kept_answers=2))
     yield made
     made.close()
 
@@ -79,7 +79,7 @@ def test_openings_are_durable_and_answered_alike(database_url, secure, store):
         last_masked, last_x, before = masked, x, opening.digest
         asked.append(opening)
         answers.append(masks)
-    other = open_helper_store(database_url, secure)
+    other = open_helper_store(database_url, terms_of(secure))
     try:
         assert other.last() == (4, before)
         for number in (3, 4):
@@ -149,13 +149,13 @@ def test_cohorts_are_durable(database_url, secure, store):
     assert [row.cohort for row in store.agents()] == [None] * 4
     store.open(AggregationJob(1, BEGINNING, 1, tuple(agents.uploads()[0])))
     store.close()
-    again = open_helper_store(database_url, secure)
+    again = open_helper_store(database_url, terms_of(secure))
     assert {row.name: row.cohort for row in again.agents()} == {
         **dict.fromkeys("abc", "a"),
         "z": None,
     }
     assert sorted(again.agents_in("a")) == ["a", "b", "c"]
-    table = again.to_table(secure)
+    table = again.to_table()
     assert [agent["cohort"] for agent in table["agents"]] == ["a", "a", "a", None]
     again.close()
 
@@ -172,16 +172,16 @@ def test_a_database_of_the_version_before_has_who_was_opened_for_a_cohort(
         store._database.run("UPDATE meta SET value = '1' WHERE name = 'helper schema'")
     store.close()
     for _ in range(2):
-        again = open_helper_store(database_url, secure)
+        again = open_helper_store(database_url, terms_of(secure))
         found = {row.name: row.cohort for row in again.agents()}
         assert found == {**dict.fromkeys("abc", "a"), "y": None, "z": None}
         again.close()
-    later = open_helper_store(database_url, secure)
+    later = open_helper_store(database_url, terms_of(secure))
     with later.transaction():
         later._database.run("UPDATE meta SET value = '3' WHERE name = 'helper schema'")
     later.close()
     with pytest.raises(FederationError, match="knows versions up to 2"):
-        open_helper_store(database_url, secure)
+        open_helper_store(database_url, terms_of(secure))
 
 
 def test_the_server_has_one_token(store):
@@ -201,15 +201,15 @@ def test_databases_of_others_are_refused(tmp_path, secure, federation):
     theirs = str(tmp_path / "server.db")
     open_store(theirs, secure).close()
     with pytest.raises(FederationError, match="is no helper's"):
-        open_helper_store(theirs, secure)
+        open_helper_store(theirs, terms_of(secure))
     ours = str(tmp_path / "helper.db")
-    open_helper_store(ours, secure).close()
+    open_helper_store(ours, terms_of(secure)).close()
     with pytest.raises(FederationError, match="tables that are no federation's"):
         open_store(ours, secure)
     with pytest.raises(FederationError, match="differs in its name"):
-        open_helper_store(ours, replace(secure, name="other"))
+        open_helper_store(ours, terms_of(replace(secure, name="other")))
     with pytest.raises(FederationError, match=r"\[privacy\]"):
-        open_helper_store(str(tmp_path / "new.db"), federation)
+        open_helper_store(str(tmp_path / "new.db"), terms_of(federation))
 
 
 # ------------------------------------------------------------------------------------ the routes

@@ -15,6 +15,7 @@ from rmab.privacy.settings import Privacy
 from rmab.privacy.unmasking import AggregationJob, Report
 from rmab.protocol.messages import Upload
 from rmab.service.helper.store import HelperStore, open_helper_store
+from rmab.service.terms import terms_of
 from tests.service.support.serving import spectrum
 
 TRIALS = 30  # each a group of the helper's
@@ -104,7 +105,7 @@ def name(trial: int, agent: int) -> str:
 
 @pytest.fixture
 def helper(tmp_path) -> Iterator[HelperStore]:
-    store = open_helper_store(str(tmp_path / "helper.db"), FEDERATION)
+    store = open_helper_store(str(tmp_path / "helper.db"), terms_of(FEDERATION))
     yield store
     store.close()
 

@@ -72,7 +72,7 @@ def kept(running: Served, look: Any) -> Any:
 
 def exact(store: Store) -> Any:
     """The sum without noise."""
-    return store._ledger.merged().counts
+    return store.uploads.merged().counts
 
 
 # ------------------------------------------------------------------------------ what is released
@@ -222,10 +222,12 @@ def test_a_server_that_is_killed_keeps_what_it_has_drawn(tmp_path):
 
 def test_after_the_last_release_agents_play_on(tmp_path):
     store = open_store(str(tmp_path / "federation.db"), NOISY)
+    assert NOISY.budget is not None
+    ledgers = Ledgers(store.database, NOISY.budget, NOISY.plays, NOISY.shape.size)
     with store.transaction():
         for number in range(1, MOST_RELEASES + 1):
             z = tuple([number] * NOISY.shape.size)
-            Ledgers(store.database, NOISY).keep(1, Release(str(number), number, z))
+            ledgers.keep(1, Release(str(number), number, z))
     store.close()
     with served(tmp_path, NOISY) as running:
         agents = [running.agent(name) for name in "abc"]

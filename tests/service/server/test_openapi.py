@@ -19,8 +19,9 @@ from schemathesis.specs.openapi.checks import (
 
 from rmab.privacy.settings import Privacy
 from rmab.protocol.config import Federation, KnownArm
-from rmab.service.http.telemetry import Log, Metrics
+from rmab.service.http.telemetry import Log
 from rmab.service.server.identity import Access
+from rmab.service.server.metrics import Metrics
 from rmab.service.server.openapi import document
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.routes import _Routes

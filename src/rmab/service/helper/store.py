@@ -17,17 +17,17 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rmab.errors import FederationError, StorageError, UnavailableError
-from rmab.privacy.accounting import PrivacyAccountant
-from rmab.privacy.masks import MaskKey, Words, make_key, parse_key, vector_size
-from rmab.privacy.settings import Privacy
+from rmab.privacy.accounting import Budget, PrivacyAccountant
+from rmab.privacy.masks import MaskKey, Words, make_key, parse_key
 from rmab.privacy.unmasking import (
     BEGINNING,
     AggregationJob,
@@ -36,22 +36,18 @@ from rmab.privacy.unmasking import (
     Watermark,
     answer_job,
 )
-from rmab.protocol.config import Federation
 from rmab.service.http.tokens import make_token, matches
-from rmab.service.store.database import Database, connect
-from rmab.service.store.limits import StoreLimits
-from rmab.service.store.releases import Ledgers
-from rmab.service.store.schema import (
-    BUDGET,
-    RELEASES,
-    check_budget,
-    count_up,
-    keep,
-    kept,
-    told_budget,
-)
+from rmab.service.store.database import Database, DatabaseLimits, connect
+from rmab.service.store.releases import BUDGET, RELEASES, Ledgers, budget_text, check_budget
 
-__all__ = ["HelperStore", "KeyRow", "default_database", "open_helper_store"]
+__all__ = [
+    "HelperLimits",
+    "HelperStore",
+    "KeyRow",
+    "Terms",
+    "default_database",
+    "open_helper_store",
+]
 
 _VERSION = "helper schema"  # in `meta`: no server takes such a database for its own
 _TABLES = (
@@ -90,6 +86,31 @@ _COHORTS = "CREATE TABLE cohorts (agent TEXT PRIMARY KEY, cohort TEXT NOT NULL)"
 _SCHEMA = 2
 
 
+@dataclass(frozen=True)
+class HelperLimits(DatabaseLimits):
+    """Limits of a helper's store."""
+
+    # Openings whose answer is given again.
+    kept_answers: int = 64
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Terms of a federation that its helper keeps to (`rmab.service.terms`)."""
+
+    federation: str
+    fingerprint: str  # digest of its name, plays, arms and gaps
+    plays: int  # K
+    counts: int  # of an upload
+    size: int  # R, all numbers of an upload
+    least: int  # agents in an opening
+    groups: int
+    budget: Budget | None  # privacy of sums with noise; None: they have none
+    survey: int  # slots; 0: none
+    privacy: Mapping[str, Any]  # table that server and helper must agree on, as JSON has it
+    cost_warning: Callable[[int], str | None]  # line where noise costs this many agents much
+
+
 class KeyRow(NamedTuple):
     """An agent that was ever enrolled, by its last key; incarnations: that were opened; cohort:
     None before it was."""
@@ -107,19 +128,13 @@ def default_database(federation_file: Path) -> str:
     return str(federation_file.with_suffix(".helper.db"))
 
 
-def open_helper_store(
-    url: str, federation: Federation, *, limits: StoreLimits | None = None
-) -> HelperStore:
-    """The store in a database, made where there is none; FederationError if it cannot be this
-    federation's helper's."""
-    if federation.privacy is None or not federation.masks:
-        raise FederationError(
-            "a helper needs a federation whose file has the helper's address under [privacy]"
-        )
-    limits = limits or StoreLimits()
+def open_helper_store(url: str, terms: Terms, *, limits: HelperLimits | None = None) -> HelperStore:
+    """Return the store in a database, made where there is none; FederationError if the database is
+    not this federation's helper's."""
+    limits = limits or HelperLimits()
     database = connect(url, create=True, limits=limits)
     try:
-        _prepare(database, federation)
+        _prepare(database, terms)
     except (FederationError, UnavailableError) as error:
         database.close()
         if isinstance(error, StorageError) and error.lasting:
@@ -128,10 +143,10 @@ def open_helper_store(
     except BaseException:
         database.close()
         raise
-    return HelperStore(database, federation, federation.privacy, limits)
+    return HelperStore(database, terms, limits)
 
 
-def _prepare(database: Database, federation: Federation) -> None:
+def _prepare(database: Database, terms: Terms) -> None:
     database.begin()
     try:
         database.lock_schema()
@@ -141,14 +156,14 @@ def _prepare(database: Database, federation: Federation) -> None:
                 database.run(statement)
             for name, value in (
                 (_VERSION, str(_SCHEMA)),
-                ("federation", federation.name),
-                ("fingerprint", federation.fingerprint()),
+                ("federation", terms.federation),
+                ("fingerprint", terms.fingerprint),
                 ("helper", secrets.token_hex(16)),
                 ("asked", "0"),
-                (BUDGET, told_budget(federation)),
+                (BUDGET, budget_text(terms.budget, terms.survey)),
             ):
                 database.run("INSERT INTO meta (name, value) VALUES (?, ?)", (name, value))
-        version = kept(database, _VERSION) if "meta" in database.tables() else None
+        version = database.meta(_VERSION) if "meta" in database.tables() else None
         if version is None:
             raise FederationError(
                 f"database {database.place} is no helper's: use another one, or an empty one"
@@ -160,13 +175,13 @@ def _prepare(database: Database, federation: Federation) -> None:
                 f"database {database.place} has version {version} of a helper's tables, but this "
                 f"rmab knows versions up to {_SCHEMA}: use the rmab that wrote it, or a newer one"
             )
-        if kept(database, "fingerprint") != federation.fingerprint():
+        if database.meta("fingerprint") != terms.fingerprint:
             raise FederationError(
                 f"database {database.place} has the keys of federation "
-                f"{kept(database, 'federation')!r} as it was; {federation.name!r} differs in its "
+                f"{database.meta('federation')!r} as it was; {terms.federation!r} differs in its "
                 "name, plays, arms or gaps: use another database"
             )
-        check_budget(database, federation)
+        check_budget(database, budget_text(terms.budget, terms.survey))
         database.commit()
     except BaseException:
         database.rollback()
@@ -181,20 +196,20 @@ def _add_cohorts(database: Database) -> None:
         "FROM keys AS last WHERE number = (SELECT MAX(number) FROM keys WHERE agent = last.agent) "
         "AND EXISTS (SELECT 1 FROM points WHERE points.agent = last.agent)"
     )
-    keep(database, _VERSION, str(_SCHEMA))
+    database.set_meta(_VERSION, str(_SCHEMA))
 
 
 class HelperStore:
     """The durable state of one helper; used by one thread at a time."""
 
-    def __init__(
-        self, database: Database, federation: Federation, privacy: Privacy, limits: StoreLimits
-    ) -> None:
+    def __init__(self, database: Database, terms: Terms, limits: HelperLimits) -> None:
         self._database = database
-        self._fingerprint = federation.fingerprint()
-        self._size = vector_size(federation.shape)
-        self._privacy = privacy
-        self._ledgers = None if privacy.budget is None else Ledgers(database, federation)
+        self._terms = terms
+        self._ledgers = (
+            None
+            if terms.budget is None
+            else Ledgers(database, terms.budget, terms.plays, terms.counts)
+        )
         self._limits = limits
 
     def claim(self) -> None:
@@ -211,7 +226,7 @@ class HelperStore:
         """Commit at the end, or undo all when anything is raised."""
         try:
             self._database.begin()
-            count_up(self._database, "asked")  # whoever else writes waits
+            self._database.count_up("asked")  # whoever else writes waits
             yield
             self._database.commit()
         except BaseException:
@@ -221,14 +236,14 @@ class HelperStore:
     @property
     def name(self) -> str:
         """Of this database: another one has another."""
-        return str(kept(self._database, "helper"))
+        return str(self._database.meta("helper"))
 
     # -------------------------------------------------------------------------------- enrolment
 
     def enroll(self, name: str, group: int | None, now: float) -> tuple[str, int]:
         """Give an agent a mask key, which is returned once, and its group: the one it had, else
         the smallest, where none is given."""
-        groups = self._privacy.groups
+        groups = self._terms.groups
         if group is not None and not 1 <= group <= groups:
             raise FederationError(
                 f"--group must be a whole number from 1 to {groups}, as privacy.groups says, "
@@ -259,7 +274,7 @@ class HelperStore:
         return text, group
 
     def _smallest_group(self) -> int:
-        sizes = dict.fromkeys(range(1, self._privacy.groups + 1), 0)
+        sizes = dict.fromkeys(range(1, self._terms.groups + 1), 0)
         for group, size in self._database.rows(
             "SELECT of_group, COUNT(*) FROM keys WHERE revoked IS NULL GROUP BY of_group"
         ):
@@ -326,9 +341,9 @@ class HelperStore:
             return answer_job(
                 opening,
                 self,
-                self._fingerprint,
-                self._size,
-                self._privacy.least,
+                self._terms.fingerprint,
+                self._terms.size,
+                self._terms.least,
                 None if self._ledgers is None else self._ledgers.of,
             )
 
@@ -341,7 +356,7 @@ class HelperStore:
         """By group; nothing where sums have no noise."""
         if self._ledgers is None:
             return {}
-        return {group: self.ledger(group).remaining for group in range(1, self._privacy.groups + 1)}
+        return {group: self.ledger(group).remaining for group in range(1, self._terms.groups + 1)}
 
     def last(self) -> tuple[int, str]:
         """Number and digest of the last opening."""
@@ -431,13 +446,13 @@ class HelperStore:
             (opening.number - self._limits.kept_answers,),
         )
 
-    def to_table(self, federation: Federation) -> dict[str, Any]:
-        """What the server is told of the helper."""
+    def to_table(self) -> dict[str, Any]:
+        """Return the helper's terms, last opening and agents, as JSON has them."""
         return {
             "helper": self.name,
-            "federation": federation.name,
-            "fingerprint": self._fingerprint,
-            "privacy": self._privacy.to_table(),
+            "federation": self._terms.federation,
+            "fingerprint": self._terms.fingerprint,
+            "privacy": dict(self._terms.privacy),
             "last": self.last()[0],
             **({} if self._ledgers is None else {"releases_left": self.releases_left()}),
             "agents": [

@@ -1,4 +1,4 @@
-"""What people see of a federation: its status in numbers, and all that the page shows.
+"""Status of a federation for people: in numbers, and all that the page shows.
 
 Indices are those of the open round's plan, estimates of the counts it was planned from; plays,
 agents and rewards are of all uploads that are committed. A page asks every second; however many
@@ -22,7 +22,7 @@ from rmab.policies.plans import Plan
 from rmab.protocol.config import Federation, KnownArm
 from rmab.protocol.messages import plan_table
 from rmab.protocol.outliers import Compared, compared
-from rmab.service.http.telemetry import Metrics
+from rmab.service.server.metrics import Metrics
 from rmab.service.server.rounds import Rounds
 from rmab.service.store.store import AgentRow, RewardRow, RoundRow, Store
 from rmab.service.store.unmasking import GroupRow, WaitingRow
@@ -45,7 +45,7 @@ class _Kept(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What the database has for a page."""
+    """Rows of the database for a page."""
 
     agents: list[AgentRow]
     totals: Totals
@@ -55,7 +55,7 @@ class _Found(NamedTuple):
 
 
 class _Opened(NamedTuple):
-    """What the database has of openings and releases.
+    """Openings and releases in the database.
 
     groups: their last one; waiting: agents with slots in none; impossible: how many were dropped;
     left: releases that are left, by group, where the server draws the noise.
@@ -80,7 +80,7 @@ class Status:
 
     @property
     def _federation(self) -> Federation:
-        """As it is now: some of it may change."""
+        """The federation now: some of it may change."""
         return self._rounds.federation
 
     async def numbers(self) -> Table:
@@ -91,7 +91,9 @@ class Status:
             rounds.current, self._limits.page_estimate_seconds
         )
         now = rounds.clock()
-        rows, totals = await rounds.jobs.run(lambda store: (store.agents(now), store.totals()))
+        rows, totals = await rounds.jobs.run(
+            lambda store: (store.agents(now), store.uploads.totals())
+        )
         return {
             **self._head(totals),
             **await self._privacy(),
@@ -107,7 +109,7 @@ class Status:
         return self._agents(rows, await self._outliers.now())
 
     async def measure(self, metrics: Metrics) -> None:
-        """Bring the gauges up to date, with what the database tells if it answers."""
+        """Bring the gauges up to date, with the database's numbers if it answers."""
         with contextlib.suppress(StorageError):
             now = self._rounds.clock()
             rows = await self._rounds.jobs.run(lambda store: store.agents(now))
@@ -150,7 +152,7 @@ class Status:
         """A job."""
         return _Found(
             store.agents(now),
-            store.totals(),
+            store.uploads.totals(),
             None if self._federation.budget is not None else store.merged().visits,
             store.rewards(self._limits.page_rewards),
             store.rounds(self._limits.page_rounds),
@@ -194,8 +196,8 @@ class Status:
         }
 
     async def _privacy(self) -> Table:
-        """Where [privacy] is asked for: what is opened or released of whom, what waits, how much
-        noise there is and how many releases are left, and how the helper is."""
+        """Return openings or releases by group, waiting slots, noise, releases left and the
+        helper's state; nothing without [privacy]."""
         privacy = self._federation.privacy
         if privacy is None:
             return {}
@@ -226,7 +228,7 @@ class Status:
         }
 
     def _left(self, found: _Opened) -> Mapping[int, int]:
-        """Releases that are left, by group; of none before the helper has told."""
+        """Return releases that are left, by group; none before the helper has answered."""
         opening = self._rounds.opening
         return found.left if opening is None else opening.releases_left
 
@@ -256,7 +258,7 @@ class Status:
         return self._rounds.live(map(self._rounds.presence.updated, rows))
 
     def _agents(self, rows: Sequence[AgentRow], alike: Compared) -> list[Table]:
-        """Agents and admins, with what the database may not know yet."""
+        """Return agents and admins, with sightings that the database may not have yet."""
         presence = self._rounds.presence
         live = self._live(rows)
         return [
@@ -295,7 +297,7 @@ class _Outliers:
         self._rests_until = 0.0
 
     async def now(self) -> Compared:
-        """Those of what is committed now, by other processes too."""
+        """Return scores of the counts that are committed now, also by other processes."""
         asked = self._started
         while self._work is not None and not self._work.done():
             await asyncio.wait({self._work})
@@ -305,7 +307,7 @@ class _Outliers:
         return await asyncio.shield(self._work)
 
     async def lately(self, seconds: float) -> Compared:
-        """The last that were made, waiting so many seconds at most if newer ones are."""
+        """Return the last scores, waiting at most `seconds` for newer ones."""
         done = self._work is None or self._work.done()
         if done and self._changes < self._rounds.changes and time.monotonic() >= self._rests_until:
             self._start()
@@ -338,7 +340,7 @@ class _Outliers:
 
 
 def _opened(store: Store) -> _Opened:
-    """A job: what was opened, or released where the server draws the noise."""
+    """Job: the openings, or releases where the server draws the noise."""
     openings, releases = store.openings, store.releases
     if releases is not None:
         last, left = releases.group(), releases.left()
@@ -379,7 +381,7 @@ def _round_table(row: RoundRow, reports: int) -> Table:
 
 
 def _kind_table(arm: KnownArm) -> Table:
-    """What is to be told of an arm that is not as most are."""
+    """Return the keys of an arm that is not as most are."""
     told: Table = {}
     if arm.pays_when_idle:
         told["reward_passive"] = list(arm.reward_passive)

@@ -36,8 +36,9 @@ from rmab.privacy.unmasking import AgentBacklog, ReportBatch, check_sum, choose_
 from rmab.protocol.checks import read_object
 from rmab.protocol.config import Federation
 from rmab.protocol.shape import Ints, is_name
-from rmab.service.http.telemetry import Log, Metrics
+from rmab.service.http.telemetry import Log
 from rmab.service.server.limits import ServerLimits
+from rmab.service.server.metrics import Metrics
 from rmab.service.store.store import Store
 from rmab.service.store.unmasking import Enrolment, Openings, Pending
 from rmab.service.store.writer import Jobs

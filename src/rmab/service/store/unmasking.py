@@ -33,7 +33,6 @@ from rmab.protocol.shape import Ints, Shape
 from rmab.protocol.uploads import Merged
 from rmab.service.store.database import Database
 from rmab.service.store.limits import StoreLimits
-from rmab.service.store.schema import count_up, keep, kept
 
 __all__ = ["Enrolment", "GroupRow", "Openings", "Pending", "Sum", "WaitingRow", "last_openings"]
 
@@ -176,7 +175,7 @@ class Openings:
 
     def chain(self) -> str | None:
         """Of whose database the openings are; None before the first contact."""
-        return kept(self._database, _CHAIN)
+        return self._database.meta(_CHAIN)
 
     def begin_chain(self, name: str) -> None:
         """From now on another database answers: what was opened in the last one is past."""
@@ -187,7 +186,7 @@ class Openings:
             for (agent,) in self._database.rows("SELECT DISTINCT agent FROM masked"):
                 self._give_up(agent, "was masked for a helper whose database is lost")
             self._database.run("UPDATE positions SET opened = 0")
-        keep(self._database, _CHAIN, name)
+        self._database.set_meta(_CHAIN, name)
 
     def waiting(self, enrolled: Mapping[str, Enrolment]) -> list[AgentBacklog]:
         """What of each agent no opening has; enrolled: the agents that the helper knows."""
@@ -289,7 +288,7 @@ class Openings:
         if changed == 0:
             raise RuntimeError(f"opening {number} cannot be answered: it was not asked for")
         if vector is None:
-            count_up(self._database, _DROPPED)
+            self._database.count_up(_DROPPED)
 
     def take_back(self, number: int, refused: Iterable[Sequence[Any]]) -> None:
         """An opening has not happened, as the helper refused it; refused: agent, incarnation and
@@ -418,7 +417,7 @@ class Openings:
 
     def impossible(self) -> int:
         """How many openings came to sums that cannot be."""
-        return int(kept(self._database, _DROPPED) or 0)
+        return int(self._database.meta(_DROPPED) or 0)
 
     def all_impossible(self, last: int) -> bool:
         """Return whether so many openings have come to a result in this chain, and the last ones
