@@ -40,7 +40,7 @@ from rmab.policies.policy import LookaheadRule, OptimumRule, OutsideRule, Policy
 from rmab.policies.registry import POLICIES, STUDIED, check_options, named
 from rmab.studies.provenance import Provenance
 from rmab.studies.run import Values, run_watched, trials_of, value
-from rmab.studies.study import Study, from_table, read_table
+from rmab.studies.study import Study, from_table, read_table, with_bundled_study
 from rmab.text import one_of, option_value, shown
 
 __all__ = [
@@ -85,7 +85,7 @@ PROBLEMS = (
 REFERENCES = ("whittle", "lookahead", "random")  # that always play
 _MEASURES = ("whittle", "random")  # regret is against the one, and shares begin at the other
 _FOLDER = "problem_files"
-_ASIDE = ("reason", "study", "left_out", "figure", "sweep", "policies", "options")
+_ASIDE = ("reason", "left_out", "figure", "sweep", "policies", "options")
 _MARK = "@"  # between a name and its options
 # Published learners with constants that work beside those that were printed.
 _VARIANTS = (
@@ -150,11 +150,7 @@ def _read_problem(path: str, name: str) -> Problem:
     table = read_table(path)
     try:
         sweeps = "sweep" in table
-        base = table.get("study", None)
-        if base is not None:
-            if not isinstance(base, str) or not base.startswith("catalogue:"):
-                raise StudyError(f"study must be the name of a bundled one, got {shown(base)}")
-            table = {**read_table(base), **table}
+        table = with_bundled_study(table)
         reason, left_out = table.get("reason", "a problem of one's own"), table.get("left_out", {})
         if not isinstance(reason, str) or not reason or "\n" in reason:
             raise StudyError(f"reason must be one line of text, got {shown(reason)}")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from rmab.experiments.figure import FigureResult
 from rmab.experiments.registry import summary
+from rmab.experiments.verdict import Claim, Verdict
 from rmab.report import multiples, plots
 from rmab.report.canvas import save
 from rmab.report.html import (
@@ -36,7 +37,6 @@ from rmab.report.tables import (
 from rmab.studies.results import Results, SweepResults
 from rmab.studies.study import Study
 from rmab.studies.sweep import key_label
-from rmab.studies.verdict import Claim, Verdict
 
 __all__ = ["write_paper", "write_report", "write_study", "write_sweep"]
 

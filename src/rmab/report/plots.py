@@ -27,9 +27,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator
 
-from rmab.experiments import privacy
 from rmab.experiments.figure import FigureResult
-from rmab.experiments.regret import GAP, KNOWN, MAX_NAMED_PLACES, PLAIN, Law, Scaling, scalings
+from rmab.experiments.powers import PowerLaw
+from rmab.experiments.privacy import claims as privacy
+from rmab.experiments.privacy_arms.claims import gains
+from rmab.experiments.regret_growth import (
+    GAP,
+    KNOWN,
+    MAX_NAMED_PLACES,
+    PLAIN,
+    GrowthRate,
+    Scaling,
+    scalings,
+)
 from rmab.report.canvas import (
     bin_edges,
     binned,
@@ -44,7 +54,6 @@ from rmab.report.canvas import (
     signed_log_y,
 )
 from rmab.report.style import STYLE, LineStyle, label, line_styles, spare_style
-from rmab.studies.powers import Fit
 from rmab.studies.results import Curve, Floats, PolicyResult, Results
 
 __all__ = ["paper", "study"]
@@ -268,7 +277,7 @@ def _theory(done: FigureResult) -> Figure:
 
 
 def _scaling(done: FigureResult) -> Figure:
-    """Regrets above, shares below, a column for each K; of what there is when interrupted."""
+    """Draw regrets above and shares below, with a column for each K that was run."""
     columns = scalings(done)
     figure, panels = panels_of(2, len(columns), share_y="row")
     for (above, below), scaling in zip(panels.T, columns, strict=True):
@@ -291,33 +300,33 @@ def _scaling(done: FigureResult) -> Figure:
 
 
 def _regrets(axes: Axes, scaling: Scaling) -> None:
-    """Curves and fitted laws; Theorem 1's growth begins where the last law of PLAIN does."""
-    law, styles = scaling.law, line_styles(scaling.regret)
+    """Draw curves and fitted laws; Theorem 1's growth begins where the last law of PLAIN does."""
+    rate, styles = scaling.rate, line_styles(scaling.regret)
     for place, (name, curve) in enumerate(scaling.regret.items()):
         draw_line(axes, styles[name], scaling.at, curve, place)
     for place, name in enumerate(scaling.regret):
         fits = scaling.fits(name)
-        for found in fits:
-            ends = np.asarray([found.start, found.end])
-            axes.plot(
-                ends, found.at(ends), color=styles[name].colour, linestyle="--", linewidth=0.9
-            )
-        _slopes(axes, styles[name], law, fits, place)
+        for law in fits:
+            ends = np.asarray([law.start, law.end])
+            axes.plot(ends, law.at(ends), color=styles[name].colour, linestyle="--", linewidth=0.9)
+        _slopes(axes, styles[name], rate, fits, place)
     for last in scaling.fits(PLAIN)[-1:]:
         start = np.asarray([last.start])
         at = scaling.at[scaling.at >= start]
-        growth = last.at(start) * law.of(at) / law.of(start)
-        axes.plot(at, growth, color=_GREY, linestyle=":", label=f"As {law.growth} (Theorem 1)")
+        growth = last.at(start) * rate.values(at) / rate.values(start)
+        axes.plot(at, growth, color=_GREY, linestyle=":", label=f"As {rate.formula} (Theorem 1)")
 
 
-def _slopes(axes: Axes, style: LineStyle, law: Law, fits: Sequence[Fit], place: int) -> None:
-    """The fitted laws in a corner that curves leave free: below falling ones, above the rest."""
+def _slopes(
+    axes: Axes, style: LineStyle, rate: GrowthRate, fits: Sequence[PowerLaw], place: int
+) -> None:
+    """Write the fitted laws into a free corner: below falling curves, above others."""
     if not fits:
         return
     powers = ", ".join(
-        f"{law.symbol}^{found.slope:.2f}{'' if found.fits else ' (no fit)'}" for found in fits
+        f"{rate.symbol}^{law.slope:.2f}{'' if law.fits else ' (no fit)'}" for law in fits
     )
-    falls = law.of(np.asarray([2.0]))[0] < law.of(np.asarray([1.0]))[0]
+    falls = rate.values(np.asarray([2.0]))[0] < rate.values(np.asarray([1.0]))[0]
     axes.text(
         0.03,
         (0.16 if falls else 0.97) - 0.08 * place,
@@ -372,7 +381,7 @@ def _gains(done: FigureResult) -> Figure:
     """Gains over learning alone, from the least to the most."""
     figure, panels = panels_of(1, 1)
     (axes,) = panels.flat
-    gain = privacy.gains(done)
+    gain = gains(done)
     order = gain.mean.argsort()
     style = line_styles([privacy.LEARNER])[privacy.LEARNER]
     places = np.arange(1, len(order) + 1)

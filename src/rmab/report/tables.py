@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from rmab.experiments.powers import PowerLaw
 from rmab.model.arms import Arms
 from rmab.model.beliefs import stationary_belief
 from rmab.policies.registry import GOSSIP_OPTIONS
 from rmab.privacy.noise import Budget
 from rmab.report.html import Markup, escaped, join, table, tag
 from rmab.report.style import label
-from rmab.studies.powers import Fit
 from rmab.studies.provenance import Provenance
 from rmab.studies.results import Results
 from rmab.studies.run import Values
@@ -111,7 +111,7 @@ def means_table(runs: Sequence[tuple[str, Results]]) -> Markup:
     return table("Means", head, rows, numbers_from=len(named))
 
 
-def powers_table(fits: Mapping[str, Fit]) -> Markup:
+def powers_table(fits: Mapping[str, PowerLaw]) -> Markup:
     """One row for each fitted power law, with the slopes from point to point."""
     rows = []
     for curve, found in fits.items():

@@ -64,6 +64,7 @@ __all__ = [
     "from_table",
     "load",
     "read_table",
+    "with_bundled_study",
 ]
 
 _REALISATIONS = ("independent", "shared")
@@ -534,6 +535,17 @@ def _plain(value: Any) -> Any:
 def read_table(path: str | PathLike[str]) -> dict[str, Any]:
     """The tables of a TOML file; every way it can fail is a StudyError that names the file."""
     return read_toml(path, _file(path))
+
+
+def with_bundled_study(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill a table from the bundled study that its key `study` names; its own keys win."""
+    rest = {key: value for key, value in table.items() if key != "study"}
+    if "study" not in table:
+        return rest
+    name = table["study"]
+    if not isinstance(name, str) or not name.startswith(_CATALOGUE):
+        raise StudyError(f"study must be the name of a bundled one, got {shown(name)}")
+    return {**read_table(name), **rest}
 
 
 def _file(path: str | PathLike[str]) -> Path | Traversable:

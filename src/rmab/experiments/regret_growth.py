@@ -1,4 +1,4 @@
-"""Regret against the horizon, the agents and the arms, and what observations at any gap save.
+"""Growth of the regret with the horizon, the agents and the arms, with and without gaps.
 
 FedTSWI learns from observations in consecutive slots, FedTSWI-gap from every two successive
 observations of an arm. Both face the same realisations, and under the `linear` schedule both have
@@ -15,11 +15,11 @@ the variances from the covariance of the three means, which are paired trial by 
 slots of one run only variances are known; there the errors of R_p and R_q are added, which bounds
 the error whatever the correlation. Regret that is saved is paired in the same way.
 
-Power laws are fitted to R where it is clearly positive (rmab.studies.powers). Theorem 1 has the
+Power laws are fitted to R where it is clearly positive (rmab.experiments.powers). Theorem 1 has the
 regret grow as sqrt(T log T), as 1 / sqrt(M), and as N where N / K is kept. A claim about such a
 rate is judged by the fitted power. Where no power fits, it does not hold, and the slope of the last
-step, the nearest to what larger T, M or N bring, may contradict it. Where the regret is not clearly
-positive, what its start would have grown to is compared with its end.
+step, the nearest to larger T, M or N, may contradict it. Where the regret is not clearly positive,
+its end is compared with the growth of its start.
 """
 
 from __future__ import annotations
@@ -32,78 +32,79 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmab.experiments.figure import FigureResult, Judge
-from rmab.studies.powers import Fit, Step, fit, slope_of
+from rmab.experiments.estimates import with_known_error
+from rmab.experiments.figure import FigureResult
+from rmab.experiments.powers import PowerLaw, Step, fit, slope_of
+from rmab.experiments.verdict import Claim, Effect, Estimate, Verdict
 from rmab.studies.results import Curve, Floats, Results
-from rmab.studies.verdict import Claim, Effect, Estimate, Verdict
 
 __all__ = [
     "GAP",
-    "JUDGES",
     "KNOWN",
     "MAX_NAMED_PLACES",
     "PLAIN",
-    "Law",
+    "GrowthRate",
     "Scaling",
+    "judge",
     "scalings",
     "share",
 ]
 
 PLAIN, GAP, KNOWN = "fedtswi", "fedtswi-gap", "whittle"
-MAX_NAMED_PLACES = 8  # more are named at powers of ten alone
+MAX_NAMED_PLACES = 8  # of more places only powers of ten are named
 _NAMES = {PLAIN: "FedTSWI", GAP: "FedTSWI-gap"}
-_DRAWN_DECADES = 4  # of slots, the last ones
-_JUDGED_DECADES = 3  # the last of these, which claims are about
-_FIT_CUTS = (3, 2, 0)  # decades before the end between which laws are fitted
+_DRAWN_DECADES = 4  # decades of slots before the end that are drawn
+_JUDGED_DECADES = 3  # decades of slots before the end that claims are about
+_FIT_CUTS = (3, 2, 0)  # decades before the end that bound the windows of fits
 _POINTS_PER_DECADE = 10
 
 
-class Law(NamedTuple):
-    """What the regret is drawn against, and how Theorem 1 has it grow."""
+class GrowthRate(NamedTuple):
+    """Growth of the regret by Theorem 1 with the quantity on the x axis."""
 
     symbol: str
-    growth: str
-    claim: str  # of the regret
-    of: Callable[[Floats], Floats]  # up to a factor
+    formula: str
+    claim: str  # the end of "The regret of NAME ..."
+    values: Callable[[Floats], Floats]  # up to a factor
 
 
-_LAWS = {
-    "slot": Law(
+_RATES = {
+    "slot": GrowthRate(
         "T",
         "√(T log T)",
         "grows no faster than √(T log T)",
         lambda T: np.sqrt(T * np.log(2 * T)),
     ),
-    "agents": Law("M", "1/√M", "falls as fast as 1/√M", lambda M: 1 / np.sqrt(M)),
-    "arms": Law("N", "N", "grows no faster than N", lambda N: N),
+    "agents": GrowthRate("M", "1/√M", "falls as fast as 1/√M", lambda M: 1 / np.sqrt(M)),
+    "arms": GrowthRate("N", "N", "grows no faster than N", lambda N: N),
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """Regrets of both policies against one quantity, P places."""
+    """Regrets of both policies against one quantity, at P places."""
 
-    label: str  # empty where the figure has but one
-    law: Law
+    label: str  # empty where the figure has one scaling
+    rate: GrowthRate
     at: Floats  # (P,) slots, agents or arms
     regret: Mapping[str, Curve]  # (P,) by policy
     share: Curve  # (P,) GAP's regret as a share of PLAIN's
     results: Sequence[Results]  # one for each place, or one for all
-    windows: Sequence[tuple[float, float]]  # the places between which laws are fitted
+    windows: Sequence[tuple[float, float]]  # ranges of `at` in which power laws are fitted
 
-    def fits(self, name: str) -> list[Fit]:
-        """The laws fitted to a policy's regret, of the windows where it is clearly positive."""
-        found = (self.fitted(self.regret[name], window) for window in self.windows)
-        return [each for each in found if each is not None]
+    def fits(self, name: str) -> list[PowerLaw]:
+        """Power laws fitted to a policy's regret, one for each window where it is positive."""
+        fitted = (self.fitted(self.regret[name], window) for window in self.windows)
+        return [law for law in fitted if law is not None]
 
-    def fitted(self, curve: Curve, window: tuple[float, float]) -> Fit | None:
-        """The law of a curve, (P,), in a window."""
+    def fitted(self, curve: Curve, window: tuple[float, float]) -> PowerLaw | None:
+        """Power law fitted to a curve, (P,), in a window."""
         inside = self.inside(window)
         part = Curve(curve.mean[inside], curve.se[inside])
         return fit(self.at[inside], part, correlated=self.is_one_run)
 
     def inside(self, window: tuple[float, float]) -> npt.NDArray[np.bool_]:
-        """The places in a window, (P,)."""
+        """Mask of the places in a window, (P,)."""
         return (self.at >= window[0]) & (self.at <= window[1])
 
     @property
@@ -113,12 +114,12 @@ class Scaling:
 
     @property
     def trials(self) -> int:
-        """The fewest of any place."""
+        """Trials, the fewest of any place."""
         return min(results.trials for results in self.results)
 
 
 def scalings(done: FigureResult) -> list[Scaling]:
-    """What there is to draw: one for each K of a figure, or for each variant over the slots."""
+    """Scalings of a figure: one for each K, or for each variant over the slots."""
     x = done.figure.x
     runs = list(zip(done.figure.variants, done.results, strict=False))
     if x == "slot":
@@ -131,7 +132,7 @@ def scalings(done: FigureResult) -> list[Scaling]:
             (f"K = {study.plays}", study.agents) if x == "agents" else ("", len(study.arms))
         )
         groups.setdefault(label, {})[size] = results
-    return [_along_studies(label, _LAWS[x], group) for label, group in groups.items()]
+    return [_along_studies(label, _RATES[x], group) for label, group in groups.items()]
 
 
 def _along_slots(label: str, results: Results) -> Scaling:
@@ -149,11 +150,11 @@ def _along_slots(label: str, results: Results) -> Scaling:
         error = (gap.se + np.abs(ratio) * plain.se) / np.abs(plain.mean)
     cuts = [T / 10**decades for decades in _FIT_CUTS]
     windows = list(pairwise(cuts))
-    law = _LAWS["slot"]
-    return Scaling(label, law, at.astype(float), regret, Curve(ratio, error), [results], windows)
+    rate = _RATES["slot"]
+    return Scaling(label, rate, at.astype(float), regret, Curve(ratio, error), [results], windows)
 
 
-def _along_studies(label: str, law: Law, group: Mapping[int, Results]) -> Scaling:
+def _along_studies(label: str, rate: GrowthRate, group: Mapping[int, Results]) -> Scaling:
     each = list(group.values())
     regret = {}
     for name in _NAMES:
@@ -161,7 +162,7 @@ def _along_studies(label: str, law: Law, group: Mapping[int, Results]) -> Scalin
         regret[name] = _curve([(end.mean[-1], end.se[-1]) for end in ends])
     at = np.asarray(list(group), np.float64)
     shares = _curve([share(results) for results in each])
-    return Scaling(label, law, at, regret, shares, each, [(at.min(), at.max())])
+    return Scaling(label, rate, at, regret, shares, each, [(at.min(), at.max())])
 
 
 def _curve(pairs: Sequence[tuple[float, float]]) -> Curve:
@@ -170,7 +171,7 @@ def _curve(pairs: Sequence[tuple[float, float]]) -> Curve:
 
 
 def share(results: Results) -> tuple[float, float]:
-    """GAP's regret over the horizon as a share of PLAIN's, and its standard error; paired."""
+    """Regret of GAP over the horizon as a share of PLAIN's, and its standard error; paired."""
     names = list(results)
     places = [names.index(name) for name in (KNOWN, PLAIN, GAP)]
     covariance = results.covariance[np.ix_(places, places)]
@@ -185,12 +186,12 @@ def share(results: Results) -> tuple[float, float]:
 # ------------------------------------------------------------------------------------------- claims
 
 
-def _judge(done: FigureResult) -> list[Claim]:
-    """The claims of a figure, after its curves and fits were kept."""
+def judge(done: FigureResult) -> list[Claim]:
+    """Judge the claims of a figure, and add its curves and fits to it."""
     claims = []
     for scaling in scalings(done):
-        done.series[scaling.law.symbol] = scaling.at
-        _keep(done, scaling)
+        done.series[scaling.rate.symbol] = scaling.at
+        _add_curves(done, scaling)
         where = f" ({scaling.label})" if scaling.label else ""
         claims.append(_lower(scaling, where))
         claims += [_growth(scaling, name, where) for name in _NAMES]
@@ -202,7 +203,7 @@ def _judge(done: FigureResult) -> list[Claim]:
     return claims
 
 
-def _keep(done: FigureResult, scaling: Scaling) -> None:
+def _add_curves(done: FigureResult, scaling: Scaling) -> None:
     after = f", {scaling.label}" if scaling.label else ""
     curves = {f"regret of {name}": curve for name, curve in scaling.regret.items()}
     for name, curve in {**curves, f"share of {GAP}": scaling.share}.items():
@@ -210,18 +211,18 @@ def _keep(done: FigureResult, scaling: Scaling) -> None:
         done.series[f"{name}{after}, se"] = curve.se
     for name in _NAMES:
         for found in scaling.fits(name):
-            between = f"{scaling.law.symbol} = {found.start:,.0f} to {found.end:,.0f}"
+            between = f"{scaling.rate.symbol} = {found.start:,.0f} to {found.end:,.0f}"
             done.fits[f"{name}{after}, {between}"] = found
 
 
 def _lower(scaling: Scaling, where: str) -> Claim:
     """Claim that the regret is lower at every place that is judged."""
-    symbol, at = scaling.law.symbol, scaling.at
+    symbol, at, share = scaling.rate.symbol, scaling.at, scaling.share
     saved = [_saved(scaling, i) for i in range(len(at))]
     clear = np.asarray([effect.verdict() == Verdict.HELD for effect in saved])
     judged = at >= (at[-1] / 10**_JUDGED_DECADES if symbol == "T" else at[0])
     shares = ", ".join(
-        f"{_estimate(scaling.share.mean[i], scaling.share.se[i], '.3f')} at {symbol} = {at[i]:,.0f}"
+        f"{with_known_error(share.mean[i], share.se[i], '.3f')} at {symbol} = {at[i]:,.0f}"
         for i in _named_places(at)
     )
     doubt = ""
@@ -241,9 +242,11 @@ def _lower(scaling: Scaling, where: str) -> Claim:
 
 
 def _saved(scaling: Scaling, place: int) -> Effect:
-    """Regret per agent that observations at any gap save: of studies paired trial by trial; along a
-    run its errors are added, as the correlation is not known."""
-    at = f"regret saved at {scaling.law.symbol} = {scaling.at[place]:,.0f}"
+    """Regret per agent that observations at any gap save.
+
+    Studies are paired trial by trial. Along a run errors are added, as the correlation is unknown.
+    """
+    at = f"regret saved at {scaling.rate.symbol} = {scaling.at[place]:,.0f}"
     if scaling.is_one_run:
         plain, gap = (
             Estimate(float(curve.mean[place]), float(curve.se[place]))
@@ -256,30 +259,25 @@ def _saved(scaling: Scaling, place: int) -> Effect:
     return Effect(at, *saved, trials=scaling.trials)
 
 
-def _estimate(mean: float, se: float, form: str) -> str:
-    """A mean and its error, if it has one: a single trial has none."""
-    return f"{mean:{form}}" if np.isnan(se) else f"{mean:{form}} ± {se:{form.strip('+')}}"
-
-
 def _episodes(results: Sequence[Results]) -> str:
-    """How often each drew, which should be the same."""
+    """Write the number of episodes, which should be equal for both learners."""
     counts = sorted({each[name].episodes for each in results for name in _NAMES})
     return f"{counts[0]:.0f} episodes each" if len(counts) == 1 else "episodes differ"
 
 
 def _growth(scaling: Scaling, name: str, where: str) -> Claim:
     """Claim that the regret grows as in Theorem 1, in the last window."""
-    law, at, regret = scaling.law, scaling.at, scaling.regret[name]
+    rate, at, regret = scaling.rate, scaling.at, scaling.regret[name]
     window = scaling.windows[-1]
     found = scaling.fitted(regret, window)
     start = int(np.searchsorted(at, window[0]))
-    values = [_estimate(regret.mean[i], regret.se[i], ".2f") for i in (start, -1)]
+    values = [with_known_error(regret.mean[i], regret.se[i], ".2f") for i in (start, -1)]
     measured = (
-        f"{values[0]} per agent at {law.symbol} = {at[start]:,.0f}, {values[1]} at {at[-1]:,.0f}"
+        f"{values[0]} per agent at {rate.symbol} = {at[start]:,.0f}, {values[1]} at {at[-1]:,.0f}"
     )
-    if law.symbol == "M":
+    if rate.symbol == "M":
         measured += f" (of all agents {regret.mean[start]:.0f}, {at[-1] * regret.mean[-1]:.0f})"
-    powers = [_power(law.symbol, each) for each in scaling.fits(name)]
+    powers = [_power(rate.symbol, each) for each in scaling.fits(name)]
     if found is None:
         effect = _grown(scaling, name, start)
         powers.append(f"{'then ' if powers else ''}no power to fit, as it is not clearly positive")
@@ -288,29 +286,29 @@ def _growth(scaling: Scaling, name: str, where: str) -> Claim:
         promised = slope_of(
             at[inside],
             Curve(regret.mean[inside], regret.se[inside]),
-            np.log(law.of(at[inside])),
+            np.log(rate.values(at[inside])),
         )
-        powers.append(f"{law.growth} as {law.symbol}^{promised:.3f}")
-        effect = _rate(law, found, promised, scaling.trials)
+        powers.append(f"{rate.formula} as {rate.symbol}^{promised:.3f}")
+        effect = _power_effect(rate, found, promised, scaling.trials)
     return Claim(
-        f"The regret of {_NAMES[name]} {law.claim}, the rate of Theorem 1{where}.",
+        f"The regret of {_NAMES[name]} {rate.claim}, the rate of Theorem 1{where}.",
         f"{measured}; {'; '.join(powers)}.",
         [effect],
         fits=found is None or found.fits,
     )
 
 
-def _rate(law: Law, found: Fit, promised: float, trials: int) -> Effect:
-    """The fitted power beside Theorem 1's, or that of the last step where no power fits."""
+def _power_effect(rate: GrowthRate, found: PowerLaw, promised: float, trials: int) -> Effect:
+    """Compare the fitted power, or the last step's where no power fits, with Theorem 1's."""
     if found.fits:
         return Effect("the power", found.slope, found.slope_se, promised, "below", None, trials)
     step = found.steps[-1]
-    between = f"the power from {law.symbol} = {step.start:,.0f} to {step.end:,.0f}"
-    return Effect(between, step.slope, step.se, _promised(law, step), "below", None, trials)
+    between = f"the power from {rate.symbol} = {step.start:,.0f} to {step.end:,.0f}"
+    return Effect(between, step.slope, step.se, _promised(rate, step), "below", None, trials)
 
 
-def _power(symbol: str, found: Fit) -> str:
-    """A fitted power in words, with what tells whether it fits."""
+def _power(symbol: str, found: PowerLaw) -> str:
+    """Describe a fitted power and how well it fits."""
     bound = "" if np.isnan(found.slope_se) else f" ± {found.slope_se:.3f}"
     text = f"as {symbol}^{found.slope:.3f}{bound} from {symbol} = {found.start:,.0f} to "
     text += f"{found.end:,.0f}"
@@ -327,16 +325,16 @@ def _power(symbol: str, found: Fit) -> str:
     return f"{text})"
 
 
-def _promised(law: Law, step: Step) -> float:
-    """The power of Theorem 1 between two places."""
-    start, end = np.log(law.of(np.asarray([step.start, step.end])))
+def _promised(rate: GrowthRate, step: Step) -> float:
+    """Power of Theorem 1 between two places."""
+    start, end = np.log(rate.values(np.asarray([step.start, step.end])))
     return float((end - start) / np.log(step.end / step.start))
 
 
 def _grown(scaling: Scaling, name: str, start: int) -> Effect:
-    """The regret at the end less what that at a start would have grown to."""
-    law, at, regret = scaling.law, scaling.at, scaling.regret[name]
-    growth = float(law.of(at[-1:])[0] / law.of(at[start : start + 1])[0])
+    """Regret at the end less the regret that growth from a start would give."""
+    rate, at, regret = scaling.rate, scaling.at, scaling.regret[name]
+    growth = float(rate.values(at[-1:])[0] / rate.values(at[start : start + 1])[0])
     first, last = (Estimate(float(regret.mean[i]), float(regret.se[i])) for i in (start, -1))
     more = last.less(first.times(growth))
     return Effect("regret more than its start grows to", *more, 0.0, "below", None, scaling.trials)
@@ -349,7 +347,7 @@ def _lasting(scaling: Scaling, where: str) -> Claim:
     late = Estimate(gap.final, gap.final_se).less(Estimate(plain.final, plain.final_se))
     return Claim(
         f"The gain lasts: {_NAMES[GAP]} still earns more in the last tenth of the slots{where}.",
-        f"{_estimate(*late, '+.5f')} per slot; FedTSWI earns {plain.final:.5f}, "
+        f"{with_known_error(*late, '+.5f')} per slot; FedTSWI earns {plain.final:.5f}, "
         f"FedTSWI-gap {gap.final:.5f}, Whittle with known dynamics {known.final:.5f}.",
         [Effect("more in the last tenth", *late, trials=results.trials)],
     )
@@ -358,10 +356,10 @@ def _lasting(scaling: Scaling, where: str) -> Claim:
 def _shrinking(scaling: Scaling, where: str) -> Claim:
     """Claim that the share of the regret that is left is smaller at the far end.
 
-    The amount would say nothing, because less is saved where less is left to save. Both ends are
+    The amount would say nothing: less is saved where less is left to save. Both ends are
     independent studies.
     """
-    symbol, at, share = scaling.law.symbol, scaling.at, scaling.share
+    symbol, at, share = scaling.rate.symbol, scaling.at, scaling.share
     unit = "play" if symbol == "N" else "agent"
     parts = []
     for i in (0, -1):
@@ -370,8 +368,8 @@ def _shrinking(scaling: Scaling, where: str) -> Claim:
         scale = study.horizon / (study.plays if unit == "play" else 1)
         saved = Estimate(*results.difference(GAP, PLAIN)).times(scale)
         parts.append(
-            f"{_estimate(share.mean[i], share.se[i], '.3f')} at {symbol} = {at[i]:,.0f} "
-            f"({_estimate(*saved, '.2f')} saved per {unit})"
+            f"{with_known_error(share.mean[i], share.se[i], '.3f')} at {symbol} = {at[i]:,.0f} "
+            f"({with_known_error(*saved, '.2f')} saved per {unit})"
         )
     first, last = (Estimate(float(share.mean[i]), float(share.se[i])) for i in (0, -1))
     more = last.apart(first)
@@ -384,7 +382,7 @@ def _shrinking(scaling: Scaling, where: str) -> Claim:
 
 
 def _learnt(scaling: Scaling, name: str, where: str) -> Claim:
-    """The error of each arm's dynamics, in the second and in the last quarter of the episodes."""
+    """Note the error of each arm's dynamics in the second and the last quarter of the episodes."""
     curve = scaling.results[-1][name].by_episode("error")
     L = len(curve.mean)
     second, last = slice(L // 4, L // 2 + 1), slice(3 * L // 4, L)
@@ -401,13 +399,8 @@ def _learnt(scaling: Scaling, name: str, where: str) -> Claim:
 
 
 def _named_places(at: Floats) -> list[int]:
-    """The places that a sentence names: all of a few, of many those at powers of ten."""
+    """Places that a sentence names: all of a few, and of many the powers of ten."""
     if len(at) <= MAX_NAMED_PLACES:
         return list(range(len(at)))
     powers = np.log10(at)
     return [i for i, x in enumerate(powers) if abs(x - round(x)) < 1e-9]
-
-
-JUDGES: Mapping[str, Judge] = dict.fromkeys(
-    ("regret-horizon", "regret-agents", "regret-arms"), _judge
-)

@@ -1,4 +1,4 @@
-"""Power laws fitted to curves, and whether a power law is what was measured.
+"""Power laws fitted to curves, with a test of the fit.
 
 The law log R = a + s log x is fitted to the means R_i of P places by least squares on logarithms,
 with the weights w_i = (R_i / e_i)^2, the inverse variances of log R_i. So the slope s is sum of c_i
@@ -28,15 +28,15 @@ from scipy.special import chdtrc
 
 from rmab.studies.results import Curve, Floats
 
-__all__ = ["Fit", "Step", "fit", "slope_of"]
+__all__ = ["PowerLaw", "Step", "fit", "slope_of"]
 
-_MIN_LOG_SIGMA = 2.0  # standard errors above zero, for a logarithm
-_MIN_CHANCE = 0.01  # of a chi-squared as large, for a line to fit
+_MIN_LOG_SIGMA = 2.0  # least standard errors above zero of a value whose logarithm is taken
+_MIN_CHANCE = 0.01  # least probability of as large a chi-squared where a line fits
 
 
 @dataclass(frozen=True)
 class Step:
-    """The slope from one place to the next, and its standard error."""
+    """Slope from one place to the next, with its standard error."""
 
     start: float
     end: float
@@ -45,25 +45,25 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Fit:
-    """A power law fitted to a curve: factor x^slope."""
+class PowerLaw:
+    """Power law factor x^slope, fitted to a curve."""
 
     factor: float
     slope: float
     slope_se: float  # an upper bound where places are correlated
-    start: float  # of the x it was fitted to
-    end: float
-    chi2_per_degree: float  # of freedom; NaN where there is none or an error is not known
+    start: float  # smallest x of the fit
+    end: float  # largest x of the fit
+    chi2_per_degree: float  # NaN without a degree of freedom or with an unknown error
     degrees: int
-    fits: bool  # whether chi-squared is no larger than chance has it
+    fits: bool  # chi-squared is not too large to be chance
     steps: tuple[Step, ...]  # from point to point
 
     def at(self, x: Floats) -> Floats:
-        """The law at x, of the same shape."""
+        """Evaluate the law at x; the result has the shape of x."""
         return self.factor * x**self.slope
 
     def to_json(self) -> dict[str, Any]:
-        """Its numbers; one that is not known (the error of a single trial) is null."""
+        """Numbers of the law; an unknown one (the error of a single trial) is null."""
         table = {**asdict(self), "steps": [_known(asdict(step)) for step in self.steps]}
         return _known(table)
 
@@ -75,11 +75,12 @@ def _known(numbers: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def fit(x: Floats, curve: Curve, *, correlated: bool = False) -> Fit | None:
-    """The power law nearest to the curve, (P,), on logarithms; correlated: its places are.
+def fit(x: Floats, curve: Curve, *, correlated: bool = False) -> PowerLaw | None:
+    """Fit a power law to a curve, (P,), on logarithms.
 
-    None where it has fewer than two places or is not clearly positive at all of them. Where errors
-    are not known, of a single trial, all places have one weight.
+    None for fewer than two places, or if the curve is not clearly positive at every place. Where
+    errors are not known, of a single trial, all places have one weight. correlated: the places are
+    slots of one run.
 
     >>> x = np.asarray([1.0, 10.0, 100.0])
     >>> found = fit(x, Curve(3 * x**0.5, 0.1 * x**0.5))
@@ -97,7 +98,7 @@ def fit(x: Floats, curve: Curve, *, correlated: bool = False) -> Fit | None:
     degrees = len(x) - 2
     known = degrees > 0 and bool(np.all(errors > 0))
     chi2 = float(np.sum((apart / errors) ** 2)) if known else math.nan
-    return Fit(
+    return PowerLaw(
         factor=factor,
         slope=slope,
         slope_se=float(parts.sum() if correlated else np.hypot.reduce(parts)),
@@ -111,7 +112,7 @@ def fit(x: Floats, curve: Curve, *, correlated: bool = False) -> Fit | None:
 
 
 def slope_of(x: Floats, curve: Curve, logarithms: Floats) -> float:
-    """The slope of other logarithms, (P,), fitted with the weights of a curve."""
+    """Slope of other logarithms, (P,), fitted with the weights of a curve."""
     return float(_coefficients(np.log(x), _weights(curve.se / curve.mean)) @ logarithms)
 
 
@@ -126,7 +127,7 @@ def _coefficients(at: Floats, weights: Floats) -> Floats:
 
 
 def _chance(chi2: float, degrees: int, together: int | None) -> float:
-    """The chance of as large a chi-squared; together: places that may all vary as one."""
+    """Probability of as large a chi-squared; together: places that may all vary as one."""
     return float(chdtrc(degrees, chi2) if together is None else chdtrc(1, chi2 / together))
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmab.studies.powers import fit, slope_of
+from rmab.experiments.powers import fit, slope_of
 from rmab.studies.results import Curve
 
 ARMS = np.asarray([4.0, 8, 16, 32, 64])

@@ -1,15 +1,14 @@
-"""What privacy costs, and what an agent's own observations save: the figure `privacy`.
+"""Costs of noise, liars, strangers and false totals for agents that draw for themselves.
 
-The paper's arms, `fedtswi-gap` with 8 gaps, linear rounds, draws = "own". The figure's file sweeps
-epsilon and the number of agents. Here are the cases that no sweep can say: agents alone and without
-noise; *liars*, who claim of arms 2 and 3 that they played both in every slot and saw what
-p01 = p11 = .05 would have shown; *strangers*, whose arms move as arms 2 1 4 3 do; a sum that is a
-lie as a whole, and one of five groups' that is; and Fed1-UCB with noise, which knows nothing of
-memory. A second figure has four agents on 200 draws of random channels, beside agents alone.
+The paper's arms, `fedtswi-gap` with 8 gaps, linear rounds, draws = "own". The study sweeps epsilon
+and the number of agents. This module adds the cases that no sweep can state: agents alone and
+without noise; *liars*, who claim of arms 2 and 3 that they played both in every slot and saw
+outcomes of p01 = p11 = .05; *strangers*, whose arms move as arms 2 1 4 3 do; a false total, and a
+false total of one of five groups; and Fed1-UCB with noise, which has no memory of states.
 
-Loss is reward per agent and slot less than Whittle indices with known dynamics earn on the same
-trials. Where the loss of some agents is asked for, the rewards of the others count a thousandth: no
-index changes its rank by that.
+Loss is the reward per agent and slot below that of Whittle indices with known dynamics on the same
+trials. Where the loss of some agents is measured, the rewards of the others count a thousandth,
+which changes no rank of an index.
 """
 
 from __future__ import annotations
@@ -20,7 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from rmab.experiments.figure import Figure, FigureResult, Judge
+from rmab.experiments.estimates import with_known_error
+from rmab.experiments.figure import Figure, FigureResult
+from rmab.experiments.verdict import Claim, Effect, Estimate
 from rmab.linalg import Array, array_namespace
 from rmab.model.arms import Arms, channels
 from rmab.policies.aggregation import Sum
@@ -28,28 +29,16 @@ from rmab.policies.registry import named
 from rmab.studies.results import Curve
 from rmab.studies.study import Study
 from rmab.studies.sweep import Point
-from rmab.studies.verdict import Claim, Effect, Estimate, Verdict
 
-__all__ = [
-    "BASELINE",
-    "JUDGES",
-    "LEARNER",
-    "WithLies",
-    "curves",
-    "gains",
-    "levels",
-    "with_cases",
-]
+__all__ = ["BASELINE", "LEARNER", "WithLies", "curves", "extend", "judge", "levels"]
 
 LEARNER, BASELINE, KNOWN = "fedtswi-gap", "fed1-ucb", "whittle"
-_CLAIMED = 0.05  # p01 and p11, of liars
+_CLAIMED = 0.05  # p01 and p11 that liars claim
 _LIED_OF = (1, 2)  # arms, from 0
-_STRANGE = (1, 0, 3, 2)  # whose law each arm of a stranger has
+_STRANGE = (1, 0, 3, 2)  # the arm whose dynamics each arm of a stranger has
 _LIARS, _STRANGERS, _AMONG, _GROUPS = 3, 4, 16, 5
 _MORE_DOUBT = 0.3
-_DRAWN = 200  # draws of random channels: p01 and p11 from .05 to .95, rewards from .3 to 1
-_MOST_BELOW_ALONE = 0.001
-_UNREAD = 1e-3  # of rewards that are not asked for
+_UNREAD = 1e-3  # factor of rewards that are not measured
 
 _ALONE = "alone"
 _LYING = f"M = {_AMONG}, {_LIARS} liars: honest agents"
@@ -59,7 +48,7 @@ _GROUP_REPLACED = f"{_GROUPED}, the sum of one is a lie"
 _STRANGE_ONES = f"M = {_AMONG}, {_STRANGERS} strangers: strangers"
 _OTHERS = f"M = {_AMONG}, {_STRANGERS} strangers: the others"
 _SHARED = "one draw for all"
-# Loss per slot that is to be reached, by M and epsilon (None: no noise).
+# Largest loss per slot that is claimed, by M and epsilon (None: no noise).
 _TO_REACH: Mapping[tuple[int, float | None], float] = {
     (16, None): 0.003,
     (4, 1.0): 0.0095,
@@ -76,14 +65,14 @@ _MOST_BY_NOISE = 0.001
 
 @dataclass(frozen=True)
 class WithLies(Sum):
-    """The sum, in which some agents' counts of some arms are made up; liars: agents, from 0."""
+    """Sum of counts in which liars, agents numbered from 0, make up those of some arms."""
 
     running: bool = False
     liars: tuple[int, ...] = ()
     plays: int = 2
 
     def combine(self, counts: Array, weights: Array) -> Array:
-        """counts: pairs (C, 2, 2, N, M, R); anything else is true."""
+        """Sum counts; pairs, (C, 2, 2, N, M, R), have lies, other counts are true."""
         if counts.ndim < 6:
             return super().combine(counts, weights)
         xp = array_namespace(counts)
@@ -99,40 +88,8 @@ class WithLies(Sum):
 # -------------------------------------------------------------------------------------------- cases
 
 
-def with_cases(figure: Figure) -> Figure:
-    """The figure with what its file cannot say."""
-    return _on_random_arms(figure) if figure.x == "draw" else _with_adversaries(figure)
-
-
-def _on_random_arms(figure: Figure) -> Figure:
-    """Draws of channels in place of the file's, each also with agents that learn alone."""
-    study = figure.variants[0].study
-    rng = np.random.default_rng(study.seed)
-    points = []
-    for number in range(1, _DRAWN + 1):
-        p01, p11 = rng.uniform(0.05, 0.95, (2, len(study.arms)))
-        arms = channels(p01, p11, rng.uniform(0.3, 1.0, len(study.arms)))
-        drawn = replace(study, arms=arms)
-        alone = replace(drawn, draws="shared", aggregation="none", privacy=None)
-        points += [Point(f"draw {number}", drawn), Point(f"draw {number}, {_ALONE}", alone)]
-    return replace(figure, variants=tuple(points))
-
-
-def gains(done: FigureResult) -> Curve:
-    """Of the random channels that were run: reward per agent and slot more than alone."""
-    pairs = [*zip(done.results[::2], done.results[1::2], strict=False)]
-    gained = [
-        Estimate(alone[LEARNER].behind, alone[LEARNER].behind_se).less(
-            Estimate(own[LEARNER].behind, own[LEARNER].behind_se)
-        )
-        for own, alone in pairs
-    ]
-    mean, se = np.asarray(gained, np.float64).reshape(-1, 2).T
-    return Curve(mean, se)
-
-
-def _with_adversaries(figure: Figure) -> Figure:
-    """All cases after its sweep; each has the trials of the sweep's M agents."""
+def extend(figure: Figure) -> Figure:
+    """Add the cases to the sweep's points; each has the trials of the sweep's M agents."""
     study = figure.variants[0].study
     trials = {point.study.agents: point.study.trials for point in figure.variants}
     budgets = [point.study.budget for point in figure.variants if point.study.agents == min(trials)]
@@ -190,14 +147,16 @@ def _at(agents: int, epsilon: float | None = None) -> str:
 
 
 def _channels(arms: Arms, share: float, order: Sequence[int]) -> Arms:
-    """Channels that pay a share of what these do and move as those in another order."""
-    laws = list(order)
-    return channels(arms.p01[laws], arms.p11[laws], share * arms.reward)
+    """Channels with a share of the rewards and the dynamics in another order."""
+    moves = list(order)
+    return channels(arms.p01[moves], arms.p11[moves], share * arms.reward)
 
 
 def _read(study: Study, apart: int, *, others: bool, order: Sequence[int] = (0, 1, 2, 3)) -> Study:
-    """A study in which the rewards of the last agents count, or those of the others; order: whose
-    laws the arms of the last have."""
+    """Study in which the rewards of the last agents count, or those of the others.
+
+    order: the arms whose dynamics the last agents have.
+    """
     last = list(range(study.agents - apart + 1, study.agents + 1))
     theirs = _channels(study.arms, _UNREAD if others else 1.0, order)
     mine = _channels(study.arms, 1.0 if others else _UNREAD, (0, 1, 2, 3))
@@ -212,8 +171,7 @@ def _strangers(study: Study, *, others: bool) -> Study:
 
 
 class _Losses:
-    """Of a figure that was run: loss per agent and slot of those whose rewards count, and its
-    standard error, by case."""
+    """Losses of a figure's cases, per slot and agent whose rewards count, with standard errors."""
 
     def __init__(self, done: FigureResult) -> None:
         runs = zip(done.figure.variants, done.results, strict=False)
@@ -225,7 +183,7 @@ class _Losses:
         return loss.times(1 / _share(label))
 
     def trials(self, *labels: str) -> int:
-        """The fewest of these cases."""
+        """Trials, the fewest of these cases."""
         return min(self.results[label].trials for label in labels)
 
     def __contains__(self, label: str) -> bool:
@@ -233,7 +191,7 @@ class _Losses:
 
 
 def _share(label: str) -> float:
-    """Of the agents, those whose rewards count."""
+    """Share of the agents whose rewards count."""
     for case, read in (
         (_LYING, _AMONG - _LIARS),
         (_STRANGE_ONES, _STRANGERS),
@@ -245,7 +203,7 @@ def _share(label: str) -> float:
 
 
 def curves(done: FigureResult, name: str) -> dict[int, tuple[list[float], Curve]]:
-    """By M: epsilon, and the loss of a policy there, of what there is of a figure."""
+    """Epsilons by M, and the loss of a policy at each of them, as far as they were run."""
     losses = _Losses(done)
     before = f"{BASELINE}, " if name == BASELINE else ""
     found: dict[int, tuple[list[float], Curve]] = {}
@@ -266,7 +224,7 @@ def levels(done: FigureResult) -> dict[str, Estimate]:
     return {label: losses.of(label) for label in wanted if label in losses}
 
 
-def _judge(done: FigureResult) -> list[Claim]:
+def judge(done: FigureResult) -> list[Claim]:
     losses = _Losses(done)
     for name in (LEARNER, BASELINE):
         for agents, (at, curve) in curves(done, name).items():
@@ -285,9 +243,8 @@ def _judge(done: FigureResult) -> list[Claim]:
     ]
 
 
-def _shown(pair: tuple[float, float]) -> str:
-    mean, error = pair
-    return f"{mean:.4f}" if np.isnan(error) else f"{mean:.4f} ± {error:.4f}"
+def _shown(estimate: tuple[float, float]) -> str:
+    return with_known_error(*estimate, ".4f")
 
 
 def _reached(losses: _Losses, agents: int, epsilon: float | None, bar: float) -> Claim:
@@ -301,7 +258,7 @@ def _reached(losses: _Losses, agents: int, epsilon: float | None, bar: float) ->
 
 
 def _noise_hardly_costs(losses: _Losses, done: FigureResult) -> Claim:
-    """At every point of the sweep with epsilon of 1 or more."""
+    """Claim a bound at every point of the sweep with epsilon of 1 or more."""
     alone = losses.of(_ALONE)
     more = [
         Effect(
@@ -406,32 +363,3 @@ def _baseline(done: FigureResult) -> Claim:
         "Fed1-UCB with noise in each agent's means, which has no memory of states, for comparison.",
         f"losses at epsilon = {', '.join(f'{e:g}' for e in at)}: {'; '.join(parts)}.",
     )
-
-
-def _judge_random_arms(done: FigureResult) -> list[Claim]:
-    gain = gains(done)
-    done.series.update({"gain": gain.mean, "gain, se": gain.se})
-    worst = int(gain.mean.argmin())
-    trials = min(results.trials for results in done.results)
-    each = [
-        Effect(f"the gain of draw {number}", mean, se, -_MOST_BELOW_ALONE, trials=trials)
-        for number, (mean, se) in enumerate(
-            zip(gain.mean.tolist(), gain.se.tolist(), strict=True), start=1
-        )
-    ]
-    words = [effect.verdict(len(each)) for effect in each]
-    return [
-        Claim(
-            f"With epsilon = 1 four agents earn nowhere less than alone by above "
-            f"{_MOST_BELOW_ALONE:g}.",
-            f"on {len(each)} draws they earn {_shown((gain.mean[worst], gain.se[worst]))} "
-            f"more at worst, {gain.mean.mean():.4f} in the mean and {gain.mean.max():.4f} at best; "
-            f"{np.count_nonzero(gain.mean < -_MOST_BELOW_ALONE)} are measured to be lower by more, "
-            f"{words.count(Verdict.CONTRADICTED)} of them clearly, and "
-            f"{words.count(Verdict.UNDECIDED)} of all are undecided.",
-            each,
-        )
-    ]
-
-
-JUDGES: Mapping[str, Judge] = {"privacy": _judge, "privacy-arms": _judge_random_arms}

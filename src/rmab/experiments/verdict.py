@@ -39,9 +39,9 @@ from scipy.special import ndtr, ndtri, stdtrit
 
 __all__ = ["MIN_SIGMA", "MIN_TRIALS", "Claim", "Effect", "Estimate", "Verdict", "decide", "sigmas"]
 
-MIN_SIGMA = 4.0  # standard errors that a difference must exceed to count
-MIN_TRIALS = 8  # fewer decide nothing
-_SKEWNESS = 4.0  # of outcomes, that is allowed for
+MIN_SIGMA = 4.0  # least standard errors of a difference that decides
+MIN_TRIALS = 8  # least trials that decide
+_SKEWNESS = 4.0  # skewness of outcomes that is allowed for
 
 
 class Verdict(StrEnum):
@@ -61,29 +61,31 @@ class Estimate(NamedTuple):
     se: float
 
     def less(self, other: Estimate) -> Estimate:
-        """The difference of two of the same trials, whose correlation is not known: the errors are
-        added, which bounds that of the difference."""
+        """Difference of two estimates of the same trials, whose correlation is not known.
+
+        The errors are added, which bounds that of the difference.
+        """
         return Estimate(self.mean - other.mean, self.se + other.se)
 
     def apart(self, other: Estimate) -> Estimate:
-        """The difference of two that are independent."""
+        """Difference of two independent estimates."""
         return Estimate(self.mean - other.mean, math.hypot(self.se, other.se))
 
     def times(self, factor: float) -> Estimate:
-        """The estimate in another unit."""
+        """Estimate in another unit."""
         return Estimate(factor * self.mean, abs(factor) * self.se)
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A measured number beside what is claimed of it.
+    """Measured number beside its claimed value.
 
     se: 0 if value was computed, NaN if it is not known (of a single trial); within: how far from
     the claimed value an amount still is that amount, None where only a bound is claimed; trials:
-    those that se was estimated from, None if value was computed.
+    the number that se was estimated from, None if value was computed.
     """
 
-    of: str  # of what, for readers
+    of: str  # name of the number, for readers
     value: float
     se: float
     claimed: float = 0.0
@@ -97,11 +99,11 @@ class Effect:
 
     @property
     def margin(self) -> float:
-        """The value less the claimed one, in the claimed direction."""
+        """Value less the claimed one, in the claimed direction."""
         return (self.value - self.claimed) * (-1 if self.direction == "below" else 1)
 
     def verdict(self, n_effects: int = 1) -> Verdict:
-        """The word for this effect, one of n_effects of a claim."""
+        """Verdict on this effect, one of n_effects of a claim."""
         x, width = self.margin, self.within or 0.0
         needed, against = (sigmas(self.trials, tests) * self.se for tests in (1, n_effects))
         if not (math.isfinite(x) and math.isfinite(against)):
@@ -132,7 +134,7 @@ class Effect:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Its numbers; one that is not known is null."""
+        """Numbers of the effect; an unknown one is null."""
         return {
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in asdict(self).items()
@@ -140,8 +142,7 @@ class Effect:
 
 
 def sigmas(trials: int | None, tests: int = 1) -> float:
-    """Standard errors that decide, with the errors of that many trials (None: no trials) and that
-    many tests.
+    """Standard errors that decide, by the number of trials (None: computed) and of tests.
 
     >>> [round(sigmas(n), 1) for n in (None, 1_000_000, 10_000, 1000, 100, 20, 2)]
     [4.0, 4.0, 4.2, 4.7, 6.4, 10.0, inf]
@@ -158,8 +159,10 @@ def sigmas(trials: int | None, tests: int = 1) -> float:
 
 
 def decide(effects: Iterable[Effect], *, fits: bool = True) -> Verdict:
-    """The verdict on a claim that all these effects are as claimed; fits: whether the law that it
-    speaks of describes what was measured."""
+    """Decide a claim that all these effects are as claimed.
+
+    fits: whether the law that the claim is about describes the measurements.
+    """
     each = list(effects)
     if not each:
         return Verdict.NOTED
@@ -174,7 +177,7 @@ def decide(effects: Iterable[Effect], *, fits: bool = True) -> Verdict:
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """A claim, what was measured of it, and the effects that decide it; none: it is noted."""
+    """Claim with its measurement and the effects that decide it; without effects it is noted."""
 
     text: str
     measured: str
@@ -183,12 +186,12 @@ class Claim:
 
     @property
     def verdict(self) -> Verdict:
-        """The outcome in a word."""
+        """Outcome in a word."""
         return decide(self.effects, fits=self.fits)
 
     @property
     def found(self) -> str:
-        """The measured values in words and, where the claim is undecided, the reason."""
+        """Measured values in words and, where the claim is undecided, the reason."""
         if self.verdict != Verdict.UNDECIDED:
             return self.measured
         open_ones = [each for each in self.effects if each.verdict() == Verdict.UNDECIDED]
@@ -197,8 +200,7 @@ class Claim:
         return f"{self.measured} Undecided: {missing}{more}."
 
     def to_json(self) -> dict[str, Any]:
-        """The claim as JSON; `held` says the same as the verdict: true if it is "held", false if it
-        is "contradicted", else null."""
+        """JSON of the claim; `held` is true for "held", false for "contradicted", else null."""
         return {
             "claim": self.text,
             "measured": self.measured,

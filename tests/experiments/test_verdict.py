@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rmab.studies.verdict import (
+from rmab.experiments.verdict import (
     MIN_TRIALS,
     Claim,
     Effect,

@@ -8,8 +8,8 @@ import numpy as np
 
 from rmab.experiments.figure import Figure, FigureResult
 from rmab.experiments.registry import FIGURES, figures
+from rmab.experiments.verdict import Verdict
 from rmab.studies.results import Curve, PolicyResult, Results
-from rmab.studies.verdict import Verdict
 
 EPISODES, SLOTS = 20, 1000
 
