@@ -8,14 +8,9 @@ import numpy as np
 import pytest
 
 from rmab import StudyError
-from rmab.arena.scores import (
-    ArenaOutcome,
-    ProblemOutcome,
-    Standing,
-    compare,
-    load_outcome,
-    standings,
-)
+from rmab.arena.comparison import compare
+from rmab.arena.records import ArenaOutcome, ProblemOutcome, load_outcome
+from rmab.arena.scores import Standing, standings
 from rmab.studies.results import Curve, PolicyResult, Results
 from tests.studies.small import STUDY
 
@@ -23,7 +18,7 @@ NAMES = ["whittle", "random", "quick", "slow", "other"]
 KNOWS = ["whittle", "random"]
 STANDING = Standing(
     label="Quick",
-    knows=False,
+    uses_true_dynamics=False,
     mean=0.5,
     se=0.01,
     final=0.5,
@@ -31,11 +26,11 @@ STANDING = Standing(
     regret=1.0,
     regret_low=0.5,
     regret_high=1.5,
-    share=0.95,
-    share_se=0.01,
+    score=0.95,
+    score_se=0.01,
     rank=2,
     tied=[],
-    stuck=0.0,
+    failed=0.0,
     seconds=0.002,
     episodes=3.0,
     curve={"slot": [1, 2], "regret": [0.0, 1.0], "se": [0.0, 0.1]},
@@ -91,13 +86,13 @@ def test_shares_are_of_the_distance_from_random_to_the_best_known(rewards):
     mean = dict(zip(NAMES, rewards.mean(1), strict=True))
     for name in NAMES:
         due = (mean[name] - mean["random"]) / (mean["whittle"] - mean["random"])
-        assert found[name].share == pytest.approx(due, abs=1e-12)
-    assert found["whittle"].share_se == found["random"].share_se == 0
+        assert found[name].score == pytest.approx(due, abs=1e-12)
+    assert found["whittle"].score_se == found["random"].score_se == 0
     # The error is that of the paired trials, by a bootstrap.
     rng = np.random.default_rng(6)
     drawn = rewards[:, rng.integers(0, 400, (2000, 400))].mean(-1)
     shares = (drawn[2] - drawn[1]) / (drawn[0] - drawn[1])
-    assert found["quick"].share_se == pytest.approx(shares.std(), rel=0.1)
+    assert found["quick"].score_se == pytest.approx(shares.std(), rel=0.1)
 
 
 def test_ranks_are_among_learners_and_ties_are_paired(rewards):
@@ -111,7 +106,7 @@ def test_ranks_are_among_learners_and_ties_are_paired(rewards):
     assert next(iter(found)) == "whittle"
     assert list(found)[-1] == "random"
     assert (found["quick"].seconds, found["slow"].seconds) == (0.5, None)
-    assert found["quick"].stuck == 0.25
+    assert found["quick"].failed == 0.25
     # Without the pairs, the luck of 400 trials would tie what .05 is apart.
     shifted = rewards + np.array([0, 0, 0, -0.05, 0])[:, None]
     assert stands(shifted)["slow"].rank == 2
@@ -135,13 +130,13 @@ def test_one_trial_tells_nothing_apart(rewards):
         {},
     )
     assert [found[name].rank for name in ("quick", "slow", "other")] == [1, 1, 1]
-    assert found["quick"].share_se is None
+    assert found["quick"].score_se is None
 
 
 def test_nothing_to_gain_has_no_share(rewards):
     level = rewards.copy()
     level[0] = level[1]
-    assert all(each.share is None for each in stands(level).values())
+    assert all(each.score is None for each in stands(level).values())
 
 
 def test_a_curve_has_its_first_and_last_slot(rewards):
@@ -156,8 +151,8 @@ def test_a_curve_has_its_first_and_last_slot(rewards):
 
 def problem(name: str, **changes: Any) -> ProblemOutcome:
     """One that a learner `quick` played, with these numbers."""
-    known = replace(STANDING, label="WI policy", knows=True, rank=None, share=1.0)
-    chance = replace(known, label="Random", share=0.0)
+    known = replace(STANDING, label="WI policy", uses_true_dynamics=True, rank=None, score=1.0)
+    chance = replace(known, label="Random", score=0.0)
     study = {"agents": 1, "plays": 1, "horizon": 100, "trials": 32, "seed": 0, "arm": [1, 2]}
     return ProblemOutcome(
         name,
@@ -178,7 +173,7 @@ def test_a_word_is_that_of_shares_and_failed_trials():
     """Neither ranks nor ties change it."""
     for rank, tied in ((1, ["other"]), (9, [])):
         done = [
-            problem(f"p{n}", share=share, rank=rank, tied=tied) for n, share in enumerate(_FAIR)
+            problem(f"p{n}", score=share, rank=rank, tied=tied) for n, share in enumerate(_FAIR)
         ]
         outcome = ArenaOutcome([replace(each, trials=1000) for each in done])
         assert outcome.words["quick"].word == "fair"
@@ -190,19 +185,19 @@ _FAIR = (0.8, 0.7, 0.85)
 
 
 def test_an_undecided_verdict_names_both_words():
-    done = [problem("p", share=0.92, share_se=0.02)]
+    done = [problem("p", score=0.92, score_se=0.02)]
     said = ArenaOutcome(done).verdicts["quick"]
     assert said.startswith("Undecided between fair and good: 92 % (")
-    unknown = ArenaOutcome([problem("p", share=0.92, share_se=None)])
+    unknown = ArenaOutcome([problem("p", score=0.92, score_se=None)])
     assert "92 % (error unknown)" in unknown.verdicts["quick"]
     stored = unknown.to_json()["words"]["quick"]
     assert (stored["word"], stored["best"]) == ("undecided", "good")
 
 
 def test_what_fails_by_chance_is_that_of_policies_that_know_and_do_well():
-    made = problem("p", share=0.99, share_se=0.0, stuck=0.2)
-    able = replace(made.standings["whittle"], share=0.97, stuck=0.19)
-    poor = replace(able, share=0.2, stuck=0.7)
+    made = problem("p", score=0.99, score_se=0.0, failed=0.2)
+    able = replace(made.standings["whittle"], score=0.97, failed=0.19)
+    poor = replace(able, score=0.2, failed=0.7)
     assert made.failed_by_chance == 0.0
     made = replace(made, trials=1000, standings={**made.standings, "l": able, "myopic": poor})
     assert made.failed_by_chance == 0.19
@@ -213,9 +208,9 @@ def test_what_fails_by_chance_is_that_of_policies_that_know_and_do_well():
 def test_a_verdict_names_the_worst_the_failed_and_the_time():
     fast = replace(STANDING, label="FedTSWI", seconds=0.001)
     done = [
-        problem("easy", share=0.99, tied=["fedtswi"]),
-        problem("hard", share=0.6, stuck=0.04),
-        problem("odd", share=None),
+        problem("easy", score=0.99, tied=["fedtswi"]),
+        problem("hard", score=0.6, failed=0.04),
+        problem("odd", score=None),
     ]
     for each in done:  # fedtswi has the largest mean
         learner = {"fedtswi": replace(fast, tied=each.standings["quick"].tied and ["quick"])}

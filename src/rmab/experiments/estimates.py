@@ -41,7 +41,7 @@ def ratio(results: Results, name: str, base: str) -> Estimate:
     places = [names.index(each) for each in (name, base)]
     covariance = results.covariance[np.ix_(places, places)]
     share = results[name].mean / results[base].mean
-    slope = np.asarray([1.0, -share]) / results[base].mean  # of the share, by each mean
+    slope = np.asarray([1.0, -share]) / results[base].mean  # derivatives of the share by the means
     return Estimate(share, float(np.sqrt(np.maximum(slope @ covariance @ slope, 0))))
 
 

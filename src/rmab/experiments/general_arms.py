@@ -1,6 +1,6 @@
 """FedTSWI on arms of any kind: indexability, and learning beside Whittle and random play.
 
-These claims are not the paper's. They state what its framework promises (Section II is for any
+These claims are not the paper's. They state the promise of its framework (Section II is for any
 arms) and are judged as its own claims are.
 """
 

@@ -18,7 +18,6 @@ its tail, where all places vary together: as P times the square of one normal nu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 from scipy.special import chdtrc
 
-from rmab.studies.results import Curve, Floats
+from rmab.studies.results import Curve, Floats, without_nan
 
 __all__ = ["PowerLaw", "Step", "fit", "slope_of"]
 
@@ -64,15 +63,8 @@ class PowerLaw:
 
     def to_json(self) -> dict[str, Any]:
         """Numbers of the law; an unknown one (the error of a single trial) is null."""
-        table = {**asdict(self), "steps": [_known(asdict(step)) for step in self.steps]}
-        return _known(table)
-
-
-def _known(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: None if isinstance(value, float) and math.isnan(value) else value
-        for key, value in numbers.items()
-    }
+        table = {**asdict(self), "steps": [without_nan(asdict(step)) for step in self.steps]}
+        return without_nan(table)
 
 
 def fit(x: Floats, curve: Curve, *, correlated: bool = False) -> PowerLaw | None:

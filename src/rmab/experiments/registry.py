@@ -47,7 +47,7 @@ FIGURES: dict[str, Judge] = {name: claims.judge for name, claims in _CLAIMS.item
 def figures(names: Sequence[str] = (), trials: int | None = None) -> list[Figure]:
     """Load figures by name, in the order of the report.
 
-    names: all but those that take long, if empty; trials: of each variant, the file's if None.
+    names: if empty, all except the section `privacy`; trials: of each variant, the file's if None.
     """
     for name in names:
         if name not in FIGURES:

@@ -2,8 +2,8 @@
 
 FedTSWI learns from observations in consecutive slots, FedTSWI-gap from every two successive
 observations of an arm. Both face the same realisations, and under the `linear` schedule both have
-the same episodes, so they differ only in what they learn from. The schedule does not depend on the
-horizon, so one run gives the regret at every T up to its own.
+the same episodes, so they differ only in the observations that they use. The schedule does not
+depend on the horizon, so one run gives the regret at every T up to its own.
 
 R is the regret of eq. (23), per agent and against Whittle with known dynamics. Whittle is not
 optimal and draws may be lucky, so R need not grow and may be negative. With w the mean reward of
@@ -179,7 +179,9 @@ def share(results: Results) -> tuple[float, float]:
     if known == plain:
         return np.nan, np.nan
     ratio = (known - gap) / (known - plain)
-    slope = np.asarray([1 - ratio, ratio, -1.0]) / (known - plain)  # of the ratio, by each mean
+    slope = np.asarray([1 - ratio, ratio, -1.0]) / (
+        known - plain
+    )  # derivatives of the ratio by the means
     return ratio, float(np.sqrt(np.maximum(slope @ covariance @ slope, 0)))
 
 

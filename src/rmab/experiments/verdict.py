@@ -1,9 +1,8 @@
 """Verdicts on claims: claims stated as data, and the one function that decides.
 
 A claim has one effect or several. An *effect* is a measured number with its standard error, the
-value that is claimed and the direction. With x the effect less the claimed value, counted in the
-claimed direction, and w how far from the claimed value is still what was claimed (0 where only a
-bound is),
+claimed value and the direction. With x the effect less the claimed value, counted in the claimed
+direction, and w the tolerance of a claimed amount (0 where a bound is claimed),
 
     contradicted   x + c e < -w
     held           x - c e > -w
@@ -24,7 +23,7 @@ chance, so for that z is the point with an m-th of the tail: 4.8 for 41 effects,
 is right whatever their correlation.
 
 A claim about a law, such as a rate of growth, says that there is one. Where the law does not fit
-what was measured, the claim is undecided, or contradicted by its effects, but not held.
+the measurements, the claim is undecided, or contradicted by its effects, but not held.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Estimate(NamedTuple):
     def less(self, other: Estimate) -> Estimate:
         """Difference of two estimates of the same trials, whose correlation is not known.
 
-        The errors are added, which bounds that of the difference.
+        Errors are added, which bounds the error of the difference.
         """
         return Estimate(self.mean - other.mean, self.se + other.se)
 

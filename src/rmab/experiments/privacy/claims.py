@@ -1,14 +1,14 @@
 """Costs of noise, liars, strangers and false totals for agents that draw for themselves.
 
 The paper's arms, `fedtswi-gap` with 8 gaps, linear rounds, draws = "own". The study sweeps epsilon
-and the number of agents. This module adds the cases that no sweep can state: agents alone and
-without noise; *liars*, who claim of arms 2 and 3 that they played both in every slot and saw
-outcomes of p01 = p11 = .05; *strangers*, whose arms move as arms 2 1 4 3 do; a false total, and a
-false total of one of five groups; and Fed1-UCB with noise, which has no memory of states.
+and the number of agents. This module adds the cases that no sweep can state: isolated agents; no
+noise; *liars*, who claim of arms 2 and 3 that they played both in every slot and saw outcomes of
+p01 = p11 = .05; *strangers*, whose arms move as arms 2 1 4 3 do; a false total, and a false total
+of one of five groups; and Fed1-UCB with noise, which has no memory of states.
 
-Loss is the reward per agent and slot below that of Whittle indices with known dynamics on the same
-trials. Where the loss of some agents is measured, the rewards of the others count a thousandth,
-which changes no rank of an index.
+Loss is the reward per agent and slot below Whittle indices with known dynamics on the same trials.
+Where the loss of some agents is measured, the rewards of the others count a thousandth, which
+changes no rank of an index.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def curves(done: FigureResult, name: str) -> dict[int, tuple[list[float], Curve]
 
 
 def levels(done: FigureResult) -> dict[str, Estimate]:
-    """Losses that do not depend on epsilon: alone, and by M without noise."""
+    """Losses that do not depend on epsilon: of isolated agents, and by M without noise."""
     losses = _Losses(done)
     agents = sorted({variant.study.agents for variant in done.figure.variants})
     wanted = [_ALONE, *(_at(m) for m in agents)]

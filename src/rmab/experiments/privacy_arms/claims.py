@@ -1,4 +1,4 @@
-"""Gain of four agents over learning alone on random channels, with noise of epsilon = 1."""
+"""Gain of four agents over isolated agents on random channels, with noise of epsilon = 1."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_BELOW_ALONE = 0.001
 
 
 def extend(figure: Figure) -> Figure:
-    """Replace the study by draws of channels, each also with agents that learn alone."""
+    """Replace the study by draws of channels, each also with isolated agents."""
     study = figure.variants[0].study
     rng = np.random.default_rng(study.seed)
     points = []
@@ -35,7 +35,7 @@ def extend(figure: Figure) -> Figure:
 
 
 def gains(done: FigureResult) -> Curve:
-    """Rewards per agent and slot above those of agents alone, by draw that was run."""
+    """Rewards per agent and slot above isolated agents, by draw that was run."""
     pairs = [*zip(done.results[::2], done.results[1::2], strict=False)]
     gained = [
         Estimate(alone[LEARNER].behind, alone[LEARNER].behind_se).less(

@@ -1,18 +1,19 @@
-"""Words for learners: how good one is over the problems that it played.
+"""Verdicts on learners over the problems that they played.
 
-A word follows from three numbers,
+A verdict is a word, which follows from three numbers,
 
-    middle   the median over problems of its share: 0 random, 1 the best with known dynamics
-    least    the smallest of these shares
-    failed   the share of all its trials that failed, beyond what fails by chance
+    middle   median over problems of the normalised score: 0 random, 1 the best known
+    least    smallest of these scores
+    failed   share of all trials that failed, beyond the share that fails by chance
 
 each with bounds. Bounds are four standard errors to each side, or, where trials are few, as many
-as have the same probability under Student's t. A word is said where it holds for all numbers
-within the bounds; where two words are possible, the answer is "undecided". So a policy gets no
-better word by being noisy.
+as have the same probability under Student's t. A word is chosen if it holds for all numbers within
+the bounds; where two words are possible, the verdict is "undecided". So a policy gets no better
+word by being noisy. Ranks and ties have no part in it: many are tied where trials are few or
+rewards vary much.
 
-The median and the smallest of lower bounds are lower bounds of the median and the smallest, and
-likewise above. For failed trials the bounds are Wilson's (E. B. Wilson, J. Am. Stat. Assoc. 22,
+The median and the smallest of lower bounds are lower bounds of the median and the smallest; upper
+bounds are alike. For failed trials the bounds are Wilson's (E. B. Wilson, J. Am. Stat. Assoc. 22,
 1927), which are wide of zero where a few trials had no failure.
 """
 
@@ -25,15 +26,16 @@ from typing import Any, NamedTuple
 
 from scipy.special import ndtr, stdtrit
 
-__all__ = ["RULES", "SIGMA", "UNDECIDED", "Bounds", "Score", "Word", "word_of"]
+from rmab.arena.scores import SIGMA
 
-SIGMA = 4.0  # standard errors to each side, within which nothing is told apart
+__all__ = ["RULES", "UNDECIDED", "Bounds", "Score", "Word", "in_words", "percent", "word_of"]
+
 UNDECIDED = "undecided"
-_GOOD, _FAIR, _WEAK = 0.9, 0.5, 0.1  # least median shares
-_EVERYWHERE = 0.5  # least share of a policy that is good
-_FAILED = 0.1  # most failed trials of a policy that is good
+_GOOD, _FAIR, _WEAK = 0.9, 0.5, 0.1  # least median scores
+_EVERYWHERE = 0.5  # least score of a good policy on any problem
+_FAILED = 0.1  # largest share of failed trials of a good policy
 
-# The words from the best to the worst; the first whose rule holds is said.
+# Words from the best to the worst, of which the first whose rule holds is chosen.
 RULES = (
     (
         "good",
@@ -49,13 +51,13 @@ RULES = (
 
 
 class Score(NamedTuple):
-    """A learner on a problem.
+    """Normalised score of a learner on a problem.
 
-    share: 0 random, 1 the best with known dynamics; se: its standard error; trials: how many;
-    failed: the share of them that failed; chance: the share that fails by chance. None: unknown.
+    score: 0 random, 1 the best known; se: its standard error; trials: their number; failed: the
+    share of failed trials; chance: the share that fails by chance. None: unknown.
     """
 
-    share: float
+    score: float
     se: float | None
     trials: int
     failed: float | None = 0.0
@@ -63,7 +65,7 @@ class Score(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """A number, and what it may be within its error."""
+    """Number with its bounds."""
 
     value: float
     low: float
@@ -71,7 +73,7 @@ class Bounds(NamedTuple):
 
 
 class Word(NamedTuple):
-    """The best and the worst word that are possible, and the numbers that they follow from."""
+    """Best and worst possible word, with the numbers that they follow from."""
 
     best: str
     worst: str
@@ -81,11 +83,11 @@ class Word(NamedTuple):
 
     @property
     def word(self) -> str:
-        """The word that is said."""
+        """Word that is chosen."""
         return self.best if self.best == self.worst else UNDECIDED
 
     def to_json(self) -> dict[str, Any]:
-        """As arena.json has it; what is unknown is null."""
+        """Table for arena.json; an unknown number is null."""
         numbers = {"middle": self.middle, "least": self.least, "failed": self.failed}
         plain = {
             name: {key: x if math.isfinite(x) else None for key, x in each._asdict().items()}
@@ -95,7 +97,7 @@ class Word(NamedTuple):
 
 
 def word_of(scores: Sequence[Score]) -> Word:
-    """The word for a learner with these scores, one or more."""
+    """Choose the word for a learner with these scores, one or more."""
     around = [_around(each) for each in scores]
     middle = Bounds(*(median(numbers) for numbers in zip(*around, strict=True)))
     least = Bounds(*(min(numbers) for numbers in zip(*around, strict=True)))
@@ -121,15 +123,15 @@ def _word(middle: float, least: float, failed: float) -> str:
 
 
 def _around(score: Score) -> Bounds:
-    """The share; without a known error it may be anything."""
+    """Bounds of a score; without a known error they are infinite."""
     if score.se is None or score.trials < 2:
-        return Bounds(score.share, -math.inf, math.inf)
+        return Bounds(score.score, -math.inf, math.inf)
     reach = float(-stdtrit(score.trials - 1, ndtr(-SIGMA))) * score.se
-    return Bounds(score.share, score.share - reach, score.share + reach)
+    return Bounds(score.score, score.score - reach, score.score + reach)
 
 
 def _failed(scores: Sequence[Score]) -> Bounds:
-    """Failed trials beyond chance, of all trials of all problems; bounds by Wilson."""
+    """Share of failed trials beyond chance, over all problems; bounds by Wilson."""
     known = [(each.trials, each.failed, each.chance) for each in scores if each.failed is not None]
     if not known:
         return Bounds(math.nan, 0.0, 1.0)
@@ -141,3 +143,15 @@ def _failed(scores: Sequence[Score]) -> Bounds:
     spread = share * (1 - share) / trials + square / (4 * trials**2)
     reach = SIGMA * math.sqrt(spread) / (1 + square / trials)
     return Bounds(*(max(x - chance, 0.0) for x in (share, centre - reach, centre + reach)))
+
+
+def percent(share: float) -> str:
+    """Write a share in per cent."""
+    return f"{100 * share:z.0f} %"
+
+
+def in_words(number: Bounds) -> str:
+    """Write a score with its bounds, in per cent."""
+    if not math.isfinite(number.high - number.low):
+        return f"{percent(number.value)} (error unknown)"
+    return f"{percent(number.value)} ({100 * number.low:z.0f} to {100 * number.high:z.0f})"

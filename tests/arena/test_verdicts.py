@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from rmab.studies.words import RULES, UNDECIDED, Score, word_of
+from rmab.arena.verdicts import RULES, UNDECIDED, Score, word_of
 
 
 def scores(*shares: float, se: float | None = 0.001, trials: int = 400) -> list[Score]:
