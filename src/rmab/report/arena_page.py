@@ -201,13 +201,8 @@ def _verdicts(outcome: ArenaOutcome) -> Markup:
 
 
 _VERDICT_HEAD = [
-    "Policy",
-    "Word",
-    "Share, median",
-    "Share, smallest",
-    "Failed trials",
-    "First or tied with it",
-    "Time / fedtswi's",
+    *("Policy", "Word", "Share, median", "Share, smallest", "Failed trials"),
+    *("First or tied with it", "Time / fedtswi's"),
 ]
 
 
@@ -228,13 +223,9 @@ def _refused(outcome: ArenaOutcome) -> Markup:
         where: dict[str, list[str]] = {}
         for problem, why in reasons.items():
             where.setdefault(why, []).append(problem)
-        everywhere = not outcome.of(name)
+        everywhere = not outcome.of(name) and len(where) == 1
         rows += [
-            [
-                name,
-                "all problems" if everywhere and len(where) == 1 else ", ".join(problems),
-                why,
-            ]
+            [name, "all problems" if everywhere else ", ".join(problems), why]
             for why, problems in where.items()
         ]
     if not rows:
@@ -337,16 +328,8 @@ def _exact(found: ProblemOutcome) -> Markup:
 
 
 _HEAD = [
-    "Policy",
-    "Mean",
-    "Last tenth",
-    "Regret (95 %)",
-    "Share",
-    "Tied with the first",
-    "Rank",
-    "Tied with",
-    "Failed trials",
-    "ms a trial",
+    *("Policy", "Mean", "Last tenth", "Regret (95 %)", "Share", "Tied with the first", "Rank"),
+    *("Tied with", "Failed trials", "ms a trial"),
 ]
 _PLACES = {"first": "the first", "tied": "tied with the first"}
 

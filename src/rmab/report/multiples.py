@@ -18,13 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from rmab.report import plots
-from rmab.report.canvas import (
-    draw_bars,
-    draw_legend,
-    log_ticks,
-    log_y,
-    panels_of,
-)
+from rmab.report.canvas import draw_bars, draw_legend, log_ticks, log_y, panels_of
 from rmab.report.style import STYLE, line_styles
 from rmab.studies.results import Curve, Floats, PolicyResult, Results, SweepResults
 from rmab.studies.sweep import Point, key_label, settings_label, telling, value_text

@@ -257,17 +257,11 @@ _CAPTIONS = {
     "last two.",
     ("agents", "regret"): _SCALING,
     ("arms", "regret"): _SCALING,
-    (
-        "epsilon",
-        "loss",
-    ): "Less noise to the right. Dotted, in the same colours: without noise. Grey: "
-    "agents that learn alone. On the right Fed1-UCB, whose agents add noise to their mean rewards: "
-    "epsilon there hides one pull in one phase. Bars are 95 %.",
-    (
-        "draw",
-        "gain",
-    ): "Four channels, p01 and p11 from .05 to .95, rewards from .3 to 1; each at one "
-    "place. Bars are 95 %.",
+    ("epsilon", "loss"): "Less noise to the right. Dotted, in the same colours: without noise. "
+    "Grey: agents that learn alone. On the right Fed1-UCB, whose agents add noise to their mean "
+    "rewards: epsilon there hides one pull in one phase. Bars are 95 %.",
+    ("draw", "gain"): "Four channels, p01 and p11 from .05 to .95, rewards from .3 to 1; each at "
+    "one place. Bars are 95 %.",
     ("belief", "value"): "Computed, not simulated. The arm is played where playing is worth more.",
 }
 _POWERS = (
@@ -350,12 +344,8 @@ def _interrupted(done: FigureResult) -> Markup:
         return Markup("")
     asked = done.figure.n_trials
     trials = sum(results.trials for results in done.results)
-    return tag(
-        "p",
-        f"Interrupted: {trials} of {asked} trials were done. Shown is what there is; the "
-        "claims were not judged.",
-        "note",
-    )
+    text = f"Interrupted: {trials} of {asked} trials were done. Shown is what there is; "
+    return tag("p", f"{text}the claims were not judged.", "note")
 
 
 def _claims(claims: Sequence[Claim], title: str) -> Markup:

@@ -288,12 +288,5 @@ def _arm_rows(arms: Arms) -> tuple[list[str], list[list[str]]]:
             chances = (", ".join(f"{p:g}" for p in P[s]) for P in (arm.passive, arm.active))
             rewards = (f"{r[s]:g}" for r in (arm.reward_passive, arm.reward_active))
             rows.append([f"{number}, {observed}" if s == 0 else "", str(s), *chances, *rewards])
-    head = [
-        "Arm",
-        "State",
-        "Passive transitions",
-        "Active transitions",
-        "Passive reward",
-        "Active reward",
-    ]
-    return head, rows
+    head = ["Arm", "State", "Passive transitions", "Active transitions"]
+    return [*head, "Passive reward", "Active reward"], rows

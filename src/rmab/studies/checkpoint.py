@@ -103,6 +103,7 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._path = folder / _FOLDER
+        self._job_file = self._path / "job.json"
         try:
             self._path.mkdir(parents=True, exist_ok=True)
             self._lock: int | None = lock_file(self._path / "lock")
@@ -120,10 +121,6 @@ class Checkpoint:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-    @property
-    def _job_file(self) -> Path:
-        return self._path / "job.json"
 
     def _trouble(self, what: str, error: OSError) -> StorageError:
         said = f"{self._path}: {what}: {system_reason(error)}"

@@ -312,7 +312,8 @@ def setting_of_study(study: Study) -> Setting:
 
 
 def _optimum(study: Study) -> Optimum | tuple[Optimum, ...]:
-    """Joint optimum with its table of actions; one for each agent if agents differ."""
+    """The joint optimum with its table of actions, or what stands in the way; of each agent where
+    they differ."""
     optima = {}
     for arms in study.differing_arms:
         try:

@@ -57,8 +57,8 @@ from rmab.text import is_number, is_whole, one_of, read_toml, shown
 
 __all__ = [
     "KEYS",
-    "Key",
     "Study",
+    "StudyKey",
     "from_table",
     "load",
     "read_table",
@@ -73,7 +73,7 @@ _MAX_ENTRIES = 2**22  # of N transition matrices, each as large as the largest
 _MAX_WEIGHT = 1e6
 
 
-class Key(NamedTuple):
+class StudyKey(NamedTuple):
     """Description of a key of a study."""
 
     label: str  # in the report
@@ -97,7 +97,7 @@ def _key(
     default: called for each study if it is callable; last: a list or table, which stands after the
     plain values in a file; optional: left out of a file where it has its default.
     """
-    about_it = {"key": Key(label, about, choices, symbol), "last": last, "optional": optional}
+    about_it = {"key": StudyKey(label, about, choices, symbol), "last": last, "optional": optional}
     if callable(default):
         return field(default_factory=default, metadata=about_it)
     return field(default=default, metadata=about_it)
@@ -214,10 +214,12 @@ class Study:
         self._check_agents()
         self._check_policies()
         self._check_options()
-        self._check_weights()
+        if self.weights is not None:
+            self._check_weights()
         self._check_gossip()
         self._check_doubt()
-        self._check_privacy()
+        if self.privacy is not None:
+            self._check_privacy()
 
     def _check_arms(self) -> None:
         given: Any = self.arms
@@ -339,8 +341,6 @@ class Study:
                 check_noisy_means(policy, own, self.aggregation, place, weights=weighed)
 
     def _check_weights(self) -> None:
-        if self.weights is None:
-            return
         if not isinstance(self.weights, list | tuple) or len(self.weights) != self.agents:
             raise StudyError(
                 f"weights must be one number for each of {self.agents} agents, "
@@ -385,8 +385,6 @@ class Study:
                 check_own_draws(policy, own, channels, self.shares(policy))
 
     def _check_privacy(self) -> None:
-        if self.privacy is None:
-            return
         given: Any = self.privacy
         if not isinstance(given, Mapping):
             raise StudyError(f"privacy must be a table, got {shown(given)}")
@@ -437,6 +435,8 @@ class Study:
     @property
     def cost_warning(self) -> str | None:
         """Warning where noise costs few agents much, else None."""
+        if self.privacy is None:
+            return None
         draws = "survey" if self.survey else self.draws
         return cost_warning(self.budget, self.agents, draws, self.groups)
 
@@ -506,7 +506,7 @@ class Study:
 _FIELDS = sorted(
     (field for field in fields(Study) if field.metadata), key=lambda field: field.metadata["last"]
 )
-KEYS: Mapping[str, Key] = {field.name: field.metadata["key"] for field in _FIELDS}
+KEYS: Mapping[str, StudyKey] = {field.name: field.metadata["key"] for field in _FIELDS}
 
 
 def from_table(table: Mapping[str, Any]) -> Study:
