@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rmab.experiments.regret import GAP, PLAIN
+from rmab.experiments.regret_growth import GAP, PLAIN
 from rmab.report import canvas, plots
 from rmab.report.style import label
 

@@ -1,4 +1,4 @@
-"""HTML: the elements of a page, and the page around them.
+"""HTML: elements of a page, and the page around them.
 
 A page is one HTML file that needs no other: style and drawings are part of it. All text is escaped
 except `Markup`, which is HTML already.
@@ -27,7 +27,7 @@ __all__ = [
     "write_page",
 ]
 
-_WIDE_DRAWING = 600.0  # points; a drawing this wide has two columns
+_WIDE_DRAWING = 600.0  # least points of a drawing with two columns
 
 
 class Markup(str):
@@ -37,44 +37,44 @@ class Markup(str):
 
 
 def escaped(text: str) -> Markup:
-    """Escaped, unless it is markup."""
+    """Escape a text, unless it is markup."""
     return text if isinstance(text, Markup) else Markup(escape(text))
 
 
 def tag(name: str, text: str, kind: str = "") -> Markup:
-    """One element around a text; kind is its class."""
+    """Make an element around a text; kind is its class."""
     shown = f' class="{kind}"' if kind else ""
     return Markup(f"<{name}{shown}>{escaped(text)}</{name}>")
 
 
 def join(*parts: Markup) -> Markup:
-    """Parts below one another, without the empty ones."""
+    """Join parts below one another, without empty ones."""
     return Markup("\n".join(part for part in parts if part))
 
 
 def link(to: str, text: str) -> Markup:
-    """A link to a file beside the page, or to a place on it."""
+    """Make a link to a file beside the page, or to a place on it."""
     return Markup(f'<a href="{escaped(to)}">{escaped(text)}</a>')
 
 
 def details(summary: str, *parts: Markup) -> Markup:
-    """Parts that show when the summary is clicked."""
+    """Make parts that show when the summary is clicked."""
     return Markup(f"<details>\n{tag('summary', summary)}\n{join(*parts)}\n</details>")
 
 
-def several(n: int, what: str) -> str:
-    """A number of things, in words."""
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
+def several(n: int, noun: str) -> str:
+    """Write a number with its noun."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def file_links(names: Iterable[str], before: str = "") -> Markup:
-    """A line with links to files beside the page."""
+    """Make a line with links to files beside the page."""
     links = ", ".join(link(name, name) for name in names)
     return tag("p", Markup(f"{escaped(before)}Files: {links}"), "files")
 
 
 def drawing(svg: str, caption: str) -> Markup:
-    """A drawing on a white card; one with two columns scrolls on a narrow screen."""
+    """Put a drawing on a white card; one with two columns scrolls on a narrow screen."""
     found = re.search(r'viewBox="0 0 ([0-9.]+) ', svg)
     kind = "wide" if found is not None and float(found[1]) > _WIDE_DRAWING else "narrow"
     return Markup(
@@ -86,7 +86,7 @@ def drawing(svg: str, caption: str) -> Markup:
 def table(
     about: str, head: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int = 99
 ) -> Markup:
-    """A table that scrolls in its place; columns from numbers_from on hold numbers."""
+    """Make a table that scrolls in its place; columns from numbers_from on hold numbers."""
 
     def line(tags: Iterable[str], cells: Iterable[str]) -> str:
         return "<tr>" + "".join(map(cell, tags, cells, range(len(head)))) + "</tr>"
@@ -104,7 +104,7 @@ def table(
 
 
 def write_page(folder: Path, title: str, body: Iterable[Markup], name: str = "report.html") -> Path:
-    """Write the page; returns its path."""
+    """Write the page; return its path."""
     path = folder / name
     page = _PAGE.format(
         title=escaped(title), style=_STYLE, body=join(*body), version=escaped(__version__)

@@ -1,4 +1,4 @@
-"""Pages: the report of a study, and the report of figures, the paper's and those beyond it."""
+"""Pages: the reports of a study, of a sweep, and of the figures of `rmab reproduce`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from rmab.experiments.figure import FigureResult
 from rmab.experiments.registry import summary
+from rmab.experiments.verdict import Claim, Verdict
 from rmab.report import multiples, plots
 from rmab.report.canvas import save
 from rmab.report.html import (
@@ -36,7 +37,6 @@ from rmab.report.tables import (
 from rmab.studies.results import Results, SweepResults
 from rmab.studies.study import Study
 from rmab.studies.sweep import key_label
-from rmab.studies.verdict import Claim, Verdict
 
 __all__ = ["write_paper", "write_report", "write_study", "write_sweep"]
 
@@ -44,7 +44,7 @@ _MAX_SLOT_ROWS = 10_000  # longer studies get no CSV file by slot, only by episo
 
 
 def write_report(folder: Path, name: str, results: Results | SweepResults) -> Path:
-    """figure.png, figure.svg and report.html of a study or a sweep; returns the report's path."""
+    """Write figure.png, figure.svg and report.html of a study or a sweep; return the path."""
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(results, Results):
         return write_study(folder, name, results)
@@ -52,7 +52,7 @@ def write_report(folder: Path, name: str, results: Results | SweepResults) -> Pa
 
 
 def write_study(folder: Path, name: str, results: Results) -> Path:
-    """figure.png, figure.svg and report.html of a study; returns the report's path."""
+    """Write figure.png, figure.svg and report.html of a study; return the path."""
     folder.mkdir(parents=True, exist_ok=True)
     title = _title(name)
     about = f"{title}: average reward over the slots by policy; the table below has the means."
@@ -75,12 +75,12 @@ def write_study(folder: Path, name: str, results: Results) -> Path:
 
 
 def _title(name: str) -> str:
-    """The heading of a study's page, by the name of its file."""
+    """Heading of a study's page, by the name of its file."""
     return "Study" if name.lower() == "study" else f"Study {name}"
 
 
 def write_sweep(folder: Path, name: str, results: SweepResults) -> Path:
-    """figure.png, figure.svg and report.html of a sweep; returns the report's path."""
+    """Write figure.png, figure.svg and report.html of a sweep; return the path."""
     folder.mkdir(parents=True, exist_ok=True)
     title = _title(name)
     about = f"{title}: average reward and regret by setting and policy; the table has them all."
@@ -126,7 +126,7 @@ def _sweep_interrupted(results: SweepResults) -> Markup:
 
 
 def _noise_notes(studies: Sequence[tuple[str, Study]]) -> Markup:
-    """Where noise costs few agents much: a note, of the points of a sweep that it is of."""
+    """Notes on studies where noise costs few agents much, with their points of a sweep."""
     points: dict[str, list[str]] = {}
     for text, study in studies:
         if (warning := study.cost_warning) is not None:
@@ -148,7 +148,7 @@ def _sweep_caption(results: SweepResults) -> str:
 def write_paper(
     folder: Path, figures: Sequence[FigureResult], *, max_slot_rows: int = _MAX_SLOT_ROWS
 ) -> Path:
-    """Drawings, tables and claims of figures, by section, and report.html; returns its path.
+    """Write drawings, tables and claims of figures, and report.html; return the path.
 
     max_slot_rows: the longest horizon that gets a CSV file with a row for each slot.
     """
@@ -185,7 +185,7 @@ _READING = (
 
 
 class _Chapter(NamedTuple):
-    """A section of the report; the page has the title of its first."""
+    """Section of the report; the page has the title of the first."""
 
     title: str
     about: str
@@ -257,17 +257,11 @@ _CAPTIONS = {
     "last two.",
     ("agents", "regret"): _SCALING,
     ("arms", "regret"): _SCALING,
-    (
-        "epsilon",
-        "loss",
-    ): "Less noise to the right. Dotted, in the same colours: without noise. Grey: "
-    "agents that learn alone. On the right Fed1-UCB, whose agents add noise to their mean rewards: "
-    "epsilon there hides one pull in one phase. Bars are 95 %.",
-    (
-        "draw",
-        "gain",
-    ): "Four channels, p01 and p11 from .05 to .95, rewards from .3 to 1; each at one "
-    "place. Bars are 95 %.",
+    ("epsilon", "loss"): "Less noise to the right. Dotted, in the same colours: without noise. "
+    "Grey: agents that learn alone. On the right Fed1-UCB, whose agents add noise to their mean "
+    "rewards: epsilon there hides one pull in one phase. Bars are 95 %.",
+    ("draw", "gain"): "Four channels, p01 and p11 from .05 to .95, rewards from .3 to 1; each at "
+    "one place. Bars are 95 %.",
     ("belief", "value"): "Computed, not simulated. The arm is played where playing is worth more.",
 }
 _POWERS = (
@@ -288,7 +282,7 @@ _MARKS = {
 
 
 def _overview(figures: Sequence[FigureResult]) -> Markup:
-    """What came out, then all claims with links: the paper's, and those beyond it."""
+    """Summary, then all claims with links: the paper's, and the others."""
     if not figures:
         return tag("p", "Interrupted before anything was done: there is nothing to show.")
     tables = []
@@ -340,7 +334,7 @@ def _section(
 
 
 def _took(done: FigureResult) -> str:
-    """How long, and on which device where something was simulated."""
+    """Write the duration, and the device of a simulation."""
     devices = {x.provenance.described for x in done.results if x.provenance is not None}
     return " on ".join([f"Took {done.seconds:.1f} s", *sorted(devices)]) + ". "
 
@@ -350,12 +344,8 @@ def _interrupted(done: FigureResult) -> Markup:
         return Markup("")
     asked = done.figure.n_trials
     trials = sum(results.trials for results in done.results)
-    return tag(
-        "p",
-        f"Interrupted: {trials} of {asked} trials were done. Shown is what there is; the "
-        "claims were not judged.",
-        "note",
-    )
+    text = f"Interrupted: {trials} of {asked} trials were done. Shown is what there is; "
+    return tag("p", f"{text}the claims were not judged.", "note")
 
 
 def _claims(claims: Sequence[Claim], title: str) -> Markup:
@@ -400,7 +390,7 @@ def _figure_settings(done: FigureResult) -> list[Markup]:
 
 
 def _write_curves(folder: Path, done: FigureResult, max_slot_rows: int) -> list[str]:
-    """Write the curves as CSV files, variants below one another; returns the files' names."""
+    """Write the curves as CSV files, variants below one another; return the names."""
     import pandas as pd
 
     names = []

@@ -27,9 +27,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator
 
-from rmab.experiments import privacy
 from rmab.experiments.figure import FigureResult
-from rmab.experiments.regret import GAP, KNOWN, MAX_NAMED_PLACES, PLAIN, Law, Scaling, scalings
+from rmab.experiments.powers import PowerLaw
+from rmab.experiments.privacy import claims as privacy
+from rmab.experiments.privacy_arms.claims import gains
+from rmab.experiments.regret_growth import (
+    GAP,
+    KNOWN,
+    MAX_NAMED_PLACES,
+    PLAIN,
+    GrowthRate,
+    Scaling,
+    scalings,
+)
 from rmab.report.canvas import (
     bin_edges,
     binned,
@@ -44,20 +54,19 @@ from rmab.report.canvas import (
     signed_log_y,
 )
 from rmab.report.style import STYLE, LineStyle, label, line_styles, spare_style
-from rmab.studies.powers import Fit
 from rmab.studies.results import Curve, Floats, PolicyResult, Results
 
 __all__ = ["paper", "study"]
 
-_MAX_LINEAR_REGRET = 10.0  # a regret above it gets a logarithmic axis, linear from -1 to 1
+_MAX_LINEAR_REGRET = 10.0  # larger regrets get a logarithmic axis, linear from -1 to 1
 _X_LABELS = {"slot": "Slots T", "agents": "Agents M", "arms": "Arms N"}
 _Y_LABELS = {"reward": "Average reward", "regret": "Regret per slot", "error": "MSE"}
 _GREY = "#555555"
 
 
 @dataclass(frozen=True)
-class _Part:
-    """One study of a figure over slots, with the exact values to draw beside it."""
+class _Column:
+    """Study of a figure over slots, with its exact values."""
 
     title: str
     results: Results
@@ -66,13 +75,13 @@ class _Part:
 
 @rc_context(STYLE)
 def study(results: Results) -> Figure:
-    """Average reward against slots, and the regret against Whittle, of all policies."""
-    return _slots([_Part("", results)])
+    """Draw average reward and regret against Whittle over the slots, of all policies."""
+    return _slots([_Column("", results)])
 
 
 @rc_context(STYLE)
 def paper(done: FigureResult) -> Figure:
-    """A figure of the report, with what there is of it when it was interrupted."""
+    """Draw a figure of the report, as far as it was run."""
     return _KINDS[done.figure.x, done.figure.y](done)
 
 
@@ -80,12 +89,12 @@ def _rewards(done: FigureResult) -> Figure:
     variants = done.figure.variants
     exact = [*done.values, *({} for _ in variants)]
     return _slots(
-        [_Part(v.label, r, x) for v, r, x in zip(variants, done.results, exact, strict=False)]
+        [_Column(v.label, r, x) for v, r, x in zip(variants, done.results, exact, strict=False)]
     )
 
 
-def _slots(parts: Sequence[_Part]) -> Figure:
-    """Rewards above, cumulative regrets below, a column for each part."""
+def _slots(parts: Sequence[_Column]) -> Figure:
+    """Draw rewards above and cumulative regrets below, a column for each study."""
     regrets = [r.regret.mean for part in parts for r in part.results.values()]
     rows = 2 if any(regret.any() for regret in regrets) else 1
     figure, panels = panels_of(rows, len(parts))
@@ -110,7 +119,7 @@ def _slots(parts: Sequence[_Part]) -> Figure:
     return figure
 
 
-def _reward_panel(axes: Axes, part: _Part, edges: npt.NDArray[np.int64]) -> None:
+def _reward_panel(axes: Axes, part: _Column, edges: npt.NDArray[np.int64]) -> None:
     for place, (style, result) in enumerate(lines_of(part.results)):
         x, curve = binned(result.slots, edges)
         draw_line(axes, style, x, curve, place)
@@ -123,7 +132,7 @@ def _reward_panel(axes: Axes, part: _Part, edges: npt.NDArray[np.int64]) -> None
             axes.axhline(level, color=_GREY, linewidth=0.9, linestyle=dash, label=text)
 
 
-def _regret_panel(axes: Axes, part: _Part, edges: npt.NDArray[np.int64]) -> None:
+def _regret_panel(axes: Axes, part: _Column, edges: npt.NDArray[np.int64]) -> None:
     ends = edges[1:] - 1
     for place, (style, result) in enumerate(lines_of(part.results)):
         draw_line(
@@ -132,7 +141,7 @@ def _regret_panel(axes: Axes, part: _Part, edges: npt.NDArray[np.int64]) -> None
 
 
 def _episodes(done: FigureResult) -> Figure:
-    """One policy: a line for each variant. Several: a panel each; if two, regrets below."""
+    """Draw a line for each variant of one policy, or a panel for each of several."""
     columns = _lines_of_variants(done) if len(done.results[0]) == 1 else _panels_of_policies(done)
     keys: list[Literal["reward", "regret"]] = ["reward", "regret"]
     if len(columns) == 1:
@@ -175,7 +184,7 @@ def _panels_of_policies(done: FigureResult) -> list[tuple[str, _Lines]]:
 
 
 def _errors(done: FigureResult) -> Figure:
-    """Squared error of the dynamics: a line for each arm."""
+    """Draw the squared error of the dynamics, a line for each arm."""
     figure, panels = panels_of(1, 1)
     axes = panels[0, 0]
     (result,) = done.results[0].values()
@@ -191,7 +200,7 @@ def _errors(done: FigureResult) -> Figure:
 
 
 def _values(done: FigureResult) -> Figure:
-    """Both value functions over the belief, the threshold between them: a panel for each arm."""
+    """Draw both value functions and their threshold over the belief, a panel for each arm."""
     arms = done.figure.variants[0].study.arms
     belief = done.series["belief"]
     figure, panels = panels_of(1, len(arms))
@@ -234,7 +243,7 @@ def _region(axes: Axes, left: float, right: float, text: str, shaded: bool) -> N
 
 
 def _theory(done: FigureResult) -> Figure:
-    """Episodes beside Lemma 1, regret beside Theorem 1; before these are known, what was run."""
+    """Draw episodes beside Lemma 1 and regret beside Theorem 1; without bounds, rewards."""
     if not done.series:
         return _rewards(done)
     figure, panels = panels_of(1, 2)
@@ -268,7 +277,7 @@ def _theory(done: FigureResult) -> Figure:
 
 
 def _scaling(done: FigureResult) -> Figure:
-    """Regrets above, shares below, a column for each K; of what there is when interrupted."""
+    """Draw regrets above and shares below, with a column for each K that was run."""
     columns = scalings(done)
     figure, panels = panels_of(2, len(columns), share_y="row")
     for (above, below), scaling in zip(panels.T, columns, strict=True):
@@ -291,33 +300,33 @@ def _scaling(done: FigureResult) -> Figure:
 
 
 def _regrets(axes: Axes, scaling: Scaling) -> None:
-    """Curves and fitted laws; Theorem 1's growth begins where the last law of PLAIN does."""
-    law, styles = scaling.law, line_styles(scaling.regret)
+    """Draw curves and fitted laws; Theorem 1's growth begins where the last law of PLAIN does."""
+    rate, styles = scaling.rate, line_styles(scaling.regret)
     for place, (name, curve) in enumerate(scaling.regret.items()):
         draw_line(axes, styles[name], scaling.at, curve, place)
     for place, name in enumerate(scaling.regret):
         fits = scaling.fits(name)
-        for found in fits:
-            ends = np.asarray([found.start, found.end])
-            axes.plot(
-                ends, found.at(ends), color=styles[name].colour, linestyle="--", linewidth=0.9
-            )
-        _slopes(axes, styles[name], law, fits, place)
+        for law in fits:
+            ends = np.asarray([law.start, law.end])
+            axes.plot(ends, law.at(ends), color=styles[name].colour, linestyle="--", linewidth=0.9)
+        _slopes(axes, styles[name], rate, fits, place)
     for last in scaling.fits(PLAIN)[-1:]:
         start = np.asarray([last.start])
         at = scaling.at[scaling.at >= start]
-        growth = last.at(start) * law.of(at) / law.of(start)
-        axes.plot(at, growth, color=_GREY, linestyle=":", label=f"As {law.growth} (Theorem 1)")
+        growth = last.at(start) * rate.values(at) / rate.values(start)
+        axes.plot(at, growth, color=_GREY, linestyle=":", label=f"As {rate.formula} (Theorem 1)")
 
 
-def _slopes(axes: Axes, style: LineStyle, law: Law, fits: Sequence[Fit], place: int) -> None:
-    """The fitted laws in a corner that curves leave free: below falling ones, above the rest."""
+def _slopes(
+    axes: Axes, style: LineStyle, rate: GrowthRate, fits: Sequence[PowerLaw], place: int
+) -> None:
+    """Write the fitted laws into a free corner: below falling curves, above others."""
     if not fits:
         return
     powers = ", ".join(
-        f"{law.symbol}^{found.slope:.2f}{'' if found.fits else ' (no fit)'}" for found in fits
+        f"{rate.symbol}^{law.slope:.2f}{'' if law.fits else ' (no fit)'}" for law in fits
     )
-    falls = law.of(np.asarray([2.0]))[0] < law.of(np.asarray([1.0]))[0]
+    falls = rate.values(np.asarray([2.0]))[0] < rate.values(np.asarray([1.0]))[0]
     axes.text(
         0.03,
         (0.16 if falls else 0.97) - 0.08 * place,
@@ -336,7 +345,7 @@ def _shares(axes: Axes, scaling: Scaling) -> None:
 
 
 def _x_ticks(axes: Axes, at: Floats) -> None:
-    """At the places themselves where these are few, else at powers of ten."""
+    """Set ticks at the places if they are few, else at powers of ten."""
     log_ticks(axes.xaxis)
     axes.xaxis.set_major_locator(
         FixedLocator(list(at)) if len(at) <= MAX_NAMED_PLACES else LogLocator()
@@ -344,7 +353,7 @@ def _x_ticks(axes: Axes, at: Floats) -> None:
 
 
 def _losses(done: FigureResult) -> Figure:
-    """Loss against epsilon, a line for each M: the learner, and beside it the baseline."""
+    """Draw loss against epsilon, a line for each M: the learner, and beside it the baseline."""
     named = [name for name in (privacy.LEARNER, privacy.BASELINE) if privacy.curves(done, name)]
     figure, panels = panels_of(1, len(named))
     for axes, name in zip(panels[0], named, strict=True):
@@ -369,10 +378,10 @@ def _losses(done: FigureResult) -> Figure:
 
 
 def _gains(done: FigureResult) -> Figure:
-    """Gains over learning alone, from the least to the most."""
+    """Draw gains over isolated agents, from the least to the most."""
     figure, panels = panels_of(1, 1)
     (axes,) = panels.flat
-    gain = privacy.gains(done)
+    gain = gains(done)
     order = gain.mean.argsort()
     style = line_styles([privacy.LEARNER])[privacy.LEARNER]
     places = np.arange(1, len(order) + 1)
