@@ -1,4 +1,4 @@
-"""The command arena: every policy on every problem, side by side."""
+"""Command `arena`: every policy on every problem, side by side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmab.cli.console import DONE, INTERRUPTED, Commands, columns, folder, progress, say, whole
+from rmab.cli.console import DONE, INTERRUPTED, columns, folder, progress, say
 from rmab.errors import StudyError
 
 if TYPE_CHECKING:
@@ -22,91 +22,11 @@ if TYPE_CHECKING:
     from rmab.arena.records import ArenaOutcome, ProblemOutcome
     from rmab.arena.run import Arena
 
-__all__ = ["add_commands"]
-
-_FOLDER = "rmab-arena"
-_HELP = """
-a policy of one's own, in mine.py (docs/arena.md has a whole one):
-  policy = rmab.Policy("mine", planner=..., learner=...)     or a function that makes one
-
-problems are those of --list, or files: a study and `reason = "one line"`
-policies are those of rmab run --help; with options: ucw-value@scale=0.1; whittle, lookahead and
-random, which know the dynamics or nothing, always play, but for a lookahead that a problem leaves
-out for the time it takes. All that a problem's arms allow play it
-
-columns, and the keys of each policy in arena.json
-  mean, final      average reward per agent and slot, over all of them and the last tenth
-  regret           against whittle with known dynamics, with a 95 % band
-  share            of the distance from random to the best that knows the dynamics
-  first            the learner with the largest mean, and those tied with it
-  rank, tied       among those that learn, by paired differences: within four standard errors two
-                   are tied; a rank is one more than the number of those that are better
-  stuck            trials that failed: whose last tenth is behind whittle's by half the distance
-                   from random to the best known
-  seconds          of a trial on one core, compiled
-
-written to DIR: arena.html, arena.json, arena.csv, regret.png and .svg, problems/NAME.json.
-Ctrl-C keeps the problems that are done, and --resume goes on with the others.
-With --compare the run that DIR has is laid beside OTHER.json, an arena.json from elsewhere; where
-DIR has none, or problems are named, they are run first: without names those of OTHER.json
-"""
+__all__ = ["arena"]
 
 
-def add_commands(command: Commands) -> None:
-    """Add it to the program."""
-    arena = command(
-        "arena",
-        _arena,
-        "compare every learner on a set of problems, on the same trials",
-        "  rmab arena                                   all policies on all problems\n"
-        "  rmab arena --list\n"
-        "  rmab arena jt4 c1 --policies fedtswi,ucb --trials 32 --out quick\n"
-        "  rmab arena paper-k1-m1 --policy mine:policy\n"
-        "  rmab arena --out results --page              the page again, from results/arena.json\n"
-        "  rmab arena --out results --compare theirs.json\n",
-        lambda: _HELP,
-    )
-    arena.add_argument(
-        "problems", metavar="PROBLEM", nargs="*", help="names of --list, or files (default: all)"
-    )
-    arena.add_argument(
-        "--policies",
-        metavar="NAME",
-        nargs="+",
-        action="extend",
-        help="policies to compare, with spaces or commas between (default: all)",
-    )
-    arena.add_argument(
-        "--policy",
-        metavar="MODULE:NAME",
-        action="append",
-        default=[],
-        help="a policy of one's own, in this folder or installed; may be given several times. "
-        "Without --policies it meets all others",
-    )
-    arena.add_argument("--trials", metavar="N", help="trials, instead of each problem's own")
-    arena.add_argument("--seed", metavar="S", help="seed, instead of each problem's own")
-    arena.add_argument("--out", metavar="DIR", default=_FOLDER, help=f"folder (default {_FOLDER})")
-    arena.add_argument(
-        "--resume",
-        action="store_true",
-        help="leave out problems that DIR has of the same settings, policies and versions",
-    )
-    arena.add_argument(
-        "--compare", metavar="OTHER.json", help="say what differs from another's arena.json"
-    )
-    arena.add_argument(
-        "--page",
-        action="store_true",
-        help="write page and tables again from the arena.json that DIR has; nothing is simulated",
-    )
-    arena.add_argument("--list", action="store_true", help="list the problems with their reasons")
-    arena.add_argument("--json", action="store_true", help="one JSON object on standard output")
-
-
-def _arena(options: argparse.Namespace) -> int:
-    trials, seed = whole("--trials", options.trials, 1), whole("--seed", options.seed, 0)
-    names = _names(options.policies)
+def arena(options: argparse.Namespace) -> int:
+    trials, seed, names = options.trials, options.seed, _names(options.policies)
     if options.list:
         return _list(options)
     from rmab.arena.comparison import compare
@@ -171,7 +91,7 @@ def _as_theirs(
 
 
 def _found(source: str) -> object:
-    """What MODULE:NAME names."""
+    """Return the object MODULE:NAME."""
     module, _, name = source.partition(":")
     if not (module and name):
         raise StudyError(f"--policy must be like mine:policy, got {source!r}")

@@ -1,14 +1,13 @@
-"""The commands on measured data: trace, fit."""
+"""Commands on measured data: trace, fit."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmab.cli.console import DONE, Commands, columns, folder, progress, say, whole
+from rmab.cli.console import DONE, columns, folder, progress, say
 from rmab.errors import StudyError, is_lasting, system_reason
 from rmab.text import printable
 
@@ -17,151 +16,10 @@ if TYPE_CHECKING:
     from rmab.traces.recordings import Recording
     from rmab.traces.trace import Trace
 
-__all__ = ["add_choice_of_states", "add_commands", "left_out", "several"]
-
-_INPUTS = """
-what is read, by the end of its name:
-  .csv, .csv.gz  long: columns time, arm, value, and agent if there are several
-                 wide: time, and one column for each arm
-                 sweeps of rtl_power and hackrf_sweep, with --bands
-  .parquet       as a CSV file, where pandas can read it
-  .npz, .npy     (slots, arms) or (agents, slots, arms)
-  .mat           the same, up to version 7
-  times are seconds, or dates by ISO 8601; without --slot a slot is the median step between times
-  empty cells, NaN and Inf are missing, and what --missing names; without --good and --levels
-  values are 1, good, 0, bad, or -1, missing
-
-the .npz file that is written has
-  state          (agents, slots, arms): 1 good, 0 bad, -1 missing
-  seg            (slots,): segments
-  level          of --levels, as state in several states
-  meta           JSON: slot_s, agents, channels, source, states, level_states
-"""
+__all__ = ["fit", "left_out", "several", "trace"]
 
 
-_FIT_JSON = """
-with --json, and in fit.json
-  series, tested  arms as agents measured them; those with 100 pairs and 8 changes or more
-  bits, share     by model iid, order1, order2, ages, regimes, flicker: bits a slot, and what it
-                  predicts beyond iid as a share of what the best does
-  regimes         median: pieces of a series; changed: share of series with more than one
-  flicker         good_when_bad, bad_when_good: fitted errors, medians
-  agents          correlation, effective: how many they are worth, pooling_bits_lost: by one law
-  twin            by policy: average reward on the trace; on twins the mean, low and high
-  verdicts        question, size, answer ("fits" or what is wrong), so: what to set
-  arms            agent, arm, p01, p11, good, pairs
-what is not known is null
-"""
-
-
-def add_commands(command: Commands) -> None:
-    """Add them to the program."""
-    trace = command(
-        "trace",
-        _trace,
-        "make a trace of a recording",
-        '  rmab trace raw.csv --good "<= -95" --slot 0.1 --out trace.npz\n'
-        "  rmab trace sweeps.csv --bands 2.401e9:2.423e9,2.426e9:2.448e9 --good auto "
-        "--out trace.npz\n"
-        '  rmab trace raw.mat --variable rssi --levels "-95,-80" --out trace.npz\n'
-        '  rmab trace plc.csv --decimal , --dates "%d.%m.%Y %H:%M:%S" --missing NA,-9999 '
-        '--good "<= 20"\n'
-        "  rmab trace trace.npz           says what is in it\n",
-        lambda: _INPUTS,
-    )
-    trace.add_argument("recording", metavar="RECORDING", help="a file, see below")
-    trace.add_argument("--out", metavar="TRACE.npz", help="where to write the trace")
-    trace.add_argument(
-        "--good",
-        metavar="RULE",
-        help='which values are good: "<= -95", ">= 0.95", "== 1"; or auto, for powers: at most '
-        "6 dB above the noise floor, the 10th percentile of each arm and agent",
-    )
-    trace.add_argument(
-        "--levels",
-        metavar="CUTS",
-        help='several states: "-95,-80" makes 0 below -95, 1 from there, 2 from -80; cuts that '
-        "fall, where lower values are better",
-    )
-    trace.add_argument(
-        "--hysteresis",
-        metavar="X",
-        help="by how much more a value must be good to be so again after bad",
-    )
-    trace.add_argument("--slot", metavar="SECONDS", help="the length of a slot")
-    trace.add_argument(
-        "--how",
-        metavar="HOW",
-        default="first",
-        help="of several samples in a slot: any-bad, mean, or first (default)",
-    )
-    trace.add_argument(
-        "--hole",
-        metavar="N",
-        default="10",
-        help="more than N slots without any sample begin a new segment (default 10)",
-    )
-    trace.add_argument("--sort", action="store_true", help="sort by time, which may go back")
-    trace.add_argument(
-        "--duplicates",
-        metavar="HOW",
-        help="of several samples of an arm at one time: first or last, of those measured, or mean "
-        "(default: they are refused)",
-    )
-    trace.add_argument(
-        "--decimal", metavar="MARK", default=".", help="decimal mark of a table: . (default) or ,"
-    )
-    trace.add_argument(
-        "--missing",
-        metavar="MARK,...",
-        action="append",
-        default=[],
-        help="values that mean missing, as NA,-9999; may be given several times (--missing=-9999)",
-    )
-    trace.add_argument(
-        "--dates",
-        metavar="FORMAT",
-        help='the form of dates, as strptime of Python has it: "%%d.%%m.%%Y %%H:%%M:%%S" (default: '
-        "ISO 8601)",
-    )
-    for name in ("time", "arm", "value", "agent"):
-        trace.add_argument(f"--{name}", metavar="COLUMN", help=f"the column of the {name}")
-    trace.add_argument("--bands", metavar="LOW:HIGH,...", help="arms of a sweep, in Hz")
-    trace.add_argument("--variable", metavar="NAME", help="which array of a .mat or .npz file")
-    trace.add_argument("--json", action="store_true", help="one JSON object on standard output")
-
-    fit = command(
-        "fit",
-        _fit,
-        "say whether a Markov chain is a fair model of a trace",
-        "  rmab fit trace.npz --out fitted\n"
-        "  rmab fit trace.npz --json\n"
-        '  rmab fit trace.npz --good "== 0" --out fitted --study study.toml\n',
-        lambda: _FIT_JSON,
-    )
-    fit.add_argument("trace", metavar="TRACE.npz", help="a trace, as rmab trace writes it")
-    fit.add_argument("--out", metavar="DIR", help="write fit.html, fit.json and the pictures")
-    fit.add_argument(
-        "--study", metavar="STUDY.toml", help="write the fitted arms as a study for rmab run"
-    )
-    add_choice_of_states(fit)
-    fit.add_argument("--json", action="store_true", help="one JSON object on standard output")
-
-
-def add_choice_of_states(parser: argparse.ArgumentParser) -> None:
-    """What is good in a trace that is read."""
-    parser.add_argument(
-        "--good", metavar="RULE", help='which states are good, as "== 0" (default: the highest)'
-    )
-    parser.add_argument(
-        "--levels", action="store_true", help="in several states, those of the array level"
-    )
-
-
-def _trace(options: argparse.Namespace) -> int:
-    slot = _number("--slot", options.slot)
-    hysteresis = _number("--hysteresis", options.hysteresis)
-    hole = whole("--hole", options.hole, 0)
+def trace(options: argparse.Namespace) -> int:
     if options.out == "":
         raise StudyError("--out must name a file, got ''")
     from rmab.traces.recordings import read_recording
@@ -170,10 +28,10 @@ def _trace(options: argparse.Namespace) -> int:
         options.recording,
         good=options.good,
         levels=options.levels,
-        hysteresis=0.0 if hysteresis is None else hysteresis,
-        slot=slot,
+        hysteresis=options.hysteresis,
+        slot=options.slot,
         how=options.how,
-        hole=0 if hole is None else hole,
+        hole=options.hole,
         sort=options.sort,
         time=options.time,
         arm=options.arm,
@@ -199,19 +57,6 @@ def _trace(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _number(option: str, text: str | None) -> float | None:
-    """An option's number, or None where it was not given."""
-    if text is None:
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise StudyError(f"{option} must be a number, got {text!r}")
-    return number
-
-
 def _save(found: Recording, out: str) -> None:
     from rmab.traces.trace import save_trace
 
@@ -225,7 +70,7 @@ def _save(found: Recording, out: str) -> None:
 
 
 def _line(found: Recording) -> str:
-    """What was read."""
+    """Return one line about a recording."""
     trace = found.trace
     size = trace.summary()
     parts = [
@@ -247,7 +92,7 @@ def _line(found: Recording) -> str:
 
 
 def several(n: int, what: str) -> str:
-    """So many of something, in words."""
+    """Return a number of things in words."""
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 
@@ -286,7 +131,7 @@ def _as_json(found: Recording) -> dict[str, Any]:
     }
 
 
-def _fit(options: argparse.Namespace) -> int:
+def fit(options: argparse.Namespace) -> int:
     from rmab.traces.trace import load_trace
 
     if options.study is not None:
@@ -319,7 +164,7 @@ def _fit(options: argparse.Namespace) -> int:
 
 
 def _check_file(option: str, path: str) -> None:
-    """Refuse what can be no file to write to before the work that would be lost."""
+    """Refuse a path that cannot be written to before the long work begins."""
     if not path:
         raise StudyError(f"{option} must name a file, got ''")
     why = ""
