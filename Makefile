@@ -17,7 +17,7 @@ BUILD_REQUIRES := 'hatchling>=1.27' editables
 # Warnings of other versions are theirs, and so are the flags of XLA that they know.
 FLOORS := .venv-floors
 NEWEST := .venv-newest
-FLOOR_TOOLS := 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
+FLOOR_TOOLS := 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100' 'beartype>=0.22' 'jaxtyping>=0.3.6'
 QUIETLY := -q -o filterwarnings=ignore -p no:cacheprovider
 QUICK_TESTS := tests/test_public.py tests/test_floors.py tests/cli/test_run.py tests/cli/test_fit.py \
 	tests/cli/test_backtest.py::test_a_table_and_what_is_written \

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rmab.model.arms import Arms, FloatArray
+from rmab.arrays import FloatArray
+from rmab.model.arms import Arms
 from rmab.planning import tables
 from rmab.policies.policy import IndexRule
 

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rmab.arrays import FloatArray, IntArray
 from rmab.errors import ConvergenceError, TooLargeError
 from rmab.markov import limit, limiting_distribution
 from rmab.model.arms import Arms
@@ -73,8 +74,6 @@ __all__ = [
     "random_value",
 ]
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 IndexTable = Callable[[int], npt.ArrayLike]
 Choice = Callable[[InformationStates], IntArray]
 
