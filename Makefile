@@ -122,7 +122,7 @@ clean:  ## Remove .venv, caches and built packages; results/ stays
 	find src tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 crash: setup  ## Kill a server 1,000 times under load and look for what was lost
-	$(BIN)/python -m benchmarks.crash $(ARGS)
+	$(BIN)/python -m tests.slow.crash $(ARGS)
 
 liar: setup  ## Measure what one agent that lies costs, with and without the server's remedies
 	$(BIN)/python -m benchmarks.liar $(ARGS)
