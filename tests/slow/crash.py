@@ -45,11 +45,11 @@ from urllib.parse import quote
 
 import numpy as np
 import uvloop
-from benchmarks.ledgers import Broken, Life, check_database, same_round
 from benchmarks.traffic import ServerProcess, Wire, enroll, server_command, write_federation
 
 from rmab.protocol.config import load_federation
 from rmab.service.store.store import OpenRound, Store, open_store
+from tests.slow.ledgers import Broken, Life, check_database, same_round
 
 __all__ = ["Run", "Tally", "crash"]
 
