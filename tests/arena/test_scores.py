@@ -392,3 +392,164 @@ def test_what_is_no_arena_is_refused(tmp_path, text):
     path.write_text(text, encoding="latin-1")
     with pytest.raises(StudyError, match=r"other\.json: is no arena\.json"):
         load_outcome(path)
+
+
+# ------------------------------------------------------------------------------------------- edges
+
+
+def test_a_band_of_regret_is_that_of_95_per_cent(rewards):
+    found = stands(rewards)["quick"]
+    assert (found.regret, found.regret_low, found.regret_high) == pytest.approx((5, 4.02, 5.98))
+
+
+def test_the_best_known_is_the_yardstick_that_earned_most(rewards):
+    """Not the first one, and not chance, even where that earned more."""
+    for better in (0, 2):
+        level = rewards.copy()
+        level[1], level[better] = rewards[1] - 0.1, level[better] + 0.5
+        knows = ["whittle", "random", "quick"]
+        labels = dict(zip(NAMES, NAMES, strict=True))
+        found = standings(results_of(level), knows, labels, {})
+        assert found[NAMES[better]].share == 1
+        assert (found["quick"].rank, found["slow"].rank) == (None, 1)
+        mean = level.mean(1)
+        due = (mean[4] - mean[1]) / (mean[better] - mean[1])
+        assert found["other"].share == pytest.approx(due)
+    level[1] = 9.0
+    found = standings(results_of(level), KNOWS, labels, {})
+    assert all(each.share is None for each in found.values())
+
+
+@pytest.mark.parametrize(("slots", "points"), [(1, 1), (39, 39), (40, 40), (41, 40), (1000, 40)])
+def test_a_curve_has_at_most_forty_points(rewards, slots, points):
+    made = results_of(rewards)
+    regret = Curve(np.arange(1.0, slots + 1), np.full(slots, np.nan))
+    policies = {name: replace(each, regret=regret) for name, each in made.policies.items()}
+    found = standings(
+        replace(made, policies=policies), KNOWS, dict(zip(NAMES, NAMES, strict=True)), {}
+    )["quick"]
+    assert len(found.curve["slot"]) == points
+    assert found.curve["slot"] == found.curve["regret"]
+    assert (found.curve["slot"][0], found.curve["slot"][-1]) == (1, slots)
+    assert set(found.curve["se"]) == {0.0}  # not known, so no band is drawn
+    assert (found.regret_low, found.regret_high) == (None, None)
+
+
+def test_policies_that_know_count_from_nine_tenths_of_the_best():
+    made = problem("p")
+    for share, due in ((0.9, 0.3), (0.8999, 0.1), (None, 0.1)):
+        known = replace(made.standings["whittle"], share=share, stuck=0.3)
+        best = replace(known, share=1.0, stuck=0.1)
+        lost = replace(known, share=0.95, stuck=None)
+        found = replace(made, standings={"whittle": best, "l": known, "m": lost})
+        assert found.failed_by_chance == due
+    learner = replace(made.standings["quick"], share=0.99, stuck=0.7)
+    chance = replace(made.standings["random"], share=1.0, stuck=0.8)
+    best = replace(made.standings["whittle"], stuck=0.0)
+    found = replace(made, standings={"whittle": best, "quick": learner, "random": chance})
+    assert found.failed_by_chance == 0.0
+
+
+def test_failed_trials_are_told_from_one_in_a_hundred():
+    for stuck, told in ((0.01, "up to 1 % of trials failed (p)"), (0.0099, "")):
+        said = ArenaOutcome([problem("p", stuck=stuck)]).verdicts["quick"]
+        assert told in said
+        assert ("failed" in said) == bool(told)
+    said = ArenaOutcome([problem("p", stuck=0.02), problem("q", stuck=None)]).verdicts["quick"]
+    assert "up to 2 % of trials failed (p)" in said
+
+
+def beside_fedtswi(*seconds: tuple[float | None, float | None]) -> ArenaOutcome:
+    """Problems on which `quick` and `fedtswi` took these times."""
+    done = []
+    for n, (mine, other) in enumerate(seconds):
+        made = problem(f"p{n}", seconds=mine)
+        made.standings["fedtswi"] = replace(STANDING, seconds=other)
+        done.append(made)
+    return ArenaOutcome(done)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ratio", "said"),
+    [
+        ([(0.02, 0.002)], 10.0, "10 times"),
+        ([(0.00997, 0.001)], 9.97, "10 times"),
+        ([(0.0044, 0.002)], 2.2, "2.2 times"),
+        ([(0.123, 0.001)], 123.0, "123 times"),
+        ([(2.0, 1.0), (9.0, 1.0), (4.0, 1.0)], 4.0, "4 times"),
+        ([(None, 0.001), (3.0, None), (3.0, 1.0)], 3.0, "3 times"),
+        ([(None, 0.001), (3.0, 0.0)], None, ""),
+    ],
+)
+def test_how_much_slower_than_fedtswi(seconds, ratio, said):
+    found = beside_fedtswi(*seconds)
+    assert found.slower("quick") == (None if ratio is None else pytest.approx(ratio))
+    assert found.slower("fedtswi") is None
+    verdict = found.verdicts["quick"]
+    assert f"{said} fedtswi's time" in verdict if said else "time" not in verdict
+
+
+def test_policies_stand_by_median_share_and_yardsticks_behind():
+    one, two = problem("one", share=0.2), problem("two", share=None)
+    one.standings["able"] = replace(STANDING, label="Able", share=0.9)
+    two.standings["odd"] = replace(STANDING, label="Odd", share=None)
+    found = ArenaOutcome([one, two])
+    assert list(found.policies) == ["able", "quick", "odd", "whittle", "random", "nobody"]
+    assert found.policies["able"] == "Able"
+    assert set(found.words) == {"able", "quick"}
+    assert found.verdicts["odd"].startswith("Nothing to say")
+    assert "on 0 of 1 problem." in found.verdicts["able"]  # its rank is behind that of `quick`
+    assert "of 2 problems" in found.verdicts["quick"]
+
+
+def test_rows_have_no_curves_and_list_ties():
+    made = problem("p", tied=["a", "b"])
+    rows = ArenaOutcome([made]).rows()
+    assert [row["policy"] for row in rows] == ["whittle", "quick", "random"]
+    assert (rows[1]["problem"], rows[1]["tied"]) == ("p", "a b")
+    assert not any("curve" in row for row in rows)
+    assert made.size == "N = 2, K = 1, M = 1, T = 100"
+
+
+def test_another_format_and_a_missing_file_are_said(tmp_path):
+    ours = replace(outcome(), interrupted=True)
+    ours.write(tmp_path)
+    path = tmp_path / "arena.json"
+    assert load_outcome(path).interrupted
+    path.write_text(json.dumps({**json.loads(path.read_text()), "arena": 2}))
+    with pytest.raises(StudyError, match=r"its format is 2, and 1 is known"):
+        load_outcome(path)
+    with pytest.raises(StudyError, match=r"none\.json: cannot be read: No such file"):
+        load_outcome(tmp_path / "none.json")
+
+
+def test_only_policies_that_know_the_dynamics_are_best_known():
+    made = problem("one")
+    table = {**made.to_json(), "policies": {"random": vars(made.standings["random"])}}
+    with pytest.raises(ValueError, match="'one': nobody there knows the dynamics"):
+        ProblemOutcome.from_json(table)
+
+
+def test_a_difference_of_exactly_four_standard_errors_is_chance():
+    """Of .125, whose square root of squares is exact: 3 and 4 eighths make 5."""
+    here = outcome(mean=1.0, se=0.375)
+    found = compare(here, outcome(mean=3.5, se=0.5))
+    row = next(r for r in found.rows if r["sigma"])
+    assert (row["sigma"], found.apart) == (-4.0, [])
+    assert "the most: quick on one, -2.50000 (-4.0 standard errors)" in found.in_short
+    assert len(compare(here, outcome(mean=3.51, se=0.5)).apart) == 1
+    assert len(compare(outcome(mean=3.51, se=0.5), here).apart) == 1
+
+
+def test_other_seeds_and_trials_are_compared_but_not_other_problems():
+    ours = outcome()
+    for key, compared in (("seed", True), ("trials", True), ("agents", False), ("plays", False)):
+        one, two = ours.problems
+        other = replace(one, study={**one.study, key: 7}, trials=7 if key == "trials" else 32)
+        found = compare(ours, replace(ours, problems=[other, two]))
+        assert ({row["problem"] for row in found.rows} == {"one", "two"}) == compared
+        assert f"one: {key} is {ours.problems[0].study[key]} here, 7 there" in found.differ
+    alone = compare(ours, replace(ours, problems=ours.problems[:1]))
+    assert "two: only here" in alone.differ
+    alone = compare(replace(ours, problems=ours.problems[:1]), ours)
+    assert alone.differ == ["two: only there"]
