@@ -62,3 +62,28 @@ def test_other_problems_and_policies_are_said_and_not_compared():
     assert "two: only here: quick" in found.differ
     assert {row["problem"] for row in found.rows} == {"two"}
     assert compare(ours, replace(theirs, problems=[])).in_short.startswith("nothing to compare")
+
+
+def test_a_difference_of_exactly_four_standard_errors_is_chance():
+    """Of .125, whose square root of squares is exact: 3 and 4 eighths make 5."""
+    here = outcome(mean=1.0, se=0.375)
+    found = compare(here, outcome(mean=3.5, se=0.5))
+    row = next(r for r in found.rows if r["sigma"])
+    assert (row["sigma"], found.apart) == (-4.0, [])
+    assert "the most: quick on one, -2.50000 (-4.0 standard errors)" in found.in_short
+    assert len(compare(here, outcome(mean=3.51, se=0.5)).apart) == 1
+    assert len(compare(outcome(mean=3.51, se=0.5), here).apart) == 1
+
+
+def test_other_seeds_and_trials_are_compared_but_not_other_problems():
+    ours = outcome()
+    for key, compared in (("seed", True), ("trials", True), ("agents", False), ("plays", False)):
+        one, two = ours.problems
+        other = replace(one, study={**one.study, key: 7}, trials=7 if key == "trials" else 32)
+        found = compare(ours, replace(ours, problems=[other, two]))
+        assert ({row["problem"] for row in found.rows} == {"one", "two"}) == compared
+        assert f"one: {key} is {ours.problems[0].study[key]} here, 7 there" in found.differ
+    alone = compare(ours, replace(ours, problems=ours.problems[:1]))
+    assert "two: only here" in alone.differ
+    alone = compare(replace(ours, problems=ours.problems[:1]), ours)
+    assert alone.differ == ["two: only there"]

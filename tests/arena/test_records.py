@@ -164,3 +164,99 @@ def test_what_is_no_arena_is_refused(tmp_path, text):
     path.write_text(text, encoding="latin-1")
     with pytest.raises(StudyError, match=r"other\.json: is no arena\.json"):
         load_outcome(path)
+
+
+def test_policies_that_know_count_from_nine_tenths_of_the_best():
+    made = problem("p")
+    for share, due in ((0.9, 0.3), (0.8999, 0.1), (None, 0.1)):
+        known = replace(made.standings["whittle"], score=share, failed=0.3)
+        best = replace(known, score=1.0, failed=0.1)
+        lost = replace(known, score=0.95, failed=None)
+        found = replace(made, standings={"whittle": best, "l": known, "m": lost})
+        assert found.failed_by_chance == due
+    learner = replace(made.standings["quick"], score=0.99, failed=0.7)
+    chance = replace(made.standings["random"], score=1.0, failed=0.8)
+    best = replace(made.standings["whittle"], failed=0.0)
+    found = replace(made, standings={"whittle": best, "quick": learner, "random": chance})
+    assert found.failed_by_chance == 0.0
+
+
+def test_failed_trials_are_told_from_one_in_a_hundred():
+    for stuck, told in ((0.01, "up to 1 % of trials failed (p)"), (0.0099, "")):
+        said = ArenaOutcome([problem("p", failed=stuck)]).verdicts["quick"]
+        assert told in said
+        assert ("failed" in said) == bool(told)
+    said = ArenaOutcome([problem("p", failed=0.02), problem("q", failed=None)]).verdicts["quick"]
+    assert "up to 2 % of trials failed (p)" in said
+
+
+def beside_fedtswi(*seconds: tuple[float | None, float | None]) -> ArenaOutcome:
+    """Problems on which `quick` and `fedtswi` took these times."""
+    done = []
+    for n, (mine, other) in enumerate(seconds):
+        made = problem(f"p{n}", seconds=mine)
+        made.standings["fedtswi"] = replace(STANDING, seconds=other)
+        done.append(made)
+    return ArenaOutcome(done)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ratio", "said"),
+    [
+        ([(0.02, 0.002)], 10.0, "10 times"),
+        ([(0.00997, 0.001)], 9.97, "10 times"),
+        ([(0.0044, 0.002)], 2.2, "2.2 times"),
+        ([(0.123, 0.001)], 123.0, "123 times"),
+        ([(2.0, 1.0), (9.0, 1.0), (4.0, 1.0)], 4.0, "4 times"),
+        ([(None, 0.001), (3.0, None), (3.0, 1.0)], 3.0, "3 times"),
+        ([(None, 0.001), (3.0, 0.0)], None, ""),
+    ],
+)
+def test_how_much_slower_than_fedtswi(seconds, ratio, said):
+    found = beside_fedtswi(*seconds)
+    assert found.slower("quick") == (None if ratio is None else pytest.approx(ratio))
+    assert found.slower("fedtswi") is None
+    verdict = found.verdicts["quick"]
+    assert f"{said} fedtswi's time" in verdict if said else "time" not in verdict
+
+
+def test_policies_stand_by_median_share_and_yardsticks_behind():
+    one, two = problem("one", score=0.2), problem("two", score=None)
+    one.standings["able"] = replace(STANDING, label="Able", score=0.9)
+    two.standings["odd"] = replace(STANDING, label="Odd", score=None)
+    found = ArenaOutcome([one, two])
+    assert list(found.policies) == ["able", "quick", "odd", "whittle", "random", "nobody"]
+    assert found.policies["able"] == "Able"
+    assert set(found.words) == {"able", "quick"}
+    assert found.verdicts["odd"].startswith("Nothing to say")
+    assert "on 0 of 1 problem." in found.verdicts["able"]  # its rank is behind that of `quick`
+    assert "of 2 problems" in found.verdicts["quick"]
+
+
+def test_rows_have_no_curves_and_list_ties():
+    made = problem("p", tied=["a", "b"])
+    rows = ArenaOutcome([made]).rows()
+    assert [row["policy"] for row in rows] == ["whittle", "quick", "random"]
+    assert (rows[1]["problem"], rows[1]["tied"]) == ("p", "a b")
+    assert not any("curve" in row for row in rows)
+    assert made.size == "N = 2, K = 1, M = 1, T = 100"
+
+
+def test_another_format_and_a_missing_file_are_said(tmp_path):
+    ours = replace(outcome(), interrupted=True)
+    ours.write(tmp_path)
+    path = tmp_path / "arena.json"
+    assert load_outcome(path).interrupted
+    path.write_text(json.dumps({**json.loads(path.read_text()), "arena": 2}))
+    with pytest.raises(StudyError, match=r"its format is 2, and 1 is known"):
+        load_outcome(path)
+    with pytest.raises(StudyError, match=r"none\.json: cannot be read: No such file"):
+        load_outcome(tmp_path / "none.json")
+
+
+def test_only_policies_that_know_the_dynamics_are_best_known():
+    made = problem("one")
+    table = made.to_json()
+    table["policies"] = {"random": table["policies"]["random"]}
+    with pytest.raises(ValueError, match="'one': nobody there knows the dynamics"):
+        ProblemOutcome.from_json(table)

@@ -120,3 +120,41 @@ def test_a_curve_has_its_first_and_last_slot(rewards):
     assert (curve["slot"][0], curve["slot"][-1]) == (1, 100)
     assert curve["regret"][-1] == 5
     assert len(set(map(len, curve.values()))) == 1
+
+
+def test_a_band_of_regret_is_that_of_95_per_cent(rewards):
+    found = stands(rewards)["quick"]
+    assert (found.regret, found.regret_low, found.regret_high) == pytest.approx((5, 4.02, 5.98))
+
+
+def test_the_best_known_is_the_yardstick_that_earned_most(rewards):
+    """Not the first one, and not chance, even where that earned more."""
+    for better in (0, 2):
+        level = rewards.copy()
+        level[1], level[better] = rewards[1] - 0.1, level[better] + 0.5
+        knows = ["whittle", "random", "quick"]
+        labels = dict(zip(NAMES, NAMES, strict=True))
+        found = standings(results_of(level), knows, labels, {})
+        assert found[NAMES[better]].score == 1
+        assert (found["quick"].rank, found["slow"].rank) == (None, 1)
+        mean = level.mean(1)
+        due = (mean[4] - mean[1]) / (mean[better] - mean[1])
+        assert found["other"].score == pytest.approx(due)
+    level[1] = 9.0
+    found = standings(results_of(level), KNOWS, labels, {})
+    assert all(each.score is None for each in found.values())
+
+
+@pytest.mark.parametrize(("slots", "points"), [(1, 1), (39, 39), (40, 40), (41, 40), (1000, 40)])
+def test_a_curve_has_at_most_forty_points(rewards, slots, points):
+    made = results_of(rewards)
+    regret = Curve(np.arange(1.0, slots + 1), np.full(slots, np.nan))
+    policies = {name: replace(each, regret=regret) for name, each in made.policies.items()}
+    found = standings(
+        replace(made, policies=policies), KNOWS, dict(zip(NAMES, NAMES, strict=True)), {}
+    )["quick"]
+    assert len(found.curve["slot"]) == points
+    assert found.curve["slot"] == found.curve["regret"]
+    assert (found.curve["slot"][0], found.curve["slot"][-1]) == (1, slots)
+    assert set(found.curve["se"]) == {0.0}  # not known, so no band is drawn
+    assert (found.regret_low, found.regret_high) == (None, None)

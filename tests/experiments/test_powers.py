@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import chdtri
 
 from rmab.experiments.powers import fit, slope_of
 from rmab.studies.results import Curve
@@ -143,3 +144,35 @@ def test_another_curve_has_the_slope_of_the_same_weights():
     assert found is not None
     assert slope_of(ARMS, OF_ARMS, np.log(OF_ARMS.mean)) == pytest.approx(found.slope)
     assert slope_of(ARMS, OF_ARMS, np.log(ARMS**0.5)) == pytest.approx(0.5)
+
+
+def test_a_logarithm_needs_two_standard_errors_above_zero():
+    x, se = np.asarray([1.0, 2, 3]), np.full(3, 0.125)
+    assert fit(x, Curve(np.asarray([1.0, 0.25, 1]), se)) is not None
+    assert fit(x, Curve(np.asarray([1.0, 0.2499, 1]), se)) is None
+    assert fit(x, Curve(np.asarray([1.0, 0.0, 1]), 0 * se)) is None
+
+
+@pytest.mark.parametrize(("chance", "fits"), [(0.0101, True), (0.0099, False)])
+@pytest.mark.parametrize("correlated", [False, True])
+def test_a_line_fits_where_chi_squared_has_a_chance_of_one_in_a_hundred(chance, fits, correlated):
+    """Of three places with equal errors s, the middle one off by d: chi-squared is 2/3 (d/s)^2."""
+    places = 3 if correlated else 1
+    off = 0.01 * np.sqrt(1.5 * places * chdtri(1, chance))
+    mean = np.exp(np.asarray([0, off, 0]))
+    found = fit(np.exp(np.arange(3.0)), Curve(mean, 0.01 * mean), correlated=correlated)
+    assert found is not None
+    assert found.degrees == 1
+    assert found.chi2_per_degree == pytest.approx(places * chdtri(1, chance))
+    assert found.fits == fits
+
+
+def test_one_unknown_error_leaves_all_weights_alike():
+    mean, se = OF_ARMS.mean, OF_ARMS.se.copy()
+    se[2] = 0.0
+    found, plain = fit(ARMS, Curve(mean, se)), fit(ARMS, Curve(mean, 0 * se))
+    assert found is not None
+    assert plain is not None
+    assert found.slope == plain.slope == pytest.approx(np.polyfit(np.log(ARMS), np.log(mean), 1)[0])
+    assert not found.fits
+    assert plain.slope_se == 0

@@ -230,3 +230,30 @@ def test_differences_of_estimates():
     assert one.less(other) == pytest.approx((2.0, 0.7))
     assert one.apart(other) == pytest.approx((2.0, 0.5))
     assert one.times(-2) == pytest.approx((-6.0, 0.6))
+
+
+def test_the_fewest_trials_that_decide():
+    assert math.isfinite(sigmas(MIN_TRIALS))
+    assert sigmas(MIN_TRIALS - 1) == math.inf
+    found = Claim("", "0.", [effect(0.0, trials=MIN_TRIALS)]).found
+    assert found == (
+        f"0. Undecided: it: 0.0 standard errors from the bound, where {sigmas(MIN_TRIALS):.1f} "
+        f"decide with {MIN_TRIALS} trials."
+    )
+
+
+def test_a_computed_value_at_its_bound_has_no_errors_to_count():
+    assert Claim("", "0.", [effect(0.0, 0.0, trials=None)]).found == (
+        "0. Undecided: it: 0.0 standard errors from the bound, where 4.0 decide."
+    )
+    exact = {"claimed": 1.0, "within": 0.5, "se": 0.0, "trials": None}
+    words = [effect(value, **exact).verdict() for value in (0.25, 0.5, 0.75, 1.5, 1.75)]
+    assert words == [CONTRADICTED, UNDECIDED, HELD, HELD, EXCEEDED]
+
+
+def test_an_effect_about_a_value_is_never_exceeded():
+    about = {"claimed": 1.0, "within": 0.0, "se": 0.0, "trials": None, "direction": "about"}
+    assert effect(1.0, **about).verdict() == UNDECIDED
+    assert effect(1.5, **about).verdict() == CONTRADICTED
+    with pytest.raises(ValueError, match="it: an effect about 0 needs within"):
+        effect(1.0, direction="about")

@@ -265,3 +265,73 @@ def test_a_database_of_version_1_is_brought_on(database_url, federation, monkeyp
     assert store.uploads.ended("alice", 32 * "a") == (1, 32 * b"d")
     assert state(store) == before
     store.close()
+
+
+def test_an_incarnation_ends_after_exactly_a_day_and_two_rounds(playing):
+    store, old, new = playing.store, playing.life("old"), playing.life("new")
+    playing.upload(old, 1, 1.0)
+    playing.upload(new, 1, 2.0 - 1e-9)
+    playing.round(2)
+    now = 2 * DAY
+    playing.upload(playing.life("newest"), 1, 2.0)
+    assert store.tidy(["alice"], now) == []
+    assert playing.count("ended") == 0  # its round is the last but one
+    playing.round(3)
+    assert store.tidy(["alice"], now - 1.0) == []
+    assert playing.count("ended") == 0  # the upload of the day after is one of the future
+    assert store.tidy(["alice"], now) == []
+    assert playing.count("ended") == 1
+    assert store.ended("alice", old.incarnation) is not None
+    assert store.ended("alice", new.incarnation) is None
+
+
+def test_an_ended_incarnation_is_known_for_exactly_thirty_days(playing):
+    store, new = playing.store, playing.life("new")
+    playing.upload(playing.life("old"), 1, 0.0)
+    playing.round(3)
+    playing.upload(new, 1, 1.0)
+    store.tidy(["alice"], 3 * DAY)
+    assert (playing.count("ended"), store.floor("alice")) == (1, 0)
+    playing.round(4)
+    playing.upload(new, 2, 33.0 - 1e-9)
+    store.tidy(["alice"], 33 * DAY)
+    assert (playing.count("ended"), store.floor("alice")) == (1, 0)
+    playing.upload(new, 3, 33.0)
+    store.tidy(["alice"], 33 * DAY)
+    assert (playing.count("ended"), store.floor("alice")) == (0, 3)
+    assert (store.floor("bob"), store.ended("bob", new.incarnation)) == (0, None)
+
+
+def test_an_upload_is_known_for_an_hour_not_longer(playing):
+    store, one = playing.store, playing.life("one")
+    first = playing.upload(one, 1, 1.0)
+    playing.upload(one, 2, 1.0)
+    playing.round(3)
+    store.tidy(["alice"], DAY + 3599.0)
+    assert given(store, playing.token, first, 3) == "repeat"
+    store.tidy(["alice"], DAY + 3600.0)
+    assert playing.refused(first) == (409, "backwards")
+
+
+def test_nothing_is_left_where_as_many_end_as_are_folded_in_one_go(database_url, federation):
+    store = open_store(database_url, federation, limits=StoreLimits(fold_rows=2))
+    store.claim()
+    token = enrolled(store)
+    store.open_round(some_round(9, federation))
+    lives = [Counting(federation.shape, str(n)) for n in range(4)]
+    for day, life in enumerate(lives):
+        store.database.run("DELETE FROM rounds")
+        store.open_round(some_round(1 if day < 3 else 9, federation))
+        number = store.open_number()
+        upload = life.upload(1, round=number)
+        assert given(store, token, upload, number, 3 * day * DAY) == "new"
+    assert store.tidy(["alice", "bob"], 9 * DAY) == ["alice"]
+    ((incarnations, last, at),) = store.database.rows(
+        "SELECT incarnations, round, updated FROM folded"
+    )
+    assert (incarnations, last, at) == (2, 1, 3 * DAY)
+    assert store.tidy(["alice"], 9 * DAY) == []
+    assert store.database.rows("SELECT incarnations, updated FROM folded") == [(3, 6 * DAY)]
+    (row,) = store.agents()
+    assert (row.last_seen, row.uploads, row.slots) == (9 * DAY, 4, 12)
+    store.close()
