@@ -1,7 +1,8 @@
 """Credit for slots in the store, the same on both databases: read once, kept with uploads."""
 
-from rmab.protocol.uploads import CREDIT_SECONDS, Credit
 from rmab.service.store.pace import Pace
+
+from rmab.protocol.uploads import CREDIT_SECONDS, Credit
 
 
 def unasked():
