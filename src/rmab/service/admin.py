@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmab.errors import FederationError, UnreachableError
-from rmab.privacy.settings import is_loopback
 from rmab.protocol.config import Federation
 from rmab.protocol.messages import NAME_RULE, is_name
 from rmab.service.http.tokens import make_token, parse_token
-from rmab.text import shown
+from rmab.text import is_loopback, shown
 
 __all__ = [
     "Admin",

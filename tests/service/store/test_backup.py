@@ -47,7 +47,7 @@ def test_a_backup_of_a_running_server_is_whole_and_private(tmp_path, capsys, mon
     assert not list(tmp_path.glob(".backup*"))
     assert not list(tmp_path.glob("backup.db?*"))
     copy = open_store("backup.db", spectrum(), create=False)
-    assert copy.totals() == (1, 2)
+    assert copy.uploads.totals() == (1, 2)
     assert [row.name for row in copy.agents()] == ["a"]
     copy.close()
     assert main(["backup", "federation.toml", "again.db"]) == 0

@@ -16,10 +16,11 @@ import pytest
 
 from rmab.errors import FederationError, StorageError, UnavailableError
 from rmab.service.http.tokens import make_token
-from rmab.service.store import schema
+from rmab.service.store import database, schema
 from rmab.service.store.database import connect
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import claimed_store, default_database, open_store
+from tests.service.conftest import SYNCHRONOUS
 from tests.service.support.counting import Counting
 from tests.service.support.disks import small_disk
 from tests.service.support.storing import IMPATIENT, enrolled, given, some_round
@@ -315,7 +316,8 @@ def test_only_the_owner_can_read_the_files(tmp_path, federation):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.db", "x.db.lock"]
 
 
-def test_sqlite_is_set_to_keep_what_it_commits(tmp_path, federation):
+def test_sqlite_is_set_to_keep_what_it_commits(tmp_path, federation, monkeypatch):
+    monkeypatch.setattr(database, "_SYNCHRONOUS", SYNCHRONOUS)
     opened = open_store(str(tmp_path / "x.db"), federation)
     asked = {
         name: opened.database.rows(f"PRAGMA {name}")[0][0]

@@ -194,7 +194,7 @@ def test_many_are_folded_bit_by_bit(database_url, federation, playing):
     few = open_store(database_url, federation, limits=StoreLimits(fold_rows=6))
     few.claim()
     turns = 0
-    while few.tidy(few.contributors(), 99 * DAY):
+    while few.tidy(few.retention.agents(), 99 * DAY):
         turns += 1
         assert state(few) == before
     assert turns == 3

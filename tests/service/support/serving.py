@@ -65,6 +65,12 @@ class Flat(Planning):
         one = {"mean": 0.5, "low": 0.25, "high": 0.75}
         return [{"p01": one, "p11": one} for _ in self.shape.states]
 
+    def laws(self, merged: Merged, number: int, groups: Any = None) -> Any:
+        raise AssertionError("agents draw nothing here")
+
+    def remember(self, memory: Any, before: Any, now: Any, length: int) -> Any:
+        raise AssertionError("nothing is forgotten here")
+
 
 def spectrum(**changes: Any) -> Federation:
     """Four channels, of which two are played."""

@@ -104,6 +104,12 @@ class Drawn(Planning):
     def estimates(self, merged: Merged) -> list[dict[str, Any]]:
         return []
 
+    def laws(self, merged: Merged, number: int, groups: Any = None) -> Any:
+        raise AssertionError("agents draw nothing here")
+
+    def remember(self, memory: Any, before: Any, now: Any, length: int) -> Any:
+        raise AssertionError("nothing is forgotten here")
+
 
 class WatchedRounds(Rounds):
     """Knows whether anything is under way outside the loop, and can be cut off from its disk."""

@@ -53,7 +53,6 @@ from rmab.errors import (
     UnreachableError,
 )
 from rmab.privacy.masks import KEY_PREFIX, MaskKey, parse_key
-from rmab.privacy.settings import is_loopback
 from rmab.protocol.messages import RoundMessage, parse_round
 from rmab.protocol.player import Player
 from rmab.service.agent.client import make_client
@@ -62,7 +61,7 @@ from rmab.service.agent.limits import AgentLimits
 from rmab.service.agent.outbox import Offer, RateLimitedLog, Writing, recovered, resumed
 from rmab.service.agent.state_file import AgentFile, default_file
 from rmab.service.http.tokens import parse_token
-from rmab.text import is_whole, shown
+from rmab.text import is_loopback, is_whole, shown
 
 __all__ = ["MAX_BAD_READINGS", "Agent"]
 

@@ -68,27 +68,7 @@ class _AgainError(Exception):
 
 
 class Exchange:
-    """Background side of one agent. Waiting threads are notified of every change.
-
-    Attributes
-    ----------
-    message
-        Newest round, None before the first.
-    laws
-        Summaries that the agent may draw by in it; None: it plays by its plan.
-    slot_seconds
-        Shortest slot that the server accepts; None where it named none.
-    met
-        True once the server took this agent for the owner of the file.
-    refusal
-        Why the server refused the credential before that.
-    foreign_file
-        Why nothing is exchanged any longer: the file is another agent's.
-    position
-        Position at which the next incarnation of an agent with a mask key begins.
-    connected, trouble
-        Whether the last attempt worked, and why it did not.
-    """
+    """Background side of one agent. Waiting threads are notified of every change."""
 
     def __init__(
         self,
@@ -102,14 +82,14 @@ class Exchange:
         writing: Writing | None = None,
         before: Resumed | None = None,
     ) -> None:
-        self.message = message
-        self.laws: LawsMessage | None = None
-        self.slot_seconds: float | None = None
-        self.met = False
-        self.refusal: str | None = None
-        self.foreign_file: str | None = None
-        self.position = 0
-        self.connected = False
+        self.message = message  # newest round, None before the first
+        self.laws: LawsMessage | None = None  # to draw by in it; None: it is played by its plan
+        self.slot_seconds: float | None = None  # shortest slot that the server accepts, if named
+        self.met = False  # whether the server took this agent for the owner of the file
+        self.refusal: str | None = None  # why the server refused the credential before that
+        self.foreign_file: str | None = None  # why the exchange ended: the file is another agent's
+        self.position = 0  # at which the next incarnation of an agent with a mask key begins
+        self.connected = False  # whether the last attempt worked
         self.trouble = "no attempt was made yet"
         self._changed = threading.Condition()
         self._client = client

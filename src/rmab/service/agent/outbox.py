@@ -103,7 +103,7 @@ class Offer(NamedTuple):
     mark: bool = False
 
 
-class _Part(NamedTuple):
+class _UploadPart(NamedTuple):
     """Counts of this incarnation after `slots` slots; packed: as `pack` returns them."""
 
     slots: int
@@ -221,7 +221,9 @@ class Outbox:
         self._earlier_first = True
         # Of this incarnation, in their order: those at marks, and of the others the newest.
         self._current: list[Outgoing] = [] if before is None else before.uploads
-        self._parts: list[_Part] = []  # in clear, that the server does not have, by their slots
+        self._parts: list[
+            _UploadPart
+        ] = []  # in clear, that the server does not have, by their slots
         self._offers: deque[Offer] = deque()
 
     # ----------------------------------------------------------------- from the agent's own thread
@@ -260,7 +262,7 @@ class Outbox:
         upload = offer.upload
         snapshot = pack(upload.counts, upload.visits, offer.last_seen, offer.age)
         if not self._writing.masks:
-            self._keep_part(_Part(upload.slots, upload.round, upload.length, snapshot))
+            self._keep_part(_UploadPart(upload.slots, upload.round, upload.length, snapshot))
         if not offer.send:
             with self._limited_log.tolerating_storage_errors():
                 self._file.keep_snapshot(upload.incarnation, upload.slots, snapshot)
@@ -285,7 +287,7 @@ class Outbox:
         with self._limited_log.tolerating_storage_errors():
             self._file.keep_marks(incarnation, uploads, last)
 
-    def _keep_part(self, part: _Part) -> None:
+    def _keep_part(self, part: _UploadPart) -> None:
         """Keep a part; where there are many, every other one is dropped."""
         parts = [one for one in self._parts if self.acknowledged < one.slots < part.slots]
         parts.append(part)
@@ -309,7 +311,9 @@ class Outbox:
         self._send_part(fits[-1], message, outgoing.upload.round, 0)
         return True
 
-    def _send_part(self, part: _Part, message: RoundMessage, number: int, length: int) -> None:
+    def _send_part(
+        self, part: _UploadPart, message: RoundMessage, number: int, length: int
+    ) -> None:
         """Make a part the upload of this incarnation."""
         counts, visits, *_ = unpack(part.packed, message.shape)
         self._sequence += 1

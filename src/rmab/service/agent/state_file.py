@@ -108,9 +108,9 @@ class Observation(NamedTuple):
 class KeptIncarnation:
     """Kept state of one incarnation.
 
-    sequence: the last one used; upload: the body under it, None once acknowledged; told: the slots
-    in that upload; slots: those in the snapshot; snapshot: None before the first; observations: of
-    the slots since.
+    sequence: the last one used; upload: the body under it, None once acknowledged; told: slots in
+    that upload; slots: those in the snapshot; snapshot: None before the first; observations: of the
+    slots since.
     """
 
     incarnation: str

@@ -107,12 +107,12 @@ def make_helper_app(
 
     hosts: accepted names of a helper on loopback, None: any; open: anybody may read the metrics.
     """
-    routes = _Routes(executor, log, metrics, open=open)
+    routes = _HelperRoutes(executor, log, metrics, open=open)
     router = Router(routes.all(), redirect_slashes=False)
     return Middleware(router, fast={}, hosts=hosts, proxies=proxies, log=log, metrics=metrics)
 
 
-class _Routes:
+class _HelperRoutes:
     def __init__(
         self, executor: HelperExecutor, log: Log, metrics: HelperMetrics, *, open: bool
     ) -> None:

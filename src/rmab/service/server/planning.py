@@ -44,7 +44,7 @@ from rmab.service.store.writer import Jobs
 __all__ = [
     "Counted",
     "Estimates",
-    "Planned",
+    "PlannedRound",
     "Planning",
     "RoundPlanning",
     "Tasks",
@@ -58,7 +58,7 @@ Parts = tuple[bytes, bytes]  # of a message: what is before the agent's name, an
 Arms = list[dict[str, Any]]  # estimates, by arm
 
 
-class Planned(Protocol):
+class PlannedRound(Protocol):
     """A plan, and the slots of its episodes if the policy sets them."""
 
     @property
@@ -78,7 +78,7 @@ class Planning(Protocol):
         lane: int = 0,
         each: LaneCounts | None = None,
         memory: RoundMemory | None = None,
-    ) -> Planned:
+    ) -> PlannedRound:
         """Return the plan of round `number` for a lane.
 
         each, memory: given where the policy forgets, learns its prior or compares agents.
@@ -94,7 +94,6 @@ class Planning(Protocol):
         groups: Mapping[int, Merged] | None = None,
     ) -> LawsMessage:
         """Return the summaries that agents draw by in round `number`."""
-        raise NotImplementedError
 
     def remember(
         self,
@@ -104,7 +103,6 @@ class Planning(Protocol):
         length: int,
     ) -> RoundMemory:
         """Return the memory of counts that lose weight, when a round closes."""
-        raise NotImplementedError
 
 
 class Counted(NamedTuple):
@@ -236,13 +234,13 @@ class RoundPlanning:
         self._estimates.stop(patient=patient)
         self._executor.shutdown(wait=patient, cancel_futures=True)
 
-    async def plan(self, counted: Counted, number: int, lane: int = 0) -> Planned:
+    async def plan(self, counted: Counted, number: int, lane: int = 0) -> PlannedRound:
         """Return the plan of round `number` for a lane, from the counts before it."""
         groups = counted.groups
         if groups is None and tells_groups(self._federation):
             groups = await self._jobs.run(lambda store: sums_by_group(store, answered=False))
 
-        def work() -> Planned:
+        def work() -> PlannedRound:
             self._busy = True
             try:
                 planner = self._planner.get()

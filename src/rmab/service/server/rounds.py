@@ -69,7 +69,7 @@ from rmab.service.store.store import (
     Store,
     claimed_store,
 )
-from rmab.service.store.uploads import Totals
+from rmab.service.store.uploads import UploadTotals
 from rmab.service.store.writer import Jobs
 
 __all__ = ["RELOADED", "LongPolls", "Presence", "Rounds"]
@@ -301,9 +301,9 @@ class Rounds:
         while True:
             try:
                 return await attempt()
-            except (asyncio.CancelledError, *lasting):
-                raise
             except Exception as error:
+                if isinstance(error, lasting):
+                    raise
                 self._log_trouble(event, error, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, self.limits.last_retry_seconds)
@@ -581,7 +581,7 @@ class Rounds:
         assert self.federation.budget is not None
         return discrete_gaussian(self.federation.budget, self.federation.plays, size)
 
-    def _counted(self, store: Store) -> tuple[Counted, Totals, Erased]:
+    def _counted(self, store: Store) -> tuple[Counted, UploadTotals, Erased]:
         """A job: all that the next plan is made from, as of one moment."""
         each = self.federation.needs_each or (
             self.federation.privacy is None and store.has_owners()

@@ -60,7 +60,7 @@ def make_app(
     hosts: accepted names of a server on loopback, None: any; open: anybody may view.
     """
     access = Access(rounds, open=open, log=log)
-    routes = _Routes(rounds, access, metrics, open=open)
+    routes = _ServerRoutes(rounds, access, metrics, open=open)
     router = Router(routes.all(), redirect_slashes=False)
     return Middleware(
         router,
@@ -72,7 +72,7 @@ def make_app(
     )
 
 
-class _Routes:
+class _ServerRoutes:
     def __init__(
         self, rounds: Rounds, access: Access, metrics: Metrics, *, open: bool = False
     ) -> None:

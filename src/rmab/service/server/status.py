@@ -26,7 +26,7 @@ from rmab.service.server.metrics import Metrics
 from rmab.service.server.rounds import Rounds
 from rmab.service.store.store import AgentRow, RewardRow, RoundRow, Store
 from rmab.service.store.unmasking import GroupRow, WaitingRow
-from rmab.service.store.uploads import Totals
+from rmab.service.store.uploads import UploadTotals
 
 __all__ = ["Status"]
 
@@ -36,7 +36,7 @@ _NOTHING = Compared({}, ())
 _REST = 20.0  # of the time that scores take, before they are made again
 
 
-class _Kept(NamedTuple):
+class _KeptPage(NamedTuple):
     """A page that may be given out again: until when, and while nothing has changed."""
 
     until: float
@@ -44,17 +44,17 @@ class _Kept(NamedTuple):
     page: bytes
 
 
-class _Found(NamedTuple):
+class _PageRows(NamedTuple):
     """Rows of the database for a page."""
 
     agents: list[AgentRow]
-    totals: Totals
+    totals: UploadTotals
     visits: npt.NDArray[np.int64] | None  # (S, N); None: they are not released
     rewards: list[RewardRow]
     rounds: list[RoundRow]
 
 
-class _Opened(NamedTuple):
+class _OpenedSums(NamedTuple):
     """Openings and releases in the database.
 
     groups: their last one; waiting: agents with slots in none; impossible: how many were dropped;
@@ -75,7 +75,7 @@ class Status:
         self._rounds = rounds
         self._limits = rounds.limits
         self._outliers = _Outliers(rounds)
-        self._kept: _Kept | None = None
+        self._kept: _KeptPage | None = None
         self._indices: tuple[Plan, list[Table | None]] | None = None  # of the plan they are of
 
     @property
@@ -145,12 +145,12 @@ class Status:
         alike = await self._outliers.lately(self._limits.page_estimate_seconds)
         table = self._page(found, now, estimates, alike) | await self._privacy()
         page = json.dumps(table, separators=(",", ":"), allow_nan=False).encode()
-        self._kept = _Kept(time.monotonic() + self._limits.page_seconds, changes, page)
+        self._kept = _KeptPage(time.monotonic() + self._limits.page_seconds, changes, page)
         return page
 
-    def _read(self, store: Store, now: float) -> _Found:
+    def _read(self, store: Store, now: float) -> _PageRows:
         """A job."""
-        return _Found(
+        return _PageRows(
             store.agents(now),
             store.uploads.totals(),
             None if self._federation.budget is not None else store.merged().visits,
@@ -159,7 +159,7 @@ class Status:
         )
 
     def _page(
-        self, found: _Found, now: float, estimates: list[Table] | None, alike: Compared
+        self, found: _PageRows, now: float, estimates: list[Table] | None, alike: Compared
     ) -> Table:
         """estimates: None before there are any; alike: agents held against one another."""
         federation, opened = self._federation, self._rounds.current
@@ -227,7 +227,7 @@ class Status:
             }
         }
 
-    def _left(self, found: _Opened) -> Mapping[int, int]:
+    def _left(self, found: _OpenedSums) -> Mapping[int, int]:
         """Return releases that are left, by group; none before the helper has answered."""
         opening = self._rounds.opening
         return found.left if opening is None else opening.releases_left
@@ -243,7 +243,7 @@ class Status:
         advised = together.correlated and shares and self._federation.shares.shared
         return {"value": round(rho, 4), "correlated": together.correlated, "advised": advised}
 
-    def _head(self, totals: Totals) -> Table:
+    def _head(self, totals: UploadTotals) -> Table:
         opened = self._rounds.current
         return {
             "federation": self._federation.name,
@@ -339,16 +339,16 @@ class _Outliers:
             self._last = done.result()
 
 
-def _opened(store: Store) -> _Opened:
+def _opened(store: Store) -> _OpenedSums:
     """Job: the openings, or releases where the server draws the noise."""
     openings, releases = store.openings, store.releases
     if releases is not None:
         last, left = releases.group(), releases.left()
         groups = {} if last is None else {last.group: last}
-        return _Opened(groups, [], releases.waiting_slots(), 0, {1: left})
+        return _OpenedSums(groups, [], releases.waiting_slots(), 0, {1: left})
     assert openings is not None
     waiting = openings.waiting_rows()
-    return _Opened(
+    return _OpenedSums(
         {row.group: row for row in openings.groups()},
         waiting,
         sum(row.slots for row in waiting),

@@ -50,6 +50,7 @@ Value = int | float | str | bytes | None
 Row = tuple[Any, ...]
 
 _PAGE = 4096  # bytes, of SQLite
+_SYNCHRONOUS = "FULL"  # a commit returns once it is on the disk
 
 
 class ClaimLostError(StorageError):
@@ -204,7 +205,7 @@ class SqliteDatabase(Database):
         connection = open_connection(
             f"file:{quote(os.fsencode(self._path.absolute()))}?mode=rw",
             self._limits.busy_seconds,
-            "synchronous = FULL",
+            f"synchronous = {_SYNCHRONOUS}",
             "journal_mode = WAL",
             "foreign_keys = ON",
             f"wal_autocheckpoint = {self._log_pages()}",

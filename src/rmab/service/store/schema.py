@@ -334,7 +334,7 @@ def version_of(database: Database) -> int:
 def _migrate(
     database: Database,
     federation: Federation,
-    migrations: Sequence[Sequence[str | _Check]],
+    migrations: Sequence[Migration],
     *,
     create: bool,
 ) -> None:

@@ -438,7 +438,7 @@ class Store:
             uploads, slots = (tally.uploads, tally.slots) if tally else (0, 0)
             seen = max(past, default=None)
             counted = (uploads, refused, slots, reward)
-            rows.append(AgentRow(*row[:5], seen, fetched, *counted, forgotten, owner))
+            rows.append(AgentRow(*(*row[:5], seen, fetched, *counted, forgotten, owner)))
         return rows
 
     def _paid(self, visits: Ints, idle: Ints | None) -> float:

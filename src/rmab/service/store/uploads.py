@@ -33,7 +33,14 @@ from rmab.protocol.uploads import Credit, LaneCounts, Merged, Record
 from rmab.service.store.database import Database, Value
 from rmab.service.store.limits import StoreLimits
 
-__all__ = ["AgentTally", "AgentTotals", "IncarnationTotals", "Totals", "UploadLedger", "packed"]
+__all__ = [
+    "AgentTally",
+    "AgentTotals",
+    "IncarnationTotals",
+    "UploadLedger",
+    "UploadTotals",
+    "packed",
+]
 
 Ints = npt.NDArray[np.int64]
 
@@ -62,7 +69,7 @@ class AgentTotals(NamedTuple):
     idle: Ints | None  # (S, N), see Shape.idle; None where no arm is always observed
 
 
-class Totals(NamedTuple):
+class UploadTotals(NamedTuple):
     """Over all agents: uploads accepted, and slots that they tell of."""
 
     uploads: int
@@ -345,10 +352,10 @@ class UploadLedger:
         running = self._running()
         return Merged(running.counts.copy(), running.visits.copy(), len(running.tallies))
 
-    def totals(self) -> Totals:
+    def totals(self) -> UploadTotals:
         """Uploads and slots of all agents."""
         tallies = self._running().tallies.values()
-        return Totals(
+        return UploadTotals(
             sum(tally.uploads for tally in tallies), sum(tally.slots for tally in tallies)
         )
 

@@ -26,6 +26,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -206,7 +207,7 @@ class Jobs:
             raise StorageError("the database is closed")
         here: asyncio.Future[T] = self._loop.create_future()
         there = self._writer.submit(job)
-        there.add_done_callback(lambda done: self._finished(done, here))
+        there.add_done_callback(partial(self._finished, here))
         return await here
 
     def recent_credential(self, key_id: str, seconds: float) -> Credential | None:
@@ -215,7 +216,7 @@ class Jobs:
             return None
         return self._store.credentials.recent(key_id, seconds)
 
-    def _finished(self, done: Future[Any], here: asyncio.Future[Any]) -> None:
+    def _finished(self, here: asyncio.Future[Any], done: Future[Any]) -> None:
         """In the writer's thread."""
         self._done.append((done, here))
         if not self._woken:
