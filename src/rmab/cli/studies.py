@@ -579,7 +579,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
     chosen = figures(options.figures, whole("--trials", options.trials, 1))
     out = folder(options.out)
-    from rmab.report.page import write_paper
+    from rmab.report.figures_page import write_paper
 
     done: list[FigureResult] = []
     interrupted = False
