@@ -12,8 +12,7 @@ from rmab.experiments.privacy_arms import claims as privacy_arms
 from rmab.experiments.registry import figures
 from rmab.policies.policy import Policy
 from rmab.privacy.accounting import Budget
-from rmab.report import plots
-from rmab.report.page import write_paper
+from rmab.report.figures_page import draw, write_paper
 from rmab.studies.results import Results
 from rmab.studies.run import run
 from tests.experiments.made_up import CONTRADICTED, HELD, NOTED, UNDECIDED, result
@@ -87,7 +86,7 @@ def test_claims_hold_or_do_not():
 def test_it_is_drawn_with_what_there_is(there):
     done = made_up()
     done.results = done.results[:there]
-    drawing = plots.paper(done)
+    drawing = draw(done)
     assert len(drawing.axes) == (1 if there else 2)
 
 
@@ -150,7 +149,7 @@ def test_too_few_trials_decide_nothing(se, found):
 def test_gains_are_drawn_with_what_there_is(there):
     done = random_arms(0.002, -0.001, 0.0)
     done.results = done.results[:there]
-    (axes,) = plots.paper(done).axes
+    (axes,) = draw(done).axes
     drawn = axes.containers[0][0].get_ydata()
     assert drawn.tolist() == sorted(drawn)
     assert len(drawn) == there // 2

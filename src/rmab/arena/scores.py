@@ -5,7 +5,7 @@ score    normalised: 0 is `random`, 1 the best policy that uses the true dynamic
 rank     among policies that do not use the true dynamics: one more than the number of those
          that are better by more than four standard errors of the paired difference
 tied     policies within four standard errors: of forty policies, 780 pairs, the chance is about
-         5 % that any two equal ones are told apart
+         5 % that any two equal ones are separated
 first    the largest mean of policies that do not use the true dynamics, and those tied with it
 failed   the share of failed trials. A trial fails if its last tenth earns less than that of
          `whittle`, which uses the true dynamics, in the same trial, by more than half the

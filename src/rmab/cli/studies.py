@@ -389,7 +389,7 @@ def reproduce(options: argparse.Namespace) -> int:
 
     chosen = figures(options.figures, options.trials)
     out = folder(options.out)
-    from rmab.report.page import write_paper
+    from rmab.report.figures_page import write_paper
 
     done: list[FigureResult] = []
     interrupted = False

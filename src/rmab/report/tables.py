@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rmab.experiments.powers import PowerLaw
 from rmab.model.arms import Arms
 from rmab.model.beliefs import stationary_belief
 from rmab.policies.registry import GOSSIP_OPTIONS
@@ -21,6 +20,9 @@ from rmab.studies.results import Results
 from rmab.studies.run import Values
 from rmab.studies.study import KEYS, Study
 from rmab.studies.sweep import Sweep, key_label, value_text
+
+if TYPE_CHECKING:
+    from rmab.experiments.powers import PowerLaw
 
 __all__ = [
     "arms_table",
@@ -156,7 +158,7 @@ def points_table(sweep: Sweep) -> Markup:
 
 
 def settings_table(studies: Sequence[tuple[str, Study, Results | None]]) -> Markup:
-    """Table of the settings that all variants share, then of those that differ, by variant."""
+    """Table of the settings that all variants share, then of the others by variant."""
     columns = [_setting_column(study, results) for _, study, results in studies]
     keys = list(dict.fromkeys(key for column in columns for key in column))
     columns = [{key: column.get(key, "–") for key in keys} for column in columns]

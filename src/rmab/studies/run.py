@@ -279,15 +279,15 @@ def trials_of(
 ) -> Trials:
     """Trials that the engine runs for a study."""
     return Trials(
-        study.arms,
-        study.plays,
-        setting_of_study(study),
-        study.trials,
-        study.seed,
-        batch,
-        threads,
-        margin,
-        study.agent_arms,
+        arms=study.arms,
+        plays=study.plays,
+        setting=setting_of_study(study),
+        n_trials=study.trials,
+        seed=study.seed,
+        batch=batch,
+        threads=threads,
+        margin=margin,
+        each=study.agent_arms,
     )
 
 

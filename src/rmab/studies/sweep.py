@@ -95,7 +95,9 @@ class Sweep:
         study: Any = self.study
         if not isinstance(study, Study):
             raise StudyError(f"a sweep must be of an rmab.Study, got {type(study).__name__}")
-        if self.values == {} and self.together is False and self.labels is None:
+        given: Any = self.values
+        plain = self.together is False and self.labels is None
+        if plain and isinstance(given, Mapping) and not given:
             object.__setattr__(self, "points", (Point("", study),))
             return
         targets: dict[str, _Target] = {}
