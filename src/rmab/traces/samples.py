@@ -8,17 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
 
 import numpy as np
 
 from rmab.errors import TraceError
 from rmab.traces.readers.arrays import MAX_CELLS, check_cells
+from rmab.traces.readers.clock import NS
 
 __all__ = [
     "DUPLICATES",
-    "Clock",
     "Samples",
     "Series",
     "natural_order",
@@ -27,11 +25,7 @@ __all__ = [
     "segments",
 ]
 
-NS = 1_000_000_000
 DUPLICATES = ("first", "last", "mean")  # what becomes of samples of one arm at one time
-_LATEST = 9_000_000_000  # seconds; 64 bits of nanoseconds end at 9.2e9
-# Of a second: 10:00.5 ends in half a minute, and is refused.
-_FRACTION = re.compile(r"(.*[T ](?:\d\d:\d\d:\d\d|\d{6}))[.,](\d+)(.*)", re.ASCII | re.DOTALL)
 # A time may lie so much before a slot's start, in slots, and still count as at it: times that
 # were added up from steps, or printed with few digits, are a little off.
 _SLACK = 1e-5
@@ -127,84 +121,6 @@ class Samples:
                 one.merge(duplicates)
         if worst is not None:
             raise TraceError(f"{path}: line {worst[0]}: {worst[1]}")
-
-
-class Clock:
-    """Reads times: seconds, or dates with times of day by ISO 8601, all of one kind.
-
-    decimal: the mark before a second's fraction; dates: the form of dates, as strptime of Python
-    has it, in place of both.
-    """
-
-    def __init__(self, decimal: str = ".", dates: str | None = None) -> None:
-        self._decimal = decimal
-        self._dates = dates
-        self._kind = ""
-        self._last = "", 0  # rows of one time follow one another
-
-    def read(self, text: str) -> int:
-        """Nanoseconds; ValueError says what is wrong, without the place."""
-        if text != self._last[0] or not text:
-            self._last = text, self._read(text)
-        return self._last[1]
-
-    def _read(self, text: str) -> int:
-        if self._dates is not None:
-            return self._date_of_form(text, self._dates)
-        try:
-            plain = "_" not in text  # which Python allows in a number
-            plain = plain and (self._decimal == "." or "." not in text)
-            seconds = Decimal(text.replace(self._decimal, ".") if plain else "")
-        except InvalidOperation:
-            return self._date(text)
-        if not seconds.is_finite():
-            raise ValueError(f"time {text!r} must be a finite number of seconds")
-        if abs(seconds) > _LATEST:
-            raise ValueError(
-                f"time {text!r} must be seconds, below 9e9; milliseconds must be divided by 1000"
-            )
-        self._same("seconds", text)
-        return round(seconds * NS)
-
-    def _date(self, text: str) -> int:
-        """Without a zone a time counts as one of UTC."""
-        found = _FRACTION.fullmatch(text)  # which the library cuts off after six digits
-        fraction = int(found[2][:9].ljust(9, "0")) if found else 0
-        try:
-            if not found and not {".", ","}.isdisjoint(text):
-                raise ValueError  # which Python takes for a second's
-            time = datetime.fromisoformat(found[1] + found[3] if found else text)
-        except ValueError:
-            raise ValueError(
-                f"time {text!r} is neither a number of seconds nor a date by ISO 8601; --dates "
-                "says what form dates have, and --decimal , that numbers have decimal commas"
-            ) from None
-        return self._nanoseconds(time, fraction, text)
-
-    def _date_of_form(self, text: str, form: str) -> int:
-        try:
-            time = datetime.strptime(text, form)
-        except ValueError:
-            raise ValueError(f"time {text!r} is no date of the form {form!r}") from None
-        return self._nanoseconds(time.replace(microsecond=0), time.microsecond * 1000, text)
-
-    def _nanoseconds(self, time: datetime, fraction: int, text: str) -> int:
-        """Since 1970; fraction: of the second, in nanoseconds."""
-        self._same("dates without a zone" if time.tzinfo is None else "dates with a zone", text)
-        since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - datetime(
-            1970, 1, 1, tzinfo=UTC
-        )
-        seconds = since.days * 86_400 + since.seconds
-        if abs(seconds) > _LATEST:
-            raise ValueError(f"time {text!r} must lie within 285 years of 1970")
-        return seconds * NS + fraction
-
-    def _same(self, kind: str, text: str) -> None:
-        self._kind = self._kind or kind
-        if kind != self._kind:
-            raise ValueError(
-                f"time {text!r}: all times must be of one kind, and these were {self._kind}"
-            )
 
 
 def _number_key(digits: str) -> tuple[int, int, str]:
