@@ -3,7 +3,6 @@
 import pytest
 
 from rmab.errors import FederationError
-from rmab.service.store import credentials as module
 from rmab.service.store.credentials import Sighting
 from rmab.service.store.store import open_store
 from tests.service.support.storing import enrolled
@@ -61,20 +60,20 @@ def test_an_owner_has_its_agents_that_are_not_revoked(opened):
 def test_a_credential_is_read_once_until_any_is_changed(opened, monkeypatch):
     key, _ = enrolled(opened)
     with opened.transaction():
-        known = opened.credential(key)
+        known = opened.credentials.credential(key)
     assert known is not None
     read = rows_read(monkeypatch, opened)
     with opened.transaction():
-        assert opened.credential(key) is known
+        assert opened.credentials.credential(key) is known
         assert opened.credentials.owned("alice") == 1
         before = len(read)
-        assert opened.credential(key) is known
+        assert opened.credentials.credential(key) is known
         assert opened.credentials.owned("alice") == 1
         assert len(read) == before  # nothing of it is asked again in a transaction
     assert not any("key_id" in sql for sql in read)
     enrolled(opened, "bob")
     with opened.transaction():
-        assert opened.credential(key) == known
+        assert opened.credentials.credential(key) == known
         assert opened.credentials.owned("bob") == 1
     assert any("key_id" in sql for sql in read)
 
@@ -82,29 +81,29 @@ def test_a_credential_is_read_once_until_any_is_changed(opened, monkeypatch):
 def test_a_revoked_credential_is_not_remembered_within_the_transaction(opened):
     (alice, _), (bob, _) = enrolled(opened), enrolled(opened, "bob")
     with opened.transaction():
-        known, other = opened.credential(alice), opened.credential(bob)
+        known, other = opened.credentials.credential(alice), opened.credentials.credential(bob)
         assert not known.revoked
         opened.revoke("alice", 2.0)
-        assert opened.credential(alice).revoked
-        assert opened.credential(bob) == other
-        assert opened.credential("nothing") is None
+        assert opened.credentials.credential(alice).revoked
+        assert opened.credentials.credential(bob) == other
+        assert opened.credentials.credential("nothing") is None
 
 
 def test_recent_credentials_are_as_old_as_the_counter_that_was_read(opened, monkeypatch):
     now = 100.0
-    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    monkeypatch.setattr("rmab.service.store.credentials.time.monotonic", lambda: now)
     key, _ = enrolled(opened)
     recent = opened.credentials.recent
     opened.credentials.forget()
     assert recent(key, 1e9) is None
     with opened.transaction():
-        known = opened.credential(key)
+        known = opened.credentials.credential(key)
     now = 105.0
     assert recent(key, 5.0) is known  # up to the very second
     assert recent(key, 4.9) is None
     assert recent("another", 5.0) is None
     with opened.transaction():
-        opened.credential(key)
+        opened.credentials.credential(key)
     now = 110.0
     assert recent(key, 5.0) is known
     with opened.transaction():
@@ -116,20 +115,20 @@ def test_others_changes_are_noticed_in_the_next_transaction(opened, database_url
     key, _ = enrolled(opened)
     with opened.transaction():
         assert opened.credentials.owned("alice") == 1
-        assert not opened.credential(key).revoked
+        assert not opened.credentials.credential(key).revoked
     other = open_store(database_url, federation, create=False)
     other.revoke("alice", 3.0)
     other.close()
     with opened.transaction():
         assert opened.credentials.owned("alice") == 0
-        assert opened.credential(key).revoked
+        assert opened.credentials.credential(key).revoked
 
 
 def test_a_sighting_adds_refusals_and_keeps_the_round_that_it_does_not_tell(opened):
     enrolled(opened, "a")
     enrolled(opened, "b")
-    opened.sighted([Sighting("a", 5.0, 3, 2), Sighting("nobody", 5.0, 3, 2)])
-    opened.sighted([Sighting("a", 6.0, None, 1)])
+    opened.credentials.sighted([Sighting("a", 5.0, 3, 2), Sighting("nobody", 5.0, 3, 2)])
+    opened.credentials.sighted([Sighting("a", 6.0, None, 1)])
     a, b = opened.agents()
     assert (a.last_seen, a.last_round, a.refused) == (6.0, 3, 3)
     assert (b.last_seen, b.last_round, b.refused) == (None, None, 0)

@@ -8,11 +8,13 @@ import pytest
 from rmab.errors import ProtocolError
 from rmab.protocol.config import KnownArm
 from rmab.protocol.messages import Upload
+from rmab.protocol.uploads import CREDIT_SECONDS, Credit
 from rmab.service.http.tokens import make_token
 from rmab.service.server.uploads import UploadRules, receive
 from rmab.service.store.credentials import Sighting
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import open_store
+from rmab.service.store.uploads import Pace
 from tests.service.support.counting import Counting
 from tests.service.support.storing import enrolled, given, refused
 
@@ -458,3 +460,47 @@ def test_agents_of_an_owner_share_its_weight(database_url, federation):
         assert summed == pytest.approx(weights.get("acme", 1.0) * sizes[1:].max())
         assert len(set(weighs[1:])) == 1
         opened.close()
+
+
+# ------------------------------------------------------------------------------------------ credit
+
+
+def test_an_owner_without_a_row_has_the_credit_that_is_remembered(opened):
+    pace = Pace(opened.database)
+    assert pace.credit("acme", 10.0, 1.0, 1) is None
+    assert pace.keep("acme", Credit(5.0, 10.0), changed=False) == (5.0, 10.0)
+    assert pace.credit("acme", 14.0, 1.0, 2) == (13.0, 14.0)
+    assert pace.credit("other", 14.0, 1.0, 1) is None
+    assert opened.database.rows("SELECT owner FROM pace") == []
+    pace.write()  # nothing was kept
+    assert opened.database.rows("SELECT owner FROM pace") == []
+
+
+def test_what_is_kept_is_written_once_and_read_by_the_next(opened):
+    pace = Pace(opened.database)
+    for owner, seconds in (("acme", 3.0), ("other", 4.0), ("acme", 7.0)):
+        pace.keep(owner, Credit(seconds, 20.0))
+    assert Pace(opened.database).credit("acme", 20.0, 1.0, 1) is None
+    with opened.transaction():
+        pace.write()
+    rows = "SELECT owner, seconds, at FROM pace ORDER BY owner"
+    assert opened.database.rows(rows) == [("acme", 7.0, 20.0), ("other", 4.0, 20.0)]
+    again = Pace(opened.database)
+    assert again.credit("acme", 25.0, 1.0, 1) == (12.0, 25.0)
+    assert again.credit("other", 1e9, 1.0, 1) == (CREDIT_SECONDS, 1e9)
+    with opened.transaction():
+        again.keep("acme", Credit(2.0, 30.0))
+        again.write()
+    opened.database.run("UPDATE pace SET seconds = 99 WHERE owner = 'acme'")
+    with opened.transaction():
+        again.write()  # it was written; nothing has changed since
+    assert opened.database.rows(rows) == [("acme", 99.0, 30.0), ("other", 4.0, 20.0)]
+
+
+def test_what_is_forgotten_is_read_again(opened):
+    pace = Pace(opened.database)
+    pace.keep("acme", Credit(3.0, 5.0))
+    pace.forget()
+    with opened.transaction():
+        pace.write()
+    assert pace.credit("acme", 5.0, 1.0, 1) is None

@@ -123,8 +123,8 @@ def read_rows(
     for key, rows in table.groupby(["agent", "arm"] if long else ["agent"], sort=False):
         times, lines = rows["time"].to_numpy(), rows["line"].to_numpy()
         for name in names:
-            place = agent_place[key[0]], arm_place[key[1] if long else name]
-            series[place] = Series(times, rows[f"value {name}"].to_numpy(), lines)
+            pair = agent_place[str(key[0])], arm_place[str(key[1]) if long else name]
+            series[pair] = Series(times, rows[f"value {name}"].to_numpy(), lines)
     return Samples(tuple(agents), tuple(arms), series, True, not_finite)
 
 
