@@ -11,7 +11,7 @@ filled in: a slot without a sample is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -57,7 +57,27 @@ class Recording:
     floors: tuple[Floor, ...] = ()
 
 
-def read_recording(path: str | PathLike[str], **options: Any) -> Recording:
+def read_recording(
+    path: str | PathLike[str],
+    *,
+    good: str | None = None,
+    levels: str | None = None,
+    hysteresis: float = 0.0,
+    slot: float | None = None,
+    how: str = HOW,
+    hole: int = HOLE,
+    sort: bool = False,
+    time: str | None = None,
+    arm: str | None = None,
+    value: str | None = None,
+    agent: str | None = None,
+    bands: str | None = None,
+    variable: str | None = None,
+    duplicates: str | None = None,
+    decimal: str = ".",
+    missing: Sequence[str] = (),
+    dates: str | None = None,
+) -> Recording:
     """Read a recording.
 
     Parameters
@@ -96,7 +116,25 @@ def read_recording(path: str | PathLike[str], **options: Any) -> Recording:
     dates : str, optional
         Form of dates in a table, as strptime of Python has it; default: ISO 8601.
     """
-    chosen_options = RecordingOptions(**options)
+    chosen_options = RecordingOptions(
+        good=good,
+        levels=levels,
+        hysteresis=hysteresis,
+        slot=slot,
+        how=how,
+        hole=hole,
+        sort=sort,
+        time=time,
+        arm=arm,
+        value=value,
+        agent=agent,
+        bands=bands,
+        variable=variable,
+        duplicates=duplicates,
+        decimal=decimal,
+        missing=missing,
+        dates=dates,
+    )
     gradings(chosen_options)  # refuses a bad rule before a long file is read
     name = str(path)
     for suffix, read in _READERS.items():
