@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -132,7 +131,7 @@ def read_recording(
         variable=variable,
         duplicates=duplicates,
         decimal=decimal,
-        missing=missing,
+        missing=tuple(missing),
         dates=dates,
     )
     gradings(chosen_options)  # refuses a bad rule before a long file is read
