@@ -1,5 +1,6 @@
 """Which figures there are, how they are chosen, and how the catalogue's are judged."""
 
+from importlib import resources
 from types import SimpleNamespace
 
 import numpy as np
@@ -35,6 +36,15 @@ def test_every_figure_has_a_file_and_a_judge():
     assert [each.name for each in figures()] == [*PAPER, *GAPS, *BEYOND]
     sections = ["paper"] * len(PAPER) + ["gaps"] * len(GAPS) + ["beyond"] * len(BEYOND)
     assert [each.section for each in figures()] == sections
+
+
+def test_every_folder_has_one_shape_and_is_a_figure():
+    package = resources.files("rmab.experiments")
+    folders = {each.name: each for each in package.iterdir() if (each / "claims.py").is_file()}
+    assert set(folders) == {name.replace("-", "_") for name in FIGURES}
+    for name, folder in folders.items():
+        files = {each.name for each in folder.iterdir() if each.is_file()}
+        assert files == {"__init__.py", "claims.py", "study.toml"}, name
 
 
 def test_every_figure_says_how_it_is_drawn():
