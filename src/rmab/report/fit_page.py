@@ -116,9 +116,9 @@ def _order_of_policies(fit: Fit) -> list[tuple[str, str]]:
     else:
         said = [(fit.order_in_words, "")]
     outside = [
-        f"{name} {'more' if each.trace > each.twins.max() else 'less'}"
+        f"{name} {'more' if each.trace > each.replicates.max() else 'less'}"
         for name, each in fit.earned.items()
-        if not each.twins.min() <= each.trace <= each.twins.max()
+        if not each.replicates.min() <= each.trace <= each.replicates.max()
     ]
     if outside:
         text = "Outside the band of the twins, the trace pays: " + ", ".join(outside) + "."
