@@ -21,8 +21,11 @@ __all__ = ["backtest"]
 
 
 def backtest(options: argparse.Namespace) -> int:
-    numbers = {key: getattr(options, key) for key in ("plays", "runs", "seed", "agents", "longest")}
-    words = {key: getattr(options, key) for key in ("schedule", "draws", "aggregation")}
+    numbers = ("plays", "runs", "seed", "same", "agents", "longest")
+    given = {
+        name: getattr(options, name) for name in (*numbers, "schedule", "draws", "aggregation")
+    }
+    given = {name: value for name, value in given.items() if value is not None}
     asked = [name for name in options.policies.split(",") if name]
     settings, rewards = _settings(options.set), _rewards(options.reward)
     from rmab.traces.trace import load_trace
@@ -37,13 +40,7 @@ def backtest(options: argparse.Namespace) -> int:
     with progress(steps(asked, options.runs), name, "run") as advance:
         try:
             found = backtest(
-                trace,
-                asked,
-                reward=rewards,
-                same=options.same,
-                options=settings,
-                progress=advance,
-                **{key: value for key, value in {**numbers, **words}.items() if value is not None},
+                trace, asked, progress=advance, reward=rewards, options=settings, **given
             )
         except (ModelError, StudyError, TraceError) as error:
             raise type(error)(f"{options.trace}: {error}") from None

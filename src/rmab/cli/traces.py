@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,30 +25,17 @@ __all__ = ["fit", "left_out", "several", "trace"]
 def trace(options: argparse.Namespace) -> int:
     if options.out == "":
         raise StudyError("--out must name a file, got ''")
+    from rmab.traces.readers.options import RecordingOptions
     from rmab.traces.recordings import read_recording
 
-    found = read_recording(
-        options.recording,
-        good=options.good,
-        levels=options.levels,
-        hysteresis=options.hysteresis,
-        slot=options.slot,
-        how=options.how,
-        hole=options.hole,
-        sort=options.sort,
-        time=options.time,
-        arm=options.arm,
-        value=options.value,
-        agent=options.agent,
-        bands=options.bands,
-        variable=options.variable,
-        duplicates=options.duplicates,
-        decimal=options.decimal,
-        missing=[mark for text in options.missing for mark in text.split(",")],
-        dates=options.dates,
-    )
+    given = {field.name: getattr(options, field.name) for field in fields(RecordingOptions)}
+    given["missing"] = [mark for text in options.missing for mark in text.split(",")]
+    found = read_recording(options.recording, **given)
     if options.out is not None:
-        _save(found, options.out)
+        from rmab.traces.trace import save_trace
+
+        with _writing("--out", options.out):
+            save_trace(found.trace, options.out, found.levels)
     if options.json:
         print(json.dumps(_as_json(found), allow_nan=False))
     else:
@@ -57,16 +47,16 @@ def trace(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _save(found: Recording, out: str) -> None:
-    from rmab.traces.trace import save_trace
-
+@contextmanager
+def _writing(option: str, path: str) -> Iterator[None]:
+    """Turn lasting errors of writing a file into one that names the option."""
     try:
-        save_trace(found.trace, out, found.levels)
+        yield
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and not is_lasting(error):
             raise
         reason = system_reason(error) if isinstance(error, OSError) else error
-        raise StudyError(f"--out {out}: must be a file to write to: {reason}") from None
+        raise StudyError(f"{option} {path}: must be a file to write to: {reason}") from None
 
 
 def _line(found: Recording) -> str:
@@ -145,7 +135,10 @@ def fit(options: argparse.Namespace) -> int:
     with progress(steps_of(trace), "fit", unit="step") as advance:
         found = fit_trace(trace, advance)
     if options.study is not None:
-        _write_study(found, options.study)
+        from rmab.traces.fit import study_text
+
+        with _writing("--study", options.study):
+            Path(options.study).write_text(study_text(found), encoding="utf-8")
     written = [] if options.study is None else [options.study]
     if out is not None:
         from rmab.report.fit_page import write_fit
@@ -179,18 +172,6 @@ def _check_file(option: str, path: str) -> None:
         raise StudyError(f"{option} {path}: must be a file to write to: {why}")
 
 
-def _write_study(found: Fit, path: str) -> None:
-    from rmab.traces.fit import study_text
-
-    try:
-        Path(path).write_text(study_text(found), encoding="utf-8")
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and not is_lasting(error):
-            raise
-        reason = system_reason(error) if isinstance(error, OSError) else error
-        raise StudyError(f"--study {path}: must be a file to write to: {reason}") from None
-
-
 def _fit_tables(found: Fit) -> str:
     """Verdicts, models, rewards, and whether policies change places."""
     verdicts = [["question", "verdict", "size"]]
@@ -199,7 +180,7 @@ def _fit_tables(found: Fit) -> str:
     models += [[m, _cell(bits, 4), _cell(found.share[m], 3)] for m, bits in found.bits.items()]
     rewards = [["reward of", "trace", "twins", "lowest", "highest"]]
     for name, each in found.earned.items():
-        numbers = (each.trace, each.twins.mean(), each.twins.min(), each.twins.max())
+        numbers = (each.trace, each.replicates.mean(), each.replicates.min(), each.replicates.max())
         rewards.append([name, *(f"{x:.4f}" for x in numbers)])
     tables = [columns(verdicts, 2), columns(models), columns(rewards)]
     head = f"{len(found.tested)} of {len(found.series)} series tested"

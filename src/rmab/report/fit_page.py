@@ -34,9 +34,9 @@ from rmab.report.html import (
 )
 from rmab.report.style import STYLE
 from rmab.traces.code_length import MODELS
-from rmab.traces.fit import Fit, Series
+from rmab.traces.fit import Fit, FittedSeries
 from rmab.traces.pairs import Floats
-from rmab.traces.summaries import Portrait, lags_of
+from rmab.traces.summaries import SummaryStatistics, lags_of
 from rmab.traces.verdicts import FITS, UNKNOWN, Verdict
 
 __all__ = ["PICTURES", "write_fit"]
@@ -138,9 +138,9 @@ def _order_of_policies(fit: Fit) -> list[tuple[str, str]]:
     else:
         said = [(fit.order_in_words, "")]
     outside = [
-        f"{name} {'more' if each.trace > each.twins.max() else 'less'}"
+        f"{name} {'more' if each.trace > each.replicates.max() else 'less'}"
         for name, each in fit.earned.items()
-        if not each.twins.min() <= each.trace <= each.twins.max()
+        if not each.replicates.min() <= each.trace <= each.replicates.max()
     ]
     if outside:
         text = "Outside the band of the twins, the trace pays: " + ", ".join(outside) + "."
@@ -205,7 +205,7 @@ def _rewards(fit: Fit) -> Figure:
     axes = panels[0, 0]
     names = list(fit.earned)
     at = np.arange(len(names))
-    twins = np.array([fit.earned[name].twins for name in names])  # (policies, twins)
+    twins = np.array([fit.earned[name].replicates for name in names])  # (policies, twins)
     middle = twins.mean(1)
     reach = np.maximum([middle - twins.min(1), twins.max(1) - middle], 0)  # rounding aside
     axes.errorbar(
@@ -240,7 +240,7 @@ def _strip(fit: Fit) -> Figure:
     figure, panels = panels_of(1, 2)
     colours = [_STATES[round(i * 4 / (fit.trace.states - 1))] for i in range(fit.trace.states)]
     arms = min(len(fit.trace.arms), _MAX_ARMS)
-    both = ((fit.trace.state, "Trace"), (fit.twin_states, "A twin"))
+    both = ((fit.trace.state, "Trace"), (fit.replicate_state, "A twin"))
     for axes, (state, title) in zip(panels[0], both, strict=True):
         shown = state[agent, start:end, :arms].T.astype(float)
         shown[shown < 0] = np.nan
@@ -306,14 +306,14 @@ def _blocks(fit: Fit) -> Figure:
     """Draw the share of good over time, of all series and of the one that pieces fit best."""
     figure, panels = panels_of(1, 2, share_y="row")
     slots = len(fit.trace.segment)
-    middle = (np.arange(len(fit.portrait.blocks)) + 0.5) * slots / len(fit.portrait.blocks)
+    middle = (np.arange(len(fit.summary.blocks)) + 0.5) * slots / len(fit.summary.blocks)
     one = _shown_series(fit)
 
-    def of_all(portrait: Portrait) -> Floats:
-        return _mean_of(portrait.blocks)
+    def of_all(summary: SummaryStatistics) -> Floats:
+        return _mean_of(summary.blocks)
 
-    def of_one(portrait: Portrait) -> Floats:
-        return np.asarray(portrait.blocks[:, one.agent, one.arm])
+    def of_one(summary: SummaryStatistics) -> Floats:
+        return np.asarray(summary.blocks[:, one.agent, one.arm])
 
     agent, arm = _short([fit.trace.agents[one.agent], fit.trace.arms[one.arm]])
     titles = "All series", f"Agent {agent}, arm {arm}"
@@ -328,7 +328,7 @@ def _blocks(fit: Fit) -> Figure:
     return figure
 
 
-def _shown_series(fit: Fit) -> Series:
+def _shown_series(fit: Fit) -> FittedSeries:
     """Series where chains on pieces save most bits; the first where none is tested."""
     if not fit.tested:
         return fit.series[0]
@@ -418,22 +418,20 @@ class _Band(NamedTuple):
     high: Floats
 
 
-_PARTS: dict[str, Callable[[Portrait], Floats]] = {
+_PARTS: dict[str, Callable[[SummaryStatistics], Floats]] = {
     name: attrgetter(name)
     for name in ("good_runs", "bad_runs", "since_bad", "since_good", "agents", "arms")
 }
 
 
-def _band(fit: Fit, view: Callable[[Portrait], Floats]) -> _Band:
+def _band(fit: Fit, view: Callable[[SummaryStatistics], Floats]) -> _Band:
     """Take one view of all portraits; NaN where no twin has a number."""
-    twins = np.array([view(each) for each in fit.twins])
+    twins = np.array([view(each) for each in fit.replicates])
     known = ~np.isnan(twins)
     low = np.where(known, twins, np.inf).min(0)
     high = np.where(known, twins, -np.inf).max(0)
     nothing = ~known.any(0)
-    return _Band(
-        view(fit.portrait), np.where(nothing, np.nan, low), np.where(nothing, np.nan, high)
-    )
+    return _Band(view(fit.summary), np.where(nothing, np.nan, low), np.where(nothing, np.nan, high))
 
 
 def _draw(axes: Axes, x: Floats, band: _Band, marker: str = "o") -> None:

@@ -17,11 +17,11 @@ import numpy as np
 from rmab.errors import TraceError
 from rmab.traces.readers.options import AUTO, RecordingOptions
 from rmab.traces.samples import Samples
-from rmab.traces.trace import MISSING, Comparison
+from rmab.traces.trace import MISSING, Threshold
 
 __all__ = ["ABOVE_FLOOR_DB", "Floor", "Grading", "check_states", "gradings", "states_of"]
 
-_STATES = Comparison("==", 1.0)  # of values that are states themselves
+_STATES = Threshold("==", 1.0)  # of values that are states themselves
 _FLOOR_PERCENT = 10.0  # of an arm's powers lie below its noise floor
 ABOVE_FLOOR_DB = 6.0  # a power is good up to this much above its noise floor
 _MAX_LEVELS = 127
@@ -42,13 +42,13 @@ class Grading:
 
     Parameters
     ----------
-    comparisons : tuple of Comparison
+    comparisons : tuple of Threshold
         The state of a value is the number of those that hold.
     hysteresis : float
         Distance beyond its bound at which a comparison holds again.
     """
 
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[Threshold, ...]
     hysteresis: float = 0.0
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ def gradings(options: RecordingOptions) -> dict[str, Grading | None]:
     if options.good == AUTO:
         made["good"] = None
     elif options.good is not None or options.levels is None:
-        rule = _STATES if options.good is None else Comparison.parse(options.good)
+        rule = _STATES if options.good is None else Threshold.parse(options.good)
         made["good"] = Grading((rule,), options.hysteresis)
     if options.levels is not None:
         made["levels"] = Grading(_parse_levels(options.levels), options.hysteresis)
@@ -118,7 +118,7 @@ def states_of(
             floor = float(np.percentile(values, _FLOOR_PERCENT))
             good_up_to = floor + ABOVE_FLOOR_DB
             floors.append(Floor(samples.agents[m], samples.arms[n], floor, good_up_to))
-            rule = Grading((Comparison("<=", good_up_to),), options.hysteresis)
+            rule = Grading((Threshold("<=", good_up_to),), options.hysteresis)
         slots, states = _graded(slots, values, segment, rule, options.how)
         state[m, slots, n] = states
     return state, floors
@@ -159,7 +159,7 @@ def _graded(
     return slots, rule(values, segment[slots])
 
 
-def _parse_levels(text: str) -> tuple[Comparison, ...]:
+def _parse_levels(text: str) -> tuple[Threshold, ...]:
     """Return the comparisons of cuts such as "-95,-80".
 
     Cuts that rise are reached from below: state 1 begins at the first. Cuts that fall are reached
@@ -177,4 +177,4 @@ def _parse_levels(text: str) -> tuple[Comparison, ...]:
             f'"-95,-80", got {text!r}'
         )
     sign = "<=" if len(cuts) > 1 and cuts[1] < cuts[0] else ">="
-    return tuple(Comparison(sign, cut) for cut in cuts)
+    return tuple(Threshold(sign, cut) for cut in cuts)

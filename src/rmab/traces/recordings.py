@@ -27,7 +27,7 @@ from rmab.traces.readers.mat import read_mat
 from rmab.traces.readers.options import AUTO, HOLE, HOW, RecordingOptions
 from rmab.traces.readers.parquet import read_parquet
 from rmab.traces.samples import Samples, Series, on_grid, on_steps, segments
-from rmab.traces.trace import MISSING, Comparison, Trace, check_usable, load_trace
+from rmab.traces.trace import MISSING, Threshold, Trace, check_usable, load_trace
 
 __all__ = ["Recording", "read_recording"]
 
@@ -36,14 +36,14 @@ _STATE_ARRAYS = ("state", "level")  # of a trace, where -1 is missing
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording as a trace.
+    """Recording as a trace.
 
     Parameters
     ----------
     trace : Trace
         States by the rule for good.
     levels : Trace or None
-        The same in several states, if they were asked for; without a rule for good `trace` itself.
+        States by the cuts, if there are any; without a rule for good this is `trace` itself.
     not_finite : int
         Number of values that were NaN or infinite, and are missing.
     floors : tuple of Floor
@@ -177,7 +177,7 @@ def _npz(path: str, options: RecordingOptions) -> Recording:
 
 
 def _is_trace(file: ArrayFile) -> bool:
-    """Whether it has states, beside what only a trace has or by their values."""
+    """Return whether a file has states, by its other arrays or by their values."""
     if "state" not in file.names or not file.is_numbers("state", "biu"):
         return False
     if not {"seg", "meta"}.isdisjoint(file.names):
@@ -187,22 +187,12 @@ def _is_trace(file: ArrayFile) -> bool:
 
 
 def _finished(path: str, has_levels: bool, options: RecordingOptions) -> Recording:
-    """A file that is a trace already."""
-    for_samples = {
-        "--how": options.how != HOW,
-        "--sort": options.sort,
-        "--duplicates": options.duplicates is not None,
-        "--decimal": options.decimal != ".",
-        "--missing": bool(options.missing),
-        "--dates": options.dates is not None,
-        "--hole": options.hole != HOLE,
-        "--bands": options.bands is not None,
-        "names of columns": any(options.columns),
-    }
-    for option, given in for_samples.items():
-        if given:
-            is_or_are = "are" if option.startswith("names") else "is"
-            raise TraceError(f"{path}: it is a trace, and {option} {is_or_are} for samples")
+    """Return a file that is a trace already."""
+    for name in ("how", "sort", "duplicates", "decimal", "missing", "dates", "hole", "bands"):
+        if options.has(name):
+            raise TraceError(f"{path}: it is a trace, and --{name} is for samples")
+    if any(options.columns):
+        raise TraceError(f"{path}: it is a trace, and names of columns are for samples")
     if options.levels is not None or options.good == AUTO or options.hysteresis:
         raise TraceError(
             f"{path}: it is a trace, and --levels, --good auto and --hysteresis need what was "
@@ -219,7 +209,7 @@ def _finished(path: str, has_levels: bool, options: RecordingOptions) -> Recordi
 
 
 def _as_in(trace: Trace, samples: Samples) -> Samples:
-    """With the names and segments of the trace that is in the same file, if they are of a size."""
+    """Return samples with names and segments of the trace in their file, if sizes agree."""
     shape = (len(samples.agents), *_slots_and_arms(samples))
     if shape != trace.state.shape:
         return samples
@@ -239,7 +229,7 @@ def _mat(path: str, options: RecordingOptions) -> Recording:
 
 
 def _samples(place: str, array: np.ndarray, options: RecordingOptions) -> Samples:
-    """The series of an array (slots, arms) or (agents, slots, arms)."""
+    """Return the series of an array (slots, arms) or (agents, slots, arms)."""
     if any(options.columns):
         raise TraceError(f"{place}: an array has no columns to be named")
     options.refuse(place, "bands", "duplicates", "decimal", "dates")
@@ -319,7 +309,7 @@ def _recording(path: str, samples: Samples, options: RecordingOptions) -> Record
 
 
 def _in_slots(path: str, samples: Samples, options: RecordingOptions) -> tuple[int, float | None]:
-    """Give every sample its slot; how many there are, and their seconds."""
+    """Give every sample its slot; return their number and their seconds."""
     if not samples.timed:
         return _slots_and_arms(samples)[0], samples.slot_s
     samples.in_order(path, options.sort, options.duplicates)
@@ -329,14 +319,14 @@ def _in_slots(path: str, samples: Samples, options: RecordingOptions) -> tuple[i
 
 
 def _source(path: str, what: str, options: RecordingOptions, timed: bool) -> str:
-    """Where a trace came from, and the rule for its states."""
+    """Return the origin of a trace, with the rule for its states."""
     parts = [Path(path).name]
     if what == "levels":
         parts.append(f"levels: {options.levels}")
     elif options.good == AUTO:
         parts.append(f"good: at most {ABOVE_FLOOR_DB:g} dB above the noise floor")
     elif options.good is not None:
-        parts.append(f"good: {Comparison.parse(options.good)}")
+        parts.append(f"good: {Threshold.parse(options.good)}")
     if options.hysteresis:
         parts.append(f"hysteresis {options.hysteresis:g}")
     if timed and options.how != HOW:

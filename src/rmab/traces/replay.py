@@ -1,12 +1,11 @@
 """Policies on a recording: the engine's programs with true states that were measured.
 
-A recording takes the place of how arms move (`rmab.engine.world.RecordedWorld`). All else is as in
-a simulation: the agents, what they remember and count, the episodes of a learner, the random
-numbers of a trial. Trials, here runs, differ in what is drawn: they share the recording, or each
-has its own.
+A recording takes the place of simulated arms (`rmab.engine.world.RecordedWorld`). All else is as in
+a simulation: the agents, their memory and counts, the episodes of a learner, the random numbers of
+a trial. Trials, here runs, differ in their draws: they share the recording, or each has its own.
 
-Nobody knows the true dynamics of a recording. A policy that knows dynamics is given laws that were
-fitted, for each agent, and perhaps for each segment.
+The true dynamics of a recording are unknown. A policy that knows dynamics is given transition
+matrices that were fitted, for each agent, and perhaps for each segment.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Laws:
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """What is played on.
+    """Recording and setting of a back-test.
 
     arms: their kinds and rewards, and any dynamics; setting: with as many windows as the recording.
     """

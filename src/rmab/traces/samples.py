@@ -34,7 +34,7 @@ _LEAST_FILLED = 0.01  # of a grid
 
 @dataclass
 class Series:
-    """What one agent measured of one arm.
+    """Samples of one arm as one agent measured it.
 
     times: (samples,) int64: nanoseconds, or slots where the recording has no times.
     values: (samples,) float64, NaN where nothing was measured.
@@ -51,8 +51,10 @@ class Series:
         self.lines = None if self.lines is None else self.lines[places]
 
     def merge(self, how: str) -> None:
-        """Make one sample of those of one time: the first or the last that was measured, or the
-        mean of those that were; times must not go back."""
+        """Keep one sample of each time, as one of DUPLICATES; times must not go back.
+
+        It is the first or the last that was measured, or the mean of those that were.
+        """
         if not self.times.size:
             return
         starts = np.flatnonzero(np.diff(self.times, prepend=self.times[0] - 1))
@@ -76,11 +78,11 @@ class Series:
 
 @dataclass
 class Samples:
-    """A recording: series by the places of agent and arm.
+    """Samples of a recording: series by the places of agent and arm.
 
     timed: whether samples have times; where not, each has a slot.
-    not_finite: how many values were NaN or infinite, and so were read as missing.
-    segment: (slots,) ids, where the recording says them itself.
+    not_finite: number of values that were NaN or infinite, and so were read as missing.
+    segment: (slots,) ids, where the recording has them itself.
     """
 
     agents: tuple[str, ...]
@@ -92,7 +94,7 @@ class Samples:
     slot_s: float | None = None
 
     def place(self, key: tuple[int, int], i: int) -> str:
-        """Where in the file sample i of a series is."""
+        """Return the place of sample i of a series in its file."""
         one = self.series[key]
         if one.lines is None:
             return f"cell [{key[0]}, {one.times[i]}, {key[1]}]"
@@ -124,13 +126,13 @@ class Samples:
 
 
 def _number_key(digits: str) -> tuple[int, int, str]:
-    """Sorts as the number does, however many digits it has."""
+    """Return a key that sorts digits as their number, whatever their length."""
     digits = digits.lstrip("0")
     return 1, len(digits), digits
 
 
 def natural_order(names: list[str]) -> list[str]:
-    """Sorted, with the numbers in them as numbers."""
+    """Return the names sorted, with the numbers in them as numbers."""
 
     def key(name: str) -> tuple[list[tuple[int, int, str]], str]:
         parts = re.split(r"([0-9]+)", name)
@@ -141,7 +143,7 @@ def natural_order(names: list[str]) -> list[str]:
 
 
 def on_grid(path: str, samples: Samples, slot_s: float) -> int:
-    """Put the samples on a grid from the first one on; how many slots it has."""
+    """Put the samples on a grid from the first one on; return its slots."""
     times = [one.times for one in samples.series.values() if one.times.size]
     start, end = min(int(t.min()) for t in times), max(int(t.max()) for t in times)
     resolution = float(np.spacing(max(abs(start), abs(end)) / NS))
@@ -161,9 +163,9 @@ def on_grid(path: str, samples: Samples, slot_s: float) -> int:
 
 
 def on_steps(path: str, samples: Samples) -> tuple[int, float]:
-    """A slot for each time that occurs, and for each median step that was left out between two.
+    """Give each time its slot, with a slot for each median step that was left out.
 
-    Gives how many slots there are, and the median step in seconds.
+    Returns the number of slots, and the median step in seconds.
     """
     times = np.unique(np.concatenate([one.times for one in samples.series.values()]))
     if times.size < 2:

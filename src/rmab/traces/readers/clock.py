@@ -18,7 +18,7 @@ _FRACTION = re.compile(r"(.*[T ](?:\d\d:\d\d:\d\d|\d{6}))[.,](\d+)(.*)", re.ASCI
 
 
 class Clock:
-    """Reads times: seconds, or dates with times of day by ISO 8601, all of one kind.
+    """Reader of times: seconds, or dates with times of day by ISO 8601, all of one kind.
 
     decimal: the mark before a second's fraction; dates: the form of dates, as strptime of Python
     has it, in place of both.
@@ -31,7 +31,7 @@ class Clock:
         self._last = "", 0  # rows of one time follow one another
 
     def read(self, text: str) -> int:
-        """Nanoseconds; ValueError says what is wrong, without the place."""
+        """Return nanoseconds, or raise a ValueError without the place."""
         if text != self._last[0] or not text:
             self._last = text, self._read(text)
         return self._last[1]
@@ -55,7 +55,7 @@ class Clock:
         return round(seconds * NS)
 
     def _date(self, text: str) -> int:
-        """Without a zone a time counts as one of UTC."""
+        """Return the nanoseconds of a date; a time without a zone counts as UTC."""
         found = _FRACTION.fullmatch(text)  # which the library cuts off after six digits
         fraction = int(found[2][:9].ljust(9, "0")) if found else 0
         try:
@@ -77,7 +77,7 @@ class Clock:
         return self._nanoseconds(time.replace(microsecond=0), time.microsecond * 1000, text)
 
     def _nanoseconds(self, time: datetime, fraction: int, text: str) -> int:
-        """Since 1970; fraction: of the second, in nanoseconds."""
+        """Return nanoseconds since 1970; fraction: of the second, in nanoseconds."""
         self._same("dates without a zone" if time.tzinfo is None else "dates with a zone", text)
         since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - datetime(
             1970, 1, 1, tzinfo=UTC

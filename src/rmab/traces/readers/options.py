@@ -87,7 +87,7 @@ class RecordingOptions:
     def number(self, text: str) -> float | None:
         """Return the number of a cell, None if it is empty or marked as missing.
 
-        ValueError says what is wrong, without the place.
+        A ValueError has the reason, without the place.
         """
         text = text.strip()
         if not text or text in self.missing:
@@ -105,10 +105,14 @@ class RecordingOptions:
             hint = f"; --missing {text} reads it as missing"
         raise ValueError(f"{shown(text)} is no number{hint}")
 
+    def has(self, name: str) -> bool:
+        """Return whether a field differs from its default."""
+        return bool(getattr(self, name) != getattr(type(self), name))
+
     def refuse(self, place: str, *names: str) -> None:
         """Refuse options that a file has no use for, by the names of these fields."""
         for name in names:
-            if getattr(self, name) != getattr(type(self), name):
+            if self.has(name):
                 raise TraceError(f"{place}: --{name} is not for files of this kind")
 
 

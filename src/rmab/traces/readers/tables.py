@@ -97,7 +97,7 @@ def read_rows(
     names = list(columns.values.values())
     frames = []
     for lines, texts in blocks:
-        cells = _Cells(texts)
+        cells = _TextCells(texts)
         frame = {"line": lines, "agent": np.array(["0"], object).repeat(len(lines))}
         if columns.agent is not None:
             frame["agent"] = cells.parsed(columns.agent, lambda text: _name(text, "agent"), object)
@@ -128,7 +128,7 @@ def read_rows(
     return Samples(tuple(agents), tuple(arms), series, True, not_finite)
 
 
-class _Cells:
+class _TextCells:
     """Cells of a table, of which each text of a column is parsed once.
 
     errors: row and reason of the first bad cell of each column.
