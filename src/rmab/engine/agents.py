@@ -35,6 +35,7 @@ from rmab.model.beliefs import NEVER, InformationStates, row_of
 from rmab.planning.joint.chain import Layout, joint_code
 from rmab.planning.joint.joint_plan import JointSpace, bounded_arms, drawn_arms, joint_plan
 from rmab.planning.lookahead.channel import channel_state, channel_values
+from rmab.policies.constraint import Constraint
 from rmab.policies.filling import Found, Learnt, channel_pair, fill
 from rmab.policies.lookahead import choose, state_from_tables, table_entries
 from rmab.policies.own_index import Now, index_now, looked
@@ -52,7 +53,7 @@ from rmab.policies.policy import (
     TurnsRule,
 )
 
-__all__ = ["Agents", "Sight", "agents_of", "largest"]
+__all__ = ["Agents", "Sight", "agents_of"]
 
 # Trials served at once by a large program: with fewer each costs more, with more all wait longer.
 _MAX_SERVED = 64
@@ -63,7 +64,6 @@ _OLDEST = np.finfo(np.float32).max  # a float above all ages
 _TIE = 1e-5  # relative: indices closer than this are equal but for rounding
 _TOLD_BITS = 16  # the same of an index that is rounded: bits after the first
 _NEVER_PLAYED = 1e4  # the largest rewards that an arm is held to lose which cannot be played
-_MAX_PAIRWISE_ARMS = 8  # up to here pairs are cheaper than bisection, and unrolled code stays small
 
 
 class Sight(NamedTuple):
@@ -90,10 +90,9 @@ class Sight(NamedTuple):
 
     def largest(self, index: Array) -> Array:
         """A mask (N, M, R) of the K arms of the largest index that can be played."""
-        if self.playable is None:
-            return largest(index, self.plays)
-        there = jnp.where(self.playable, index, -jnp.inf)
-        return largest(there, self.plays) & self.playable
+        there = index if self.playable is None else jnp.where(self.playable, index, -jnp.inf)
+        played: Array = Constraint(self.plays).select(there)
+        return played if self.playable is None else played & self.playable
 
 
 class Agents(ABC):
@@ -429,66 +428,3 @@ def agents_of(setting: Setting, policy: Policy, world: World, plays: int | None)
 def _computed_once(sight: Sight, compute: Callable[[], Any]) -> Any:
     """What is computed: XLA would otherwise compute it anew for every pair of arms compared."""
     return compute_in_branch(sight.observed.age[0, 0, 0] >= NEVER, compute)
-
-
-# -------------------------------------------------------------------- the K largest of N
-
-
-def largest(index: Array, k: Array) -> Array:
-    """A mask of the k largest entries of `index` (N, ...) along its first axis, ties to the lower
-    arm.
-
-    For few arms every pair is compared once; for many a threshold is found by bisection on the bits
-    of the floats, which order like unsigned integers after a flip. Both give the same answer.
-    """
-    return _by_pairs(index, k) if index.shape[0] <= _MAX_PAIRWISE_ARMS else _by_bisection(index, k)
-
-
-def _by_pairs(index: Array, k: Array) -> Array:
-    n_arms = index.shape[0]
-    rank = [jnp.zeros(index.shape[1:], jnp.int8) for _ in range(n_arms)]
-    for low in range(n_arms):
-        for high in range(low + 1, n_arms):
-            beaten = (index[high] > index[low]).astype(jnp.int8)
-            rank[low] = rank[low] + beaten
-            rank[high] = rank[high] + (1 - beaten)
-    return jnp.stack(rank) < k
-
-
-def _by_bisection(index: Array, k: Array) -> Array:
-    bits = lax.bitcast_convert_type(index.astype(jnp.float32), jnp.uint32)
-    bits = jnp.where(bits == jnp.uint32(1 << 31), 0, bits)  # -0.0 ties with 0.0
-    negative = bits >> 31 == 1
-    order = jnp.where(negative, ~bits, bits | jnp.uint32(1 << 31))  # (N, ...) sorts as the floats
-
-    def above(level: Array) -> Array:
-        """How many are above it; as a product, which is vectorised over trials."""
-        ones = jnp.ones(order.shape[0], jnp.float32)
-        return jnp.tensordot(ones, (order > level).astype(jnp.float32), 1).astype(jnp.int32)
-
-    def halve(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        low, high, count = state  # count = above(low) >= k > above(high)
-        middle = low + (high - low) // 2
-        inside = above(middle)
-        enough = (inside >= k) & (count > k)
-        return (
-            jnp.where(enough, middle, low),
-            jnp.where(enough | (count == k), high, middle),
-            jnp.where(enough, inside, count),
-        )
-
-    def unsettled(state: tuple[Array, Array, Array]) -> Array:
-        low, high, count = state
-        return ((count > k) & (high - low > 1)).any()
-
-    start = order.min(0) - 1, order.max(0), jnp.full(order.shape[1:], order.shape[0], jnp.int32)
-    low, high, count = lax.while_loop(unsettled, halve, start)
-
-    # Where count is still above k, `high` is the k-th largest value and several arms share it.
-    def by_number() -> Array:
-        tied = order == high
-        first = tied & (jnp.cumsum(tied, axis=0, dtype=jnp.int32) <= k - above(high))
-        return jnp.where(count == k, order > low, (order > high) | first)
-
-    found: Array = lax.cond((count > k).any(), by_number, lambda: order > low)
-    return found

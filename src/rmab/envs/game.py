@@ -11,11 +11,9 @@ in one of two ways:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
 from os import PathLike
 from typing import Any
 
@@ -26,6 +24,7 @@ from rmab.errors import StudyError
 from rmab.model.arms import Arm, Arms
 from rmab.model.beliefs import NEVER
 from rmab.model.realisation import RealisedArms
+from rmab.policies.constraint import Constraint
 from rmab.studies.study import Study, load
 from rmab.text import one_of, shown
 
@@ -68,7 +67,7 @@ class Choices:
     @property
     def n_sets(self) -> int:
         """How many sets of K arms there are."""
-        return math.comb(self.n_arms, self.plays)
+        return Constraint(self.plays).n_subsets(self.n_arms)
 
     @cached_property
     def sets(self) -> Bools:
@@ -79,8 +78,7 @@ class Choices:
                 f"{self.n_arms} arms and {_MAX_SETS} at most can be numbered; got 'sets'"
             )
         masks = np.zeros((self.n_sets, self.n_arms), bool)
-        for mask, chosen in zip(masks, combinations(range(self.n_arms), self.plays), strict=True):
-            mask[list(chosen)] = True
+        np.put_along_axis(masks, Constraint(self.plays).subsets(self.n_arms), True, axis=1)
         return masks
 
     def played(self, actions: npt.ArrayLike, lead: tuple[int, ...]) -> Bools:
@@ -92,10 +90,7 @@ class Choices:
         if given.shape == (*lead, self.n_arms) and given.dtype.kind in "biuf":
             if np.isnan(given).any():
                 raise StudyError("action: a score must be a number for each arm, got NaN")
-            order = np.argsort(-given.astype(np.float64), axis=-1, kind="stable")
-            played = np.zeros(given.shape, bool)
-            np.put_along_axis(played, order[..., : self.plays], True, axis=-1)
-            return played
+            return np.asarray(Constraint(self.plays).select(given.astype(np.float64), axis=-1))
         if given.shape != lead or not np.issubdtype(given.dtype, np.integer):
             raise StudyError(
                 f"action must be the number of a set of arms, from 0 to {self.n_sets - 1}, or "

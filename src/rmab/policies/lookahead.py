@@ -56,6 +56,7 @@ import numpy.typing as npt
 from rmab.errors import ModelError
 from rmab.linalg import Array, array_namespace, compute_once, repeat, rounding
 from rmab.model.beliefs import InformationStates, after, row_of
+from rmab.policies.constraint import Constraint
 
 if TYPE_CHECKING:  # an agent loads no more than it needs
     from rmab.model.arms import ArmKind
@@ -250,7 +251,7 @@ def choose(
     n_arms, depth = gain.shape[0], len(state.now.gains)
     xp = array_namespace(gain)
     if depth == 1:
-        return xp.argsort(_by_gain(gain), 0) < plays
+        return Constraint(plays).select(gain)
     state, order, sets = _with_sets(state, plays, limits)
     compute = partial(_which, state, sets, limits)
     which = compute() if once is None else once(compute)
@@ -284,7 +285,7 @@ def _with_sets(
     n_arms = gain.shape[0]
     ways = math.comb(n_arms, plays) * min(_outcomes(state, plays), limits.outcomes)
     if ways <= limits.ways:
-        return state, None, _all_sets(n_arms, plays)
+        return state, None, Constraint(plays).subsets(n_arms)
     order = _by_gain(gain)
     xp = array_namespace(gain)
 
@@ -307,12 +308,6 @@ def _outcomes(state: LookaheadState, plays: int) -> int:
     """Of a slot: the states of the arms that are observed next."""
     S, n_arms = state.now.observation_probs[0].shape[:2]
     return int(S ** (plays if state.fully_observed is None else n_arms))
-
-
-@lru_cache(maxsize=64)
-def _all_sets(n_arms: int, plays: int) -> IntArray:
-    """(A, K) in lexicographic order."""
-    return np.array(list(combinations(range(n_arms), plays)), np.intp)
 
 
 @lru_cache(maxsize=64)

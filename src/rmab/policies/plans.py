@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from rmab.linalg import Array, array_namespace
 from rmab.model.beliefs import NEVER, InformationStates, row_of
+from rmab.policies.constraint import Constraint
 
 if TYPE_CHECKING:  # loaded when a plan of their kind is played
     from rmab.policies.lookahead import LookaheadTables
@@ -109,7 +110,7 @@ Plan = IndexPlan | TurnsPlan | LookaheadPlan | OwnPlan
 
 def largest(index: Array, plays: int) -> Places:
     """The K largest, ties to the lower arm, in ascending order."""
-    return np.sort(np.argsort(-index, kind="stable")[:plays])
+    return np.sort(Constraint(plays).ranked(index))
 
 
 def take_turns(in_play: Array, observed: InformationStates) -> Array:
