@@ -34,10 +34,9 @@ from rmab.compilation import drop_traces
 from rmab.engine.montecarlo import program_for
 from rmab.errors import ModelError, RmabError, StudyError, TooLargeError
 from rmab.model.arms import Arms
-from rmab.policies.filling import check_planner
-from rmab.policies.lookahead import check_depth
-from rmab.policies.policy import LookaheadRule, OptimumRule, OutsideRule, Policy
+from rmab.policies.policy import Policy
 from rmab.policies.registry import POLICIES, STUDIED, check_options, named
+from rmab.policies.rules.external import OutsideRule
 from rmab.studies.provenance import Provenance
 from rmab.studies.run import Values, run_watched, trials_of, value
 from rmab.studies.study import Study, from_table, read_table
@@ -195,8 +194,8 @@ class Entrant:
     def knows(self) -> bool:
         """Whether it knows the dynamics, or chance: a yardstick, which is not ranked."""
         if self.own is not None:
-            outside = isinstance(self.own.rule, OutsideRule)  # which is told no dynamics
-            return self.own.learner is None and self.own.own is None and not outside
+            outside = self.own.rule.outside  # it is given no dynamics
+            return not self.own.learns and not self.own.rule.learns and not outside
         return POLICIES[self.base].group == "known"
 
     @property
@@ -336,10 +335,9 @@ class Arena:
         if not asked and entrant.name in _SHARING and study.agents == 1:
             raise StudyError(f"{entrant.name!r} is {entrant.base} where there is one agent")
         policy = entrant.enter(study)
-        if isinstance(policy.rule, OptimumRule) and self.values(study)["optimum"] is None:
+        if policy.rule.optimal and self.values(study)["optimum"] is None:
             raise StudyError(self.values(study).reasons["optimum"])
-        if isinstance(policy.rule, LookaheadRule):
-            check_depth(study.arms.kinds, study.plays, policy.rule.depth)
+        policy.rule.check_kinds(study.arms.kinds, study.plays)
         if entrant.own is not None:
             policy = _tried(entrant, policy, problem)
         return policy
@@ -440,10 +438,10 @@ def _tried(entrant: Entrant, policy: Policy, problem: Problem) -> Policy:
     """One's own policy, which may do anything, if it compiles; one that plays outside the engine
     plays a trial, and names itself where it fails later."""
     trials = trials_of(replace(problem.study, policies=[policy]))
-    if not isinstance(policy.rule, OutsideRule):
+    if not policy.rule.outside:
         with _failing(entrant, problem, StudyError, ModelError, TooLargeError):
             program_for(trials, policy)
-            check_planner(policy, problem.study.arms)
+            policy.rule.check(policy.name, problem.study.arms)
         return policy
     play = policy.rule.play
     with _failing(entrant, problem, StudyError, ModelError, TooLargeError):

@@ -28,7 +28,7 @@ PAPER = channels(p01=[0.2, 0.89, 0.1, 0.9], p11=[0.8, 0.17, 0.9, 0.16], reward=[
 class ArmsEnv(gymnasium.Env[Observation, Any]):
     """Arms of any kind, played by one agent.
 
-    study: a `rmab.Study`, its file or bundled name, or arms; or `arms` alone; without both it is
+    study: a `rmab.Study`, its file or bundled name, or arms; or `arms`; without both it is
     catalogue:fading. plays, horizon: in place of the study's. agent: whose realisation it is, from
     0, where the study has several.
 
@@ -143,7 +143,7 @@ class ChannelsEnv(ArmsEnv):
 def scene(
     study: Source | None, arms: Arms | list[Arm] | None, default: Source, **changes: Any
 ) -> Study:
-    """What an environment is of: a study or arms, or where neither is given the default."""
+    """Return the study of an environment: given, of given arms, or the default."""
     if study is not None and arms is not None:
         raise StudyError("study and arms must not both be given")
     given = arms if study is None else study

@@ -1,4 +1,4 @@
-"""Games as text and as pictures, on NumPy alone."""
+"""Games as text and as pictures, with only NumPy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Film:
         self.total += reward
 
     def as_text(self) -> str:
-        """What is known of every arm, its true state, and what was played last."""
+        """Return the information state of every arm, its true state, and the last plays."""
         game = self.game
         last = self._past[-1][1] if self._past else np.zeros(game.age.shape[1:], bool)
         lines = [

@@ -1,4 +1,4 @@
-"""What environments and evaluation have in common: a few trials of a study, played from outside.
+"""Games: a few trials of a study, played from outside, for environments and evaluation.
 
 Every agent knows the information states of its arms, (last seen, age). An arm that is always
 observed is in (state now, 1), as in the tables of `rmab.model.beliefs`. A choice of K arms is said
@@ -48,7 +48,7 @@ def study_of(source: Source) -> Study:
 
 
 def scene_of(source: Source, **changes: Any) -> Study:
-    """What a study says of arms, agents and slots, without its policies.
+    """Return a study's arms, agents and slots, without its policies.
 
     changes: keys that are to be other than it says; None: as it says.
     """
@@ -126,7 +126,7 @@ class Game:
         self.horizon = study.horizon
         self.trials = tuple(trials)
         each = [study.agent_arms[agent] for agent in agents] if study.agent_arms else []
-        own = [] if shared else each  # agents that share realisations differ in rewards alone
+        own = [] if shared else each  # agents that share realisations differ only in rewards
         self._arms = RealisedArms(arms, seed, trials, (0,) if shared else agents, own)
         always = [kind.fully_observed or fully_observed for kind in arms.kinds]
         self._always = np.array(always)

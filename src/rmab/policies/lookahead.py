@@ -30,14 +30,14 @@ number at most `SearchLimits.ways`. Beyond, only sets near the K arms of largest
 the arms' own values: those K, and what comes of exchanging one or two of the last
 m = `SearchLimits.margin` of them for as many of the next m, at most 1 + m^2 + (m (m - 1) / 2)^2
 sets. That bounds the work by a polynomial in N, K and S at depth 2, and the choice is the best of
-these sets alone. At depth 3 the outcomes of the first slot are enumerated, so there may be at most
+these sets. At depth 3 the outcomes of the first slot are enumerated, so there may be at most
 `SearchLimits.outcomes` of them: `check_depth` refuses more.
 
 Ties, to rounding, go to the set that comes first: in lexicographic order of the arms where all
 sets are tried, else in that of the exchanges.
 
 This module has no solver: the tables of gains and chances come from `rmab.planning.lookahead`, and
-an agent reads and chooses with NumPy alone. Arrays have the arms first and anything after, on NumPy
+an agent reads and chooses with only NumPy. Arrays have the arms first and anything after, on NumPy
 and JAX alike.
 """
 
@@ -58,7 +58,7 @@ from rmab.linalg import Array, array_namespace, compute_once, repeat, rounding
 from rmab.model.beliefs import InformationStates, after, row_of
 from rmab.policies.constraint import Constraint
 
-if TYPE_CHECKING:  # an agent loads no more than it needs
+if TYPE_CHECKING:  # an agent loads only what it needs
     from rmab.model.arms import ArmKind
 
 __all__ = [
@@ -169,7 +169,7 @@ def state_from_tables(
     wraps: Array,
     fully_observed: BoolArray | None = None,
 ) -> LookaheadState:
-    """What a lookahead of `depth` slots needs in information states (N, A, ...).
+    """Return the input of a lookahead of `depth` slots in information states (N, A, ...).
 
     tables: of at least that depth, see `table_entries`; states: of a fully observed arm the state
     now and any age; wraps: (N,), (N, A) or one for all, how far ages past the highest of the tables
@@ -232,7 +232,7 @@ def check_depth(kinds: Sequence[ArmKind], plays: int, depth: int) -> None:
 
 
 def _count_outcomes(kinds: Sequence[ArmKind], plays: int) -> int:
-    """Of a slot, with every arm taken for one of the largest number of states."""
+    """Return the outcomes of a slot, with every arm as large as the largest."""
     S = max(kind.states for kind in kinds)
     return int(S ** (len(kinds) if any(kind.fully_observed for kind in kinds) else plays))
 
@@ -305,7 +305,7 @@ def _with_sets(
 
 
 def _outcomes(state: LookaheadState, plays: int) -> int:
-    """Of a slot: the states of the arms that are observed next."""
+    """Return the number of joint states of the arms that are observed next."""
     S, n_arms = state.now.observation_probs[0].shape[:2]
     return int(S ** (plays if state.fully_observed is None else n_arms))
 
@@ -333,7 +333,7 @@ def _mapped(change: Callable[..., Array], *paths: PassivePath) -> PassivePath:
 
 
 def _where(condition: Array, one: PassivePath, other: PassivePath) -> PassivePath:
-    """Of each arm one or the other."""
+    """Select one of two paths for each arm."""
     xp = array_namespace(condition)
     return _mapped(lambda a, b: xp.where(condition, a, b), one, other)
 

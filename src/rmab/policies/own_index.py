@@ -1,7 +1,7 @@
 """Learners that keep their own state, per arm and agent, and give an index from it.
 
 `OwnLearner` says what such a learner is. Those here are written for NumPy and JAX arrays alike and
-import NumPy alone: the engine runs them for many trials, a served agent for itself, by the name
+import only NumPy: the engine runs them for many trials, a served agent for itself, by the name
 that `OWN_INDICES` has.
 
     MeanRewards         UCB1 on the arms' mean rewards
@@ -37,7 +37,7 @@ _STEPS_OF_A_RATE = 500  # after which the rates of Q-learning of indices begin t
 
 
 class Now(NamedTuple):
-    """What a learner with its own state may choose by in a slot; arrays (N, ...), arms first.
+    """Inputs of a learner with its own state to a choice; arrays (N, ...), arms first.
 
     state: the state last observed, of an arm that is always observed the one that it is in now;
     age: the slots since, 0 if there was no observation; stepped: where the state is that of this
@@ -53,7 +53,7 @@ class Now(NamedTuple):
 
 
 class Observations(NamedTuple):
-    """What a learner with its own state is given of a slot; arrays (N, ...), arms first.
+    """A slot as a learner with its own state is given it; arrays (N, ...), arms first.
 
     played: which arms were played; state: the state of each arm, to be read where it was observed;
     observed: where it was; reward: what the arm paid; slot: how many slots came before.
@@ -100,7 +100,7 @@ def looked(own: Any, state: Any, now: Callable[[], Now]) -> Any:
 
 
 def index_now(own: Any, state: Any, slot: Array, now: Callable[[], Now]) -> Array:
-    """What a learner's arms are played by in a slot, (N, ...)."""
+    """Return the index of a learner's arms in a slot, (N, ...)."""
     return own.index_at(state, now()) if hasattr(own, "index_at") else own.index(state, slot)
 
 
@@ -296,11 +296,11 @@ class ActionValues:
         return state._replace(q=q, visits=visits)
 
     def update(self, state: _Values, seen: Observations) -> _Values:
-        """What was done in which state is kept until the next is shown."""
+        """Keep state, action and reward until the next state is shown."""
         return state._replace(**_Step.of(seen)._asdict())
 
     def index_at(self, state: _Values, now: Now) -> Array:
-        """What a play adds to the value of the state now, (N, ...)."""
+        """Return the advantage of a play in the state now, (N, ...)."""
         n_arms = now.state.shape[0]
         gain = _of_state(state.q[:, 1] - state.q[:, 0], now.state)
         return _explored(now.uniforms[1, 0] < n_arms / (n_arms + now.slot), now, gain)
@@ -389,7 +389,7 @@ class IndexLearning:
         return q + xp.where(here, rate, 0)[:, :, None] * (aim - q), visits
 
     def update(self, state: _Indices, seen: Observations) -> _Indices:
-        """What was done in which state is kept until the next is shown."""
+        """Keep state, action and reward until the next state is shown."""
         return state._replace(**_Step.of(seen)._asdict())
 
     def index_at(self, state: _Indices, now: Now) -> Array:

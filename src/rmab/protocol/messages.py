@@ -1,4 +1,4 @@
-"""What goes over the wire, as bytes and as values: uploads, rounds and plans.
+"""Messages on the wire, as bytes and as values: uploads, rounds and plans.
 
 An *upload* has all that an incarnation of an agent has counted since it began: for each arm the
 pairs of successive observations, counts[c, s, s'] with c = gap - 1 and the last slice for all gaps
@@ -19,8 +19,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -28,9 +28,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.model.beliefs import OBSERVED
-from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPlan
-from rmab.protocol.checks import floats, listed, malformed, read_object, take, whole_number
-from rmab.text import is_number, shown
+from rmab.policies.plans import PLANS, Plan
+from rmab.protocol import checks
+from rmab.protocol.checks import floats, malformed, read_object, take, whole_number
+from rmab.text import shown
 
 __all__ = [
     "MAX_COUNTS",
@@ -49,7 +50,6 @@ __all__ = [
 ]
 
 PROTOCOL = 1
-MAX_PLAN_AGES = 4096
 MAX_COUNTS = 2**20  # of an upload
 _KIND_KEYS = ("reward_passive", "observed", "action_dependent")  # of an arm that is not as most are
 NAME_RULE = "1 to 64 letters, digits, dots, hyphens or underscores, the first a letter or digit"
@@ -74,7 +74,7 @@ def is_name(text: Any) -> bool:
 
 
 class Shape(NamedTuple):
-    """What messages are made of: K, the states of each arm, G, and which arms are not as most are.
+    """Shape of messages: K, the states of each arm, G, and the arms that are not as most are.
 
     Pairs of successive observations of an arm are counted separately by their gap, 1 to G slots,
     and those further apart together. always: the arms that are observed in every slot, in ascending
@@ -102,8 +102,8 @@ class Shape(NamedTuple):
 
     @property
     def exact_kinds(self) -> list[int]:
-        """Of how many kinds of pairs of each arm, the first, it is known how far they are apart:
-        all but those more than G slots apart."""
+        """Number of kinds of pairs of each arm, the first ones, with a known gap: all except those
+        more than G slots apart."""
         kinds = [self.gaps] * self.n_arms
         for arm in self.always:
             kinds[arm] = 2
@@ -166,7 +166,7 @@ class Upload:
 
     @cached_property
     def digest(self) -> bytes:
-        """Of the content: equal for equal uploads."""
+        """Digest of the content: equal for equal uploads."""
         head = f"{self.incarnation} {self.sequence} {self.round} {self.slots} {self.length} "
         body = np.ascontiguousarray(self.counts).tobytes() + self.visits.tobytes()
         return hashlib.sha256(head.encode() + body).digest()
@@ -199,7 +199,7 @@ class Upload:
 
 @dataclass(frozen=True, eq=False)
 class RoundMessage:
-    """What a server tells an agent: the round, and all it needs to play in it.
+    """Message of a server to an agent: the round, and all it needs to play in it.
 
     The episode ends after `slots` slots, or, with a visit_factor, when the visits to some arm and
     state pass visit_factor max(1, those at its start). survey: the slots with which an incarnation
@@ -219,7 +219,7 @@ class RoundMessage:
 
     @property
     def fingerprint(self) -> str:
-        """Of the federation."""
+        """Fingerprint of the federation."""
         return fingerprint_of(self.federation, self.shape, self.rewards, self.idle_rewards)
 
     def to_json(self) -> bytes:
@@ -298,7 +298,7 @@ def parse_round(body: bytes) -> RoundMessage:
 
 
 class _Arm(NamedTuple):
-    """What a round says of an arm."""
+    """An arm in a round."""
 
     states: int
     reward: tuple[float, ...]
@@ -335,118 +335,13 @@ def check_protocol(version: Any) -> None:
 
 
 def plan_table(plan: Plan) -> dict[str, Any]:
-    """A plan as JSON has it; numbers are of single precision and keep all their digits."""
-    if isinstance(plan, TurnsPlan):
-        return {"kind": "turns", "in_play": plan.in_play.tolist()}
-    if isinstance(plan, OwnPlan):
-        return {"kind": "own", "learner": plan.learner, "options": dict(plan.options)}
-    ages = {"max_age": plan.max_age, "wrap": plan.wrap}
-    if isinstance(plan, IndexPlan):
-        rows = [
-            _written(row[: 1 + s * plan.max_age])
-            for row, s in zip(plan.index, plan.states, strict=True)
-        ]
-        return {"kind": "index", **ages, "index": rows}
-    tables = {"shows": plan.tables.observation_probs, "gains": plan.tables.gains}
-    if plan.tables.passive_probs is not None:
-        tables["passive"] = plan.tables.passive_probs
-    written = {
-        name: [[_written(row) for row in table] for table in each] for name, each in tables.items()
-    }
-    return {"kind": "lookahead", "depth": plan.depth, **ages, **written}
-
-
-def _written(row: npt.NDArray[np.float32]) -> list[float]:
-    """Numbers of single precision by their shortest digits, which lead back to them."""
-    return [float(str(number)) for number in row]
+    """Return a plan as JSON has it."""
+    return plan.to_json()
 
 
 def parse_plan(table: Any, shape: Shape) -> Plan:
     """The plan that a server sent; ProtocolError if it is none for these arms."""
-    if not isinstance(table, dict) or table.get("kind") not in _PLAN_READERS:
+    if not isinstance(table, dict) or table.get("kind") not in PLANS:
         kind = table.get("kind") if isinstance(table, dict) else table
-        raise malformed(f"plan.kind must be one of {', '.join(_PLAN_READERS)}, got {shown(kind)}")
-    return _PLAN_READERS[table["kind"]](table, shape)
-
-
-def _read_ages(age: Any, wrap: Any) -> tuple[int, int]:
-    if whole_number("plan.max_age", age, 1) > MAX_PLAN_AGES:
-        raise malformed(f"plan.max_age must be at most {MAX_PLAN_AGES}, got {age}")
-    if whole_number("plan.wrap", wrap, 0) > age:
-        raise malformed(f"plan.wrap must be at most max_age, {age}, got {wrap}")
-    return age, wrap
-
-
-def _read_index(table: dict[str, Any], shape: Shape) -> IndexPlan:
-    _, age, wrap, index = take(table, "plan", "kind", "max_age", "wrap", "index")
-    max_age, back = _read_ages(age, wrap)
-    rows = np.zeros((shape.n_arms, 1 + max(shape.states) * max_age), np.float32)
-    for arm, row in enumerate(listed("plan.index", index, shape.n_arms)):
-        size = 1 + shape.states[arm] * max_age
-        rows[arm, :size] = floats(f"plan.index[{arm}]", row, size)
-    return IndexPlan(max_age, back, rows, shape.states)
-
-
-def _read_turns(table: dict[str, Any], shape: Shape) -> TurnsPlan:
-    _, in_play = take(table, "plan", "kind", "in_play")
-    for arm, plays in enumerate(listed("plan.in_play", in_play, shape.n_arms)):
-        if not isinstance(plays, bool):
-            raise malformed(f"plan.in_play[{arm}] must be true or false, got {shown(plays)}")
-    return TurnsPlan(np.array(in_play, bool))
-
-
-def _read_lookahead(table: dict[str, Any], shape: Shape) -> LookaheadPlan:
-    from rmab.policies.lookahead import DEPTHS, LookaheadTables
-
-    keys = ("kind", "depth", "max_age", "wrap", "shows", "gains")
-    _, depth, age, wrap, shows, gains, *passive = take(
-        table, "plan", *keys, *(["passive"] if shape.always else [])
-    )
-    if type(depth) is not int or depth not in DEPTHS:
-        raise malformed(f"plan.depth must be one of {DEPTHS}, got {shown(depth)}")
-    max_age, back = _read_ages(age, wrap)
-    S = max(shape.states)
-
-    def tables(place: str, value: Any, length: int) -> tuple[npt.NDArray[np.float32], ...]:
-        return tuple(
-            np.stack(
-                [
-                    floats(f"{place}[{i}][{arm}]", row, 1 + S * max_age)
-                    for arm, row in enumerate(listed(f"{place}[{i}]", each, shape.n_arms))
-                ]
-            )
-            for i, each in enumerate(listed(place, value, length))
-        )
-
-    probs, by_slots = tables("plan.shows", shows, S - 1), tables("plan.gains", gains, depth)
-    alone = tables("plan.passive", passive[0], S - 1) if passive else None
-    found = LookaheadTables(probs, by_slots, alone)
-    return LookaheadPlan(depth, max_age, back, found, shape.always)
-
-
-def _read_own(table: dict[str, Any], shape: Shape) -> OwnPlan:  # noqa: ARG001 - as every reader
-    from rmab.policies.own_index import OWN_INDICES
-
-    _, learner, options = take(table, "plan", "kind", "learner", "options")
-    if learner not in OWN_INDICES:
-        raise malformed(
-            f"plan.learner must be one of {', '.join(OWN_INDICES)}, got {shown(learner)}"
-        )
-    if not isinstance(options, dict):
-        raise malformed(f"plan.options must be an object, got {shown(options)}")
-    known = {field.name for field in fields(OWN_INDICES[learner])}
-    for key, value in options.items():
-        if key not in known or not is_number(value):
-            raise malformed(
-                f"plan.options must have numbers for {', '.join(sorted(known))} alone, "
-                f"got {shown(key)} = {shown(value)}"
-            )
-    return OwnPlan(learner, options)
-
-
-_PLAN_READERS: dict[str, Callable[[dict[str, Any], Shape], Plan]] = {
-    "index": _read_index,
-    "turns": _read_turns,
-    "lookahead": _read_lookahead,
-    "own": _read_own,
-}
+        raise malformed(f"plan.kind must be one of {', '.join(PLANS)}, got {shown(kind)}")
+    return PLANS[table["kind"]].from_json(table, shape, checks)

@@ -226,7 +226,7 @@ class Checkpoint:
 
 
 class KeptPoint:
-    """The sums of a point's first trials, kept in a file; see rmab.engine.montecarlo.Kept.
+    """The sums of a point's first trials, kept in a file; see rmab.engine.montecarlo.SumsStore.
 
     before: those that an earlier process left; seconds: spent on them so far, in all processes.
     """
