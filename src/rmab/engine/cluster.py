@@ -1,7 +1,7 @@
 """Trials on a Ray cluster: blocks of them are tasks of Ray's, and their sums come back.
 
 A task has one core, or one GPU where the cluster has some, and runs in one thread. Ray gives it to
-a worker, a process that keeps what it has compiled and its GPU. Ray runs it again if the worker is
+a worker, a process that keeps its compiled programs and its GPU. Ray runs it again if the worker is
 lost, or the node (it takes 15 s to believe that), and uses nodes that join. Sums are exact in any
 order, so results are those of a run without Ray, bit for bit, on the same kind of device; a worker
 on another kind is refused.
@@ -208,8 +208,10 @@ class Cluster:
         self._error = self._error or error
 
     def _look(self) -> None:
-        """Raise what ends all waiting. Every few seconds see whether the cluster is there, and how
-        many workers it has; Ray itself would wait for its head, and then end this process."""
+        """Raise the error that ends all waiting, and look at the cluster every few seconds.
+
+        Ray itself would wait for its head, and then end this process.
+        """
         with self._lock:
             until = time.monotonic() + _GONE_SECONDS
             while self._error is None and (now := time.monotonic()) >= self._next_look:

@@ -1,4 +1,4 @@
-"""Counts of what agents observe: pairs of successive observations of an arm, and visits.
+"""Counts of agents' observations: pairs of successive observations of an arm, and visits.
 
 A play shows an arm's state; a fully observed arm shows it in every slot. Two successive
 observations of an arm, s and then s', are a pair. Learners read counts: pairs by kind c, as
@@ -11,7 +11,7 @@ many:
 
     few    (C, S, S, N, M, R) whole numbers, each agent's apart. Every entry is compared with the
            slot's pair and gets 0 or 1: for few kinds that costs less than finding the entry.
-    many   (C + 1, N, L, R, S S). Every agent's pair is added to its entry; what is no pair goes to
+    many   (C + 1, N, L, R, S S). Every agent's pair is added to its entry; others go to
            the slice past the last, which is never read. Entries that a slot may reach lie side by
            side, a trial's pairs of one gap together, which costs less than the order of
            `Evidence.counts`. L = M, or L = 1 where agents are merged as they count, each pair with

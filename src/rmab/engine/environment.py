@@ -117,8 +117,8 @@ def _truth_of(arms: Arms) -> Truth:
 class SimulatedEnvironment:
     """Arms of these kinds that move by chance, show themselves and pay.
 
-    idle_pay: an arm left alone may pay. Environments are equal by what they are made of: compiled
-    programs are found by them.
+    idle_pay: an arm left alone may pay. Environments of equal parts are equal: compiled programs
+    are found by them.
     """
 
     at_once = False  # there are few trials, whose episodes are served together

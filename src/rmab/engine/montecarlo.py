@@ -138,7 +138,7 @@ class SumsStore(Protocol):
 class Work:
     """Work of a pool: trials of all policies, the reference last, as REFERENCE_KEY.
 
-    known: by the names of policies, what their rules have made of known arms, trees of arrays.
+    known: by the names of policies, their rules' data of known arms, trees of arrays.
     """
 
     trials: Trials
@@ -306,7 +306,7 @@ def _fixed_plays(trials: Trials, policy: Policy) -> int | None:
 
 
 def _known(trials: Trials, policy: Policy) -> Any:
-    """Return what a policy's rule makes of known arms, None if nothing."""
+    """Return the data that a policy's rule makes of known arms, None if it makes none."""
     if policy.rule.outside:
         return None
     rule = compiled_rule(trials.setting, policy, _fixed_plays(trials, policy))

@@ -3,7 +3,7 @@
 Arrays have shape (N arms, M agents, R trials), trials last, so that the innermost loop runs over
 trials. A slot, for all trials at once:
 
-    1. the agents choose K arms each by what they know (rmab.policies.rules);
+    1. the agents choose K arms each by their knowledge (rmab.policies.rules);
     2. played arms show their state, as fully observed arms do anyway; agents remember it and count
        (rmab.engine.counting);
     3. every arm's true state moves (played or not), from numbers that depend on the seed, trial,
@@ -135,7 +135,7 @@ def compiled_rule(
 
 
 def _as_needed(setting: Setting, policy: Policy) -> Setting:
-    """Return the setting without what makes no difference to this policy."""
+    """Return the setting without fields that make no difference to this policy."""
     learner, draws = policy.learner, policy.sharing.draws
     if not learner.ties and any(kind.tie for kind in setting.kinds):
         setting = replace(setting, kinds=tuple(kind._replace(tie=None) for kind in setting.kinds))

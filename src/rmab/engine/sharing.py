@@ -52,8 +52,8 @@ class SharingState(NamedTuple):
 class NoisyState(NamedTuple):
     """State of sums that are released with noise, as `rmab.privacy.noise` has it.
 
-    pairs: (C, S, S, N, G, R), of the agents of each group in all episodes before; released: what
-    learners make of the last release, (C, S, S, N, J, R), J as `EvidenceSharing.sums`; slots: (R,)
+    pairs: (C, S, S, N, G, R), of the agents of each group in all episodes before; released: the
+    denoised last release, (C, S, S, N, J, R), J as `EvidenceSharing.sums`; slots: (R,)
     of each agent, and last: those of the last release; releases: (R,), how many there were.
     """
 
@@ -128,7 +128,7 @@ class EvidenceSharing:
         chances: Callable[..., Draws],
         plays: Array | int = 1,
     ) -> tuple[Shared, SharingState | NoisyState | None]:
-        """Return what learners see after an episode, and the state from now on.
+        """Return the evidence after an episode, and the state from now on.
 
         pairs: (C, S, S, N, L, R), of sums with noise those that agents give; length: (R,) slots of
         the episode; chances: give the random numbers of a stream, those that pick an expert, those
@@ -163,7 +163,7 @@ class EvidenceSharing:
         return self.recall.picked(memory, shared, chances(_EXPERTS_LANE).uniform()), now
 
     def evidence(self, shared: Shared, truth: Truth, plays: Array, episode: Array) -> Evidence:
-        """Return what the learner sees; arrays (..., A, R), A = 1 where agents share it.
+        """Return the evidence of the learner; arrays (..., A, R), A = 1 where agents share it.
 
         shared: of all agents' counts; episode: (R,) its number.
         """
@@ -193,7 +193,7 @@ class EvidenceSharing:
         )
 
     def combined(self, numbers: Array, weights: Array | None = None) -> Array:
-        """Return what an agent's learner sees of all agents' numbers, (..., M, R) -> (..., A, R).
+        """Combine all agents' numbers for each agent's learner, (..., M, R) -> (..., A, R).
 
         weights: (M,), those of agents unless others are given; (M, M, R) where agents are compared.
         """

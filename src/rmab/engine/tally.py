@@ -1,9 +1,9 @@
 """Sums over trials of rewards, episodes and errors, made where the trials are.
 
-A batch's rewards, episodes and errors become whole numbers, and what leaves the device are sums of
+A batch's rewards, episodes and errors become whole numbers, and only sums leave the device, of
 these and of their squares. Sums of whole numbers are exact in any order, so results do not depend
-on how trials were batched, on threads, or on what else was run, to the last bit; and what is
-fetched does not grow with the trials.
+on how trials were batched, on threads, or on other policies, to the last bit; and the size of
+results does not grow with the trials.
 
 A quantity is v = unit * n with a whole number |n| < 2^31, where the unit is a billionth, or less,
 of the largest value that is possible. Squares are summed in two halves of 31 bits: 2^32 trials fit.
@@ -318,7 +318,7 @@ def _products(totals: list[Array], count: Array, horizon: Array) -> tuple[Array,
 
 
 class Batch(NamedTuple):
-    """A batch reduced to what the tallies take."""
+    """Sums of a batch, as the tallies take them."""
 
     n_trials: int
     joint: tuple[Ints, Ints, Ints]  # see CoMoments

@@ -35,8 +35,8 @@ class ArmsEnv(gymnasium.Env[Observation, Any]):
     An observation has the information state of every arm: `last_seen`, the state last observed, and
     `age`, the slots since, 0 where it was never observed. An arm that is always observed is in
     (state now, 1); with `fully_observed` all are. An action is one of `rmab.envs.game`: a set of K
-    arms by its number, or scores of which the K largest are played. A step pays what the slot paid
-    in all. Episodes end after `horizon` slots, truncated.
+    arms by its number, or scores of which the K largest are played. A step pays the slot's rewards.
+    Episodes end after `horizon` slots, truncated.
 
     reset(seed=s) begins with trial 0 of the engine's seed s, and each reset without a seed goes on
     to the next trial. options={"trial": n} names another; without any seed so far it is of the

@@ -23,7 +23,7 @@ Pixels = npt.NDArray[np.uint8]
 
 
 class Film:
-    """The last slots of a game in one trial: true states and what was played."""
+    """The last slots of a game in one trial: true states and plays."""
 
     def __init__(self, game: Game, sizes: npt.NDArray[np.int64]) -> None:
         self.game = game
@@ -36,7 +36,7 @@ class Film:
     def add(
         self, states: npt.NDArray[np.int64], played: npt.NDArray[np.bool_], reward: float
     ) -> None:
-        """A slot, (M, N) each, and what it paid."""
+        """Add a slot, (M, N) each, and its reward."""
         self._past.append((states.copy(), played.copy()))
         self.total += reward
 

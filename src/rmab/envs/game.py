@@ -105,10 +105,10 @@ class Choices:
 
 
 class Game:
-    """R trials of a study, for the agents of some lanes: what they know, play and are paid.
+    """R trials of a study, for the agents of some lanes: their knowledge, plays and rewards.
 
     last_seen, age: (R, M, N), the information states before the next choice; fully_observed: every
-    arm shows its state before every choice; pays: the precision of what is paid.
+    arm shows its state before every choice; pays: the precision of rewards.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Game:
         return np.broadcast_to(self._arms.states, self._shape)
 
     def play(self, played: Bools) -> npt.NDArray[Any]:
-        """Play these arms (R, M, N) for a slot: what each arm pays, (R, M, N)."""
+        """Play these arms (R, M, N) for a slot and return the reward of each, (R, M, N)."""
         states = self.states
         paid: npt.NDArray[Any] = self._pays[self._agent, played.astype(np.intp), self._each, states]
         self._arms.move(played[:, : self._arms.states.shape[1]])

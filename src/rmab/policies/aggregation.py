@@ -7,8 +7,8 @@ x_1, ..., x_M into the evidence y_1, ..., y_M of the agents' learners,
     none    y_a = x_a: every agent learns alone
     pairs   y_a = sum over m of w_am w_m x_m, w_am the probability that agents a and m have the same
             law, by all that both have counted (`rmab.learning.population`), and w_aa = 1
-    gossip  y_a <- sum over m of W_am (y_m + M w_m d_m) after every episode, d_m what agent m has
-            counted in it: agents tell their neighbours in a graph, and there is no server
+    gossip  y_a <- sum over m of W_am (y_m + M w_m d_m) after every episode, d_m the counts of
+            agent m in it: agents tell their neighbours in a graph, and there is no server
             (`rmab.policies.gossip` has W)
 
 and is an object of one class. Another one is another class here, or anywhere: whatever is put into
@@ -100,7 +100,7 @@ class Pairs:
     compares: bool = True
 
     def combine(self, counts: Array, weights: Array) -> Array:
-        """weights: (M, M, R), what an agent takes of each one's counts."""
+        """Mix the counts; weights: (M, M, R), shares that an agent takes of each one's."""
         xp = array_namespace(counts, weights)
         return xp.einsum("...br,abr->...ar", counts, weights)
 
@@ -109,7 +109,7 @@ class Pairs:
 class Gossip:
     """Every agent sees a mixture that it and its neighbours made of theirs, episode by episode.
 
-    What agents see is a state: it is kept from episode to episode and mixed with what is new
+    The evidence is a state: it is kept from episode to episode and mixed with new counts
     (`mixed`), so nothing is left to `combine`. graph: one of GRAPHS; degree: of a regular graph;
     failure: the chance that a link fails in an episode.
 
@@ -140,7 +140,7 @@ class Gossip:
     def mixed(self, kept: Array, new: Array, weights: Array, chances: Array | None) -> Array:
         """Return the evidence of agents after an episode, (..., M, B, R).
 
-        kept: what they saw before it, (..., M, B, R), B experts; new: what each has counted in it,
+        kept: their evidence before it, (..., M, B, R), B experts; new: the counts of each in it,
         (..., M, 1, R); weights: (M,), of agents; chances: uniform numbers (links, R), None where
         no link fails.
         """
@@ -179,7 +179,7 @@ def compares_agents(aggregation: Aggregation) -> bool:
 
 
 def mixes_evidence(aggregation: Aggregation) -> bool:
-    """Whether what agents see is kept from episode to episode and mixed, as by gossip."""
+    """Whether evidence is kept from episode to episode and mixed, as by gossip."""
     return getattr(aggregation, "mixes", False)
 
 

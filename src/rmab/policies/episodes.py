@@ -6,7 +6,7 @@ under the paper's rule it ends early when, for some agent, arm and state observe
     N_t(s, a = 1) > 2^M max(1, N_{t_l}(s, a = 1)),                                   eq. (22)
 
 with N_{t_l} the visits at the start of the episode. `linear` and `doubling` drop the second rule:
-they are public schedules that reveal nothing about what was observed. All start from T_0 = 1.
+they are public schedules that reveal nothing about observations. All start from T_0 = 1.
 
 A policy has an episode rule:
 
@@ -180,7 +180,7 @@ class EpisodeRule:
         return array_namespace(visits).concatenate([visits, idle])
 
     def cap(self, setting: Setting, watched: Array, evidence: Any, *, anew: bool) -> Array:  # noqa: ARG002
-        """Return what ends an episode when it is exceeded, as `watched`, counts at its start.
+        """Return the counts that end an episode when exceeded; watched: those at its start.
 
         anew: counts of pairs begin anew with every episode.
         """
@@ -279,7 +279,7 @@ class PairDoubling(EpisodeRule):
         return by_colour(pairs())
 
     def cap(self, setting: Setting, watched: Array, evidence: Any, *, anew: bool) -> Array:  # noqa: ARG002
-        """Return what ends an episode when it is exceeded, see `EpisodeRule`."""
+        """Return the counts that end an episode when exceeded, see `EpisodeRule`."""
         xp = array_namespace(watched)
         seen = by_colour(evidence.counts)
         seen = seen.reshape(*seen.shape[:2], -1, watched.shape[-1])[:, :, : watched.shape[2]]

@@ -1,6 +1,6 @@
 """Graphs of agents that gossip without a server, and the weights of their links.
 
-Agents are the nodes of a graph. Along each of its links two agents take of what the other sees the
+Agents are the nodes of a graph. Along each of its links two agents take of the other's evidence the
 same share w = 1 / (d + 1), d the most links that an agent has, and keep the rest of their own:
 
     W = I - w L,    L the Laplacian of the links that hold in this episode.

@@ -7,7 +7,7 @@ observed, moves by P_0. After d slots the arms are worth sum_n v_n(x_n), their t
 
     V_d(x) = max over K-subsets A of  r(x, A) + E[V_(d-1)(x') | x, A].
 
-All that does not depend on what the others do is split off. If every arm were left alone for d
+All that does not depend on the other arms is split off. If every arm were left alone for d
 slots it would be worth u_d(x_n), u_0 = v. The *gain* of one play with d slots left,
 
     a_d(x_n) = r_1 - r_0 + sum_s c(x_n, s) u_(d-1)(s, 1) - E[u_(d-1)(x_n') | left alone],
@@ -27,7 +27,7 @@ X K steps for X arms. It is exact, as is the sum over outcomes that is taken whe
 
 All K-subsets are tried while sets times outcomes, or `SearchLimits.outcomes` if they are more,
 number at most `SearchLimits.ways`. Beyond, only sets near the K arms of largest a_d, the best by
-the arms' own values: those K, and what comes of exchanging one or two of the last
+the arms' own values: those K, and those after exchanging one or two of the last
 m = `SearchLimits.margin` of them for as many of the next m, at most 1 + m^2 + (m (m - 1) / 2)^2
 sets. That bounds the work by a polynomial in N, K and S at depth 2, and the choice is the best of
 these sets. At depth 3 the outcomes of the first slot are enumerated, so there may be at most
@@ -103,7 +103,7 @@ _LIMITS = SearchLimits()
 
 
 class PassivePath(NamedTuple):
-    """The next d slots of arms that are left alone, and what a play in each would do; each tuple by
+    """The next d slots of arms that are left alone, and the effect of a play in each; each tuple by
     slot.
 
     gains: d arrays (N, ...), a_d now, a_(d-1) after a slot alone, ...; observation_probs: d - 1
@@ -192,7 +192,7 @@ def state_from_tables(
     rows = [row_of(after(states, ahead), max_age, wraps) for ahead in range(depth)]
 
     def path(read: Callable[[Array, int], Array], slots: int) -> PassivePath:
-        """From what reads a table after some slots alone."""
+        """Return a path, by a function that reads a table after some slots alone."""
 
         def law(tables: tuple[Array, ...], ahead: int) -> Array:
             chances = [read(table, ahead) for table in tables]

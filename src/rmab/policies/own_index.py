@@ -1,12 +1,12 @@
 """Learners that keep their own state, per arm and agent, and give an index from it.
 
-`OwnLearner` says what such a learner is. Those here are written for NumPy and JAX arrays alike and
+`OwnLearner` is their interface. Those here are written for NumPy and JAX arrays alike and
 import only NumPy: the engine runs them for many trials, a served agent for itself, by the name
 that `OWN_INDICES` has.
 
     MeanRewards         UCB1 on the arms' mean rewards
     RegenerativeCycles  RCA, the same on whole cycles between visits of a state
-    ActionValues        WIQL, Q-learning: arms are ranked by what a play adds to the value
+    ActionValues        WIQL, Q-learning: arms are ranked by the value that a play adds
     IndexLearning       Q-learning of the Whittle index of every state
 """
 
@@ -56,7 +56,7 @@ class Observations(NamedTuple):
     """A slot as a learner with its own state is given it; arrays (N, ...), arms first.
 
     played: which arms were played; state: the state of each arm, to be read where it was observed;
-    observed: where it was; reward: what the arm paid; slot: how many slots came before.
+    observed: where it was; reward: of the arm; slot: how many slots came before.
     """
 
     played: Array
@@ -74,9 +74,9 @@ class OwnLearner(Protocol):
     NumPy and JAX arrays alike, element by element along agents and trials, and change nothing in
     place. Besides `init` and `update` it has one of
 
-        index(state, slot) -> (N, ...)     what arms are played by in this slot
+        index(state, slot) -> (N, ...)     the index of the arms in this slot
         index_at(state, now) -> (N, ...)   the same from all that is known before the choice, `Now`
-        dynamics(state, draws) -> Moves    what a learner gives at the start of an episode, from the
+        dynamics(state, draws) -> Moves    the dynamics at the start of an episode, from the
                                            state as the aggregation combines it over agents
 
     One that gives an index may also have look(state, now), its state once the arms that are always
@@ -94,7 +94,7 @@ class OwnLearner(Protocol):
 def looked(own: Any, state: Any, now: Callable[[], Now]) -> Any:
     """The state of a learner once a slot's first states are shown, before the choice.
 
-    now: gives what is known, to those who ask.
+    now: gives the inputs, for learners that read them.
     """
     return own.look(state, now()) if hasattr(own, "look") else state
 
@@ -113,9 +113,8 @@ class _Sums(NamedTuple):
 class MeanRewards:
     """UCB1: the mean reward of an arm's n plays, plus sqrt(c ln t / n) in slot t = 1, 2, ...
 
-    An arm that was never played comes before all others. c = 2 is UCB1, c = K + 1 what client
-    selection uses for K plays. Rewards are taken as independent: nothing is learnt of the
-    transitions.
+    An arm that was never played comes before all others. c = 2 is UCB1, c = K + 1 that of client
+    selection with K plays. Rewards are taken as independent: nothing is learnt of the transitions.
 
     References: P. Auer, N. Cesa-Bianchi, P. Fischer, "Finite-time analysis of the multiarmed bandit
     problem", Machine Learning 47, 2002; W. Xia et al., "Multi-armed bandit based client scheduling
@@ -129,7 +128,7 @@ class MeanRewards:
         return _Sums(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
 
     def update(self, state: _Sums, seen: Observations) -> _Sums:
-        """Played arms have one more play and what it paid."""
+        """Add the plays of a slot and their rewards."""
         xp = array_namespace(state.plays, seen.played)
         paid = xp.where(seen.played, seen.reward, 0)
         return _Sums(state.plays + seen.played, state.total + paid.astype(np.float32))
@@ -160,7 +159,7 @@ class RegenerativeCycles:
 
     An arm is played in blocks. The first state that it ever shows is its mark. A block waits until
     the arm shows its mark (SB1), counts from that slot on (SB2), and ends with the slot in which
-    the mark is shown again, which does not count (SB3). So what counts are whole cycles, whose mean
+    the mark is shown again, which does not count (SB3). So only whole cycles count, whose mean
     is that of the chain played for ever, whatever happened while the arm was left alone. When a
     block ends, the arm of the largest mean + sqrt(L ln t / n) outside a block begins one: n are its
     slots that counted, t those of all arms. First every arm has a block.

@@ -14,7 +14,7 @@ __all__ = ["FIXED", "FIXED_BEST", "MYOPIC", "WHITTLE"]
 
 
 def _constant(scores: Callable[[Arms], FloatArray]) -> Callable[[Arms, int], FloatArray]:
-    """A table that does not depend on what was observed."""
+    """Return a table that does not depend on observations."""
 
     def known(arms: Arms, max_age: int) -> FloatArray:
         return np.repeat(scores(arms)[:, None], 1 + arms.passive.shape[1] * max_age, 1)

@@ -1,7 +1,7 @@
 """Plans: the values that a server makes and an agent plays by, one for each rule that is served.
 
 Each stands in the module of its rule, with its JSON and its choice on NumPy. This module imports
-only NumPy and no solver: it is what an agent needs.
+only NumPy and no solver, as agents do.
 """
 
 from __future__ import annotations

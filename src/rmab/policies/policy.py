@@ -1,4 +1,4 @@
-"""Policies: a learner, a rule, an episode rule and what is shared, put together.
+"""Policies: a learner, a rule, an episode rule and sharing, put together.
 
 A *learner* turns evidence into dynamics (`rmab.learning.learners`); without one the dynamics are
 known. A *rule* (`rmab.policies.rules`, one module each) says how arms are chosen by them.
@@ -57,7 +57,7 @@ class Forgetting:
 
 @dataclass(frozen=True, eq=False)
 class Learner:
-    """A learner and what it reads; without function and own the dynamics are known.
+    """A learner and its inputs; without function and own the dynamics are known.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Learner:
     prior
         A number, Beta's two, or POPULATION, which is learnt and given as evidence.prior.
     ties
-        It reads what an arm's rows have in common.
+        It reads the ties of an arm's rows.
     """
 
     function: Callable[[Any, Any], Any] | None = None
@@ -130,7 +130,7 @@ _LEAST = MappingProxyType({"depth": 0, "gaps": 0, "max_age": 1, "longest": 1})
 class Policy:
     """How agents choose arms: a name and four parts.
 
-    Parts are given as such, or by what they are made of: a planner, a table or a depth (of a rule),
+    Parts are given as such, or by their own parts: a planner, a table or a depth (of a rule),
     a function (of a learner), and options, which docs/own-policy.md lists.
     """
 

@@ -6,7 +6,7 @@ above G, and its visits[s], plays by the state they showed. An arm that is alway
 pairs of consecutive slots, c = 0 those with a play at the first and c = 1 those without.
 `rmab.protocol.uploads` is the server's side of it.
 
-A *round* tells an agent what to play by: its number, the rule by which the episode ends, and a plan
+A *round* has all that an agent plays by: its number, the rule by which the episode ends, and a plan
 over information states, rows as in `rmab.model.beliefs.information_states`: never observed, (0, 1),
 ..., (0, J), (1, 1), ...; see `rmab.policies.plans`. All that comes from a server is checked here.
 
@@ -135,7 +135,7 @@ def fingerprint_of(
     rewards: Sequence[Sequence[float]],
     idle_rewards: Sequence[Sequence[float]] | None,
 ) -> str:
-    """A digest of what a federation's counts mean: other federations' cannot be added to them.
+    """Return a digest of the meaning of a federation's counts: no others can be added to them.
 
     rewards, idle_rewards: of a play and of none, by arm and state; None: nothing. That of most
     arms is as it was before there were others.

@@ -10,7 +10,7 @@ CHANNEL_AGES; larger ages fall back by two, since beliefs of channels with negat
 alternate. Tables of other arms go up to ARM_AGES, and older arms count as never observed. Where all
 arms are always observed they have one age.
 
-This module loads JAX; the rest of what a server needs to receive uploads does not.
+This module loads JAX; the modules that receive uploads do not.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Planner:
         """The plan of a round for the agents of a lane; lane 0 is everybody's if plans are shared.
 
         merged: the evidence of the lane's agents, of all that was uploaded before the round. Where
-        a policy forgets, learns its prior or compares agents it is the sum of all; each: what the
-        agent of each lane has counted, None where the sum is enough; memory: what is kept of it.
+        a policy forgets, learns its prior or compares agents it is the sum of all; each: the
+        counts of the agent of each lane, None where the sum is enough; memory: of earlier rounds.
         """
         rule, merged = self.policy.rule, self._mended(merged)
         standing = rule.standing_plan(self.policy.name, self.federation.options)
@@ -192,9 +192,9 @@ class Planner:
     ) -> RoundMemory:
         """Return the memory when a round closes, from which the next one is planned.
 
-        memory: what was kept when it opened, None before the first; before, now: what agents had
-        counted then, and have now; length: the slots of its episodes. Of an agent whose counts were
-        taken out meanwhile, nothing is left but what it has counted since.
+        memory: that of when it opened, None before the first; before, now: agents' counts then and
+        now; length: the slots of its episodes. Of an agent whose counts were
+        taken out meanwhile, only its counts since then are left.
         """
         assert self._recall is not None
         size, n_lanes = _padded(len(now.counts)), len(now.counts)
@@ -320,7 +320,7 @@ class Planner:
     def _filled(
         self, counts: Any, visits: Any, agents: Any, prior: Any, number: Any, lane: Any
     ) -> Any:
-        """Return what the plan is made of, (N, ...), and the policy's own length, (1,)."""
+        """Return the arrays of the plan, (N, ...), and the policy's own length, (1,)."""
         federation, policy = self.federation, self.policy
         episode = number[None]
         key = stream(seed_words(federation.seed), jnp.uint32(0), lane, DRAWS)

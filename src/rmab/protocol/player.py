@@ -13,9 +13,9 @@ Where rounds ask for a survey (`rmab.privacy.survey`), an incarnation begins wit
 played by its schedule, and `counts` and `visits`, which are given, are of its slots only.
 
 A slot is a look at the arms that are always observed, where there are any (`look`), a choice of K
-arms (`choose`), and what playing them showed (`observe`). Nothing need be shown: a reading that is
-missing is None. An arm that moves alike is then observed later. One that moves otherwise when it
-is played has moved in a way that no count tells of: its next observation is as the first.
+arms (`choose`), and the states that they showed (`observe`). A reading that is missing is None. An
+arm that moves alike is then observed later. One that moves otherwise when it is played has moved in
+a way that no count tells of: its next observation is as the first.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Player:
         self._start(message)
 
     def begin(self, message: RoundMessage) -> None:
-        """A new episode, of this round; what was observed and counted stays."""
+        """Begin an episode of this round; observations and counts stay."""
         if message.shape != self.message.shape or message.federation != self.message.federation:
             raise ModelError(
                 f"round {message.round} must be of the same federation and arms as before: "
@@ -273,7 +273,7 @@ class Player:
         self._own_slots += 1
 
     def go_on(self, before: Player) -> None:
-        """Add to what a player before it has counted, whose arms were observed too long ago."""
+        """Add to the counts of a player before it, whose arms were observed too long ago."""
         self.slots = before.slots
         self.counts, self.visits = before.counts.copy(), before.visits.copy()
 
@@ -286,7 +286,7 @@ class Player:
         return np.concatenate([[float(self._own_slots)], *parts])
 
     def resume_learner(self, numbers: npt.NDArray[np.float64] | None) -> None:
-        """Go on with what an earlier incarnation's learner remembered, (X,), if it is of this one's
+        """Resume the state of an earlier incarnation's learner, (X,), if it is of this one's
         shape; a learner that the federation has had no longer is forgotten."""
         mine = self.learner_state
         if numbers is None or mine is None or numbers.shape != mine.shape:

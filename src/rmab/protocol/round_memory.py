@@ -1,8 +1,8 @@
 """Memory of a server that forgets, from round to round, as arrays and as bytes of the database.
 
 A round's counts lose weight by the half-lives of experts (`rmab.learning.forgetting`), so they are
-no longer sums of what agents have uploaded: they are a function of what was kept before the round,
-of what came in it and of its length, and are stored with the round that was planned from them.
+no longer sums of agents' uploads: they are a function of the memory before the round,
+of the counts in it and of its length, and are stored with the round that was planned from them.
 """
 
 from __future__ import annotations

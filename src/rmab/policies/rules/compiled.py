@@ -152,16 +152,12 @@ class CompiledRule(ABC):
                     return self.fill(moves, truth, agents)  # (S, S, N, M): each its own
                 moves = Moves(*(m[..., 0] for m in moves))
             wide = Moves(*(m[..., None] * jnp.ones(width, jnp.float32) for m in moves))
-            return self.fill(self.like(wide), truth, agents)
+            return self.fill(wide, truth, agents)
 
         if not self.scene.learns:
             return filled(agents)
         shape = jax.eval_shape(lambda: filled(agents * n_trials))
         return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape)
-
-    def like(self, moves: Moves) -> LearnerOutput:
-        """Return an output of the policy's learner with these dynamics."""
-        return moves
 
     def fill(self, output: LearnerOutput, truth: Truth, agents: int = 1) -> Any:
         """Return the plan of an episode, from a learner's output for A agents in R trials.

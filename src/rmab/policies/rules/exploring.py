@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from rmab.model.arms import Moves
-from rmab.policies.rules.compiled import Scene, SlotInputs
-from rmab.policies.rules.dynamics import ExploringDynamics, LearnedArms
+from rmab.policies.rules.compiled import SlotInputs
+from rmab.policies.rules.dynamics import LearnedArms, channel_pair, matrices
 from rmab.policies.rules.index import IndexRule
 from rmab.policies.rules.index_jax import WrappedIndex
 from rmab.policies.rules.rule import Rule
@@ -25,20 +24,17 @@ class ExploringRule(Rule):
     inner: IndexRule
     by_arm: ClassVar[bool] = True
 
-    def compiled(self, scene: Scene) -> WrappedIndex:
-        """Return the rule as part of a program."""
-        return _Exploring(self, scene)
-
 
 class _Exploring(WrappedIndex):
-    def like(self, moves: Moves) -> ExploringDynamics:
-        return ExploringDynamics(moves, jnp.zeros(moves.passive.shape[2:], bool))
-
     def filled(self, learnt: LearnedArms) -> Any:
-        assert isinstance(learnt.output, ExploringDynamics)
-        moves, first = learnt.output
-        return self.inner.filled(learnt._replace(output=moves)), first
+        first = getattr(learnt.output, "first", None)
+        if first is None:  # before the first episode
+            first = jnp.zeros(channel_pair(learnt.output)[0].shape, bool)
+        return self.inner.filled(learnt._replace(output=matrices(learnt.output))), first
 
     def index(self, inputs: SlotInputs) -> Array:
         plan, first = inputs.plan
         return jnp.where(first, jnp.inf, self.inner.index(inputs._replace(plan=plan)))
+
+
+compiled = _Exploring

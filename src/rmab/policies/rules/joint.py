@@ -1,4 +1,4 @@
-"""Joint plans: the joint optimum of what was learnt, planned anew in every episode.
+"""Joint plans: the joint optimum of learnt dynamics, planned anew in every episode.
 
 A plan for all arms together is made for a few trials at once, over all joint codes as an array with
 an axis for each arm. K is part of the program, as the sets of K arms are.
@@ -43,10 +43,6 @@ class JointRule(Rule):
     # Two programs at once keep what their loops used until they end: gigabytes.
     serial: ClassVar[bool] = True
 
-    def compiled(self, scene: Scene) -> CompiledRule:
-        """Return the rule as part of a program."""
-        return _Joint(self, scene)
-
 
 @dataclass(frozen=True)
 class OptimisticJointRule(JointRule):
@@ -86,3 +82,6 @@ class _Joint(CompiledRule):
         action = inputs.plan[code, agent, jnp.arange(n_trials)]
         played = jnp.moveaxis(jnp.asarray(self.space.subsets)[action], -1, 0)
         return played if inputs.playable is None else played & inputs.playable
+
+
+compiled = _Joint

@@ -1,4 +1,4 @@
-"""Lookahead rule: K arms are chosen together, by what a few slots ahead can bring."""
+"""Lookahead rule: K arms are chosen together, by the gains of a few slots ahead."""
 
 from __future__ import annotations
 

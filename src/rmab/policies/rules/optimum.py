@@ -14,7 +14,7 @@ from rmab.model.arms import Arms
 from rmab.planning.joint.chain import Layout, joint_code
 from rmab.planning.joint.optimum import Optimum, optimal
 from rmab.policies.constraint import Constraint
-from rmab.policies.rules.compiled import CompiledRule, Scene, SlotInputs
+from rmab.policies.rules.compiled import CompiledRule, SlotInputs
 from rmab.policies.rules.rule import Rule
 
 __all__ = ["JointLookup", "OptimumRule"]
@@ -25,10 +25,6 @@ class OptimumRule(Rule):
     """Play the exact joint optimum of known arms: `rmab.planning.joint.optimum`."""
 
     optimal: ClassVar[bool] = True
-
-    def compiled(self, scene: Scene) -> CompiledRule:
-        """Return the rule as part of a program."""
-        return _Optimum(self, scene)
 
 
 class JointLookup(NamedTuple):
@@ -76,3 +72,6 @@ class _Optimum(CompiledRule):
             own.decided(seen[:, m : m + 1], age[:, m : m + 1]) for m, own in enumerate(plan)
         ]
         return jnp.concatenate(by_agent, 1)
+
+
+compiled = _Optimum

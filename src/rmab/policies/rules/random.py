@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from jax import Array
 
-from rmab.policies.rules.compiled import CompiledRule, Scene, SlotInputs
+from rmab.policies.rules.compiled import CompiledRule, SlotInputs
 from rmab.policies.rules.rule import Rule
 
 __all__ = ["RandomRule"]
@@ -19,11 +19,10 @@ class RandomRule(Rule):
 
     draws: ClassVar[bool] = True
 
-    def compiled(self, scene: Scene) -> CompiledRule:
-        """Return the rule as part of a program."""
-        return _Random(self, scene)
-
 
 class _Random(CompiledRule):
     def choose(self, inputs: SlotInputs) -> Array:
         return inputs.largest(inputs.uniforms(0))
+
+
+compiled = _Random

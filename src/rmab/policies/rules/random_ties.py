@@ -8,7 +8,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from rmab.policies.rules.compiled import Scene, SlotInputs
+from rmab.policies.rules.compiled import SlotInputs
 from rmab.policies.rules.index import IndexRule
 from rmab.policies.rules.index_jax import WrappedIndex
 from rmab.policies.rules.rule import Rule
@@ -26,12 +26,11 @@ class RandomTiesRule(Rule):
     inner: IndexRule
     by_arm: ClassVar[bool] = True
 
-    def compiled(self, scene: Scene) -> WrappedIndex:
-        """Return the rule as part of a program."""
-        return _RandomTies(self, scene)
-
 
 class _RandomTies(WrappedIndex):
     def index(self, inputs: SlotInputs) -> Array:
         index = self.inner.index(inputs)
         return index + _TIE * jnp.maximum(jnp.abs(index), 1) * inputs.uniforms(0)
+
+
+compiled = _RandomTies

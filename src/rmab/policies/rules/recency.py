@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from rmab.model.beliefs import NEVER
-from rmab.policies.rules.compiled import CompiledRule, Scene, SlotInputs
+from rmab.policies.rules.compiled import CompiledRule, SlotInputs
 from rmab.policies.rules.dynamics import wide
 from rmab.policies.rules.rule import Rule
 
@@ -28,10 +28,6 @@ class AgeRule(Rule):
     """
 
     stays: bool
-
-    def compiled(self, scene: Scene) -> CompiledRule:
-        """Return the rule as part of a program."""
-        return _Recency(self, scene)
 
 
 class _Recency(CompiledRule):
@@ -56,3 +52,6 @@ class _Recency(CompiledRule):
         best = setting.n_states - 1 - pays[::-1].argmax(0)
         found: Array = wide(best).astype(self.environment.state_type)
         return found
+
+
+compiled = _Recency

@@ -5,8 +5,8 @@ halves. The light half, which an agent imports, has the plan that a server sends
 it on NumPy. The JAX half (`rmab.policies.rules.compiled`) has tables, data of known arms, a state
 by slot and the choice for a batch of trials; a rule finds it when it is first needed.
 
-Engine, server, environments and back-tests ask a rule what it can do; none asks which rule it is.
-A rule from elsewhere is a subclass that overrides `compiled`.
+Engine, server, environments and back-tests ask a rule for its capabilities; none asks which rule it
+is. A rule from elsewhere is a subclass that overrides `compiled`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def written(row: Floats) -> list[float]:
 class Rule:
     """A rule and its capabilities; the defaults are those of a rule without a plan."""
 
-    jax_half: ClassVar[str] = ""  # module with `compiled` and, if it is served, `fill`
+    jax_half: ClassVar[str] = ""  # module with `compiled` and, if it is served, `fill`; "": its own
     by_arm: ClassVar[bool] = False  # an index of each arm by itself decides
     fits: ClassVar[bool] = False  # it can be given dynamics fitted to a recording
     draws: ClassVar[bool] = False  # choices are random whatever is learnt
@@ -96,7 +96,8 @@ class Rule:
 
     def compiled(self, scene: Scene) -> CompiledRule:
         """Return the rule as part of a JAX program."""
-        made: CompiledRule = import_module(self.jax_half).compiled(self, scene)
+        module = import_module(self.jax_half or type(self).__module__)
+        made: CompiledRule = module.compiled(self, scene)
         return made
 
     def check(self, name: str, arms: Arms) -> None:
@@ -112,11 +113,11 @@ class Rule:
     # ------------------------------------------------------------------- a server's half
 
     def standing_plan(self, name: str, options: Mapping[str, Any]) -> Plan | None:  # noqa: ARG002
-        """Return the plan of all rounds, where it does not depend on what is learnt."""
+        """Return the plan of all rounds, where it does not depend on evidence."""
         return None
 
     def fill(self, name: str, learnt: Any, plays: int, max_age: int) -> Any:
-        """Return what a plan is made of, arrays (N, ..., trials), from `LearnedArms`."""
+        """Return the arrays of a plan, (N, ..., trials), from `LearnedArms`."""
         return import_module(self.jax_half).fill(self, name, learnt, plays, max_age)
 
     def plan(self, filled: Any, shape: Any, cut: Cut) -> Plan:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax import Array
 
-from rmab.policies.rules.compiled import CompiledRule, Scene, SlotInputs
+from rmab.policies.rules.compiled import CompiledRule, SlotInputs
 from rmab.policies.rules.rule import Rule
 
 __all__ = ["TrueStateRule"]
@@ -17,12 +17,11 @@ __all__ = ["TrueStateRule"]
 class TrueStateRule(Rule):
     """Play the K arms whose true states pay most."""
 
-    def compiled(self, scene: Scene) -> CompiledRule:
-        """Return the rule as part of a program."""
-        return _TrueState(self, scene)
-
 
 class _TrueState(CompiledRule):
     def choose(self, inputs: SlotInputs) -> Array:
         pays = self.environment.select(inputs.truth.reward_active, inputs.state)
         return inputs.largest(jnp.broadcast_to(pays, inputs.observed.age.shape))
+
+
+compiled = _TrueState
