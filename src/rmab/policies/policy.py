@@ -2,11 +2,11 @@
 
 A *learner* turns evidence into dynamics (`rmab.learning.learners`); without one the dynamics are
 known. A *rule* (`rmab.policies.rules`, one module each) says how arms are chosen by them.
-*Episodes* (`rmab.policies.episodes`) end when a schedule or a rule of the policy says so. *Sharing*
-is how agents' evidence and draws are joined. Each part owns everything about itself.
+*Episodes* (`rmab.policies.episode_rules`) end when a schedule or a rule of the policy says so.
+*Sharing* is how agents' evidence and draws are joined. Each part owns everything about itself.
 
 `rmab.policies.registry` has the policies by name, and docs/own-policy.md shows how to make others.
-This module imports no JAX: an agent reads it too.
+This module imports no JAX: a study's file is read with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmab.errors import ModelError
 from rmab.policies.aggregation import AGGREGATIONS, Aggregation, mixes_evidence
-from rmab.policies.episodes import EpisodeRule, Lengths, OwnVisits
+from rmab.policies.episode_rules import EpisodeRule, Lengths, OwnVisits
 from rmab.policies.rules.index import IndexRule
 from rmab.policies.rules.lookahead import LookaheadRule
 from rmab.policies.rules.own_learner import OwnIndexRule

@@ -31,7 +31,7 @@ from rmab.model.arms import Uncertain
 from rmab.planning.optimism import fill_extreme, fill_penalty, fill_value
 from rmab.planning.tables import Model
 from rmab.policies.aggregation import Aggregation
-from rmab.policies.episodes import PairDoubling
+from rmab.policies.episode_rules import PairDoubling
 from rmab.policies.own_index import OWN_INDICES
 from rmab.policies.planners import FIXED_BEST, MYOPIC, WHITTLE
 from rmab.policies.policy import IndexRule, Lengths, OwnIndexRule, Policy
