@@ -20,8 +20,8 @@ def test_sharing_is_compared_where_there_are_agents_to_share():
     arena = Arena([each for each in contestants() if each.base == "fedtswi"])
     playing, refused = arena.admitted(load_problem("paper-k1-m4"))
     assert {"fedtswi", alone} <= set(playing)
-    assert playing[alone].aggregation == "none"
-    mixed = playing["fedtswi@aggregation=gossip"].aggregation
+    assert playing[alone].sharing.aggregation == "none"
+    mixed = playing["fedtswi@aggregation=gossip"].sharing.aggregation
     study = replace(load_problem("paper-k1-m4").study, aggregation="gossip", policies=["fedtswi"])
     assert mixed == study.shares("fedtswi")
     playing, refused = arena.admitted(load_problem("paper-k1-m1"))

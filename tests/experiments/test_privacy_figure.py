@@ -59,8 +59,8 @@ def test_the_cases_are_those_of_the_claims():
     assert (lied.groups, lied.budget, lied.draws) == (5, None, "own")
     learner = lied.policies[0]
     assert isinstance(learner, Policy)
-    assert isinstance(learner.aggregation, privacy.WithLies)
-    assert learner.aggregation.liars == (0, 5, 10, 15)  # one group's agents
+    assert isinstance(learner.sharing.aggregation, privacy.WithLies)
+    assert learner.sharing.aggregation.liars == (0, 5, 10, 15)  # one group's agents
 
 
 def test_claims_hold_or_do_not():

@@ -13,7 +13,7 @@ from typing import Any
 
 from rmab.arena.problems import PROBLEMS
 from rmab.errors import StudyError
-from rmab.policies.policy import OutsideRule, Policy
+from rmab.policies.policy import Policy
 from rmab.policies.registry import POLICIES, STUDIED, check_options, named
 from rmab.studies.study import Study
 from rmab.text import one_of, option_value, shown
@@ -51,8 +51,8 @@ class Contestant:
     def uses_true_dynamics(self) -> bool:
         """Whether it uses the true dynamics, or plays at random: it has no rank."""
         if self.own is not None:
-            outside = isinstance(self.own.rule, OutsideRule)  # which gets no dynamics
-            return self.own.learner is None and self.own.own is None and not outside
+            outside = self.own.rule.outside  # it is given no dynamics
+            return not self.own.learns and not self.own.rule.learns and not outside
         return POLICIES[self.base].group == "known"
 
     @property

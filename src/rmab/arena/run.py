@@ -22,9 +22,8 @@ from rmab.arena.scores import standings
 from rmab.compilation import drop_traces
 from rmab.engine.montecarlo import program_for
 from rmab.errors import ModelError, RmabError, StudyError, TooLargeError
-from rmab.policies.filling import check_planner
-from rmab.policies.lookahead import check_depth
-from rmab.policies.policy import LookaheadRule, OptimumRule, OutsideRule, Policy
+from rmab.policies.policy import Policy
+from rmab.policies.rules.external import OutsideRule
 from rmab.studies.arm_tables import same_arms
 from rmab.studies.provenance import Provenance
 from rmab.studies.run import Values, run_watched, trials_of, value
@@ -85,10 +84,9 @@ class Arena:
             if name in SHARING and study.agents == 1:
                 raise StudyError(f"{name!r} is {contestant.base} where there is one agent")
         policy = contestant.enter(study)
-        if isinstance(policy.rule, OptimumRule) and self.values(study)["optimum"] is None:
+        if policy.rule.optimal and self.values(study)["optimum"] is None:
             raise StudyError(self.values(study).reasons["optimum"])
-        if isinstance(policy.rule, LookaheadRule):
-            check_depth(study.arms.kinds, study.plays, policy.rule.depth)
+        policy.rule.check_kinds(study.arms.kinds, study.plays)
         if contestant.own is not None:
             policy = _tried(contestant, policy, problem)
         return policy
@@ -193,10 +191,10 @@ def _tried(contestant: Contestant, policy: Policy, problem: ArenaProblem) -> Pol
     A policy outside the engine is also named in errors of later trials.
     """
     trials = trials_of(replace(problem.study, policies=[policy]))
-    if not isinstance(policy.rule, OutsideRule):
+    if not policy.rule.outside:
         with _failing(contestant, problem, StudyError, ModelError, TooLargeError):
             program_for(trials, policy)
-            check_planner(policy, problem.study.arms)
+            policy.rule.check(policy.name, problem.study.arms)
         return policy
     play = policy.rule.play
     with _failing(contestant, problem, StudyError, ModelError, TooLargeError):

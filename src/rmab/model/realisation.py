@@ -6,8 +6,8 @@ the slot and the arm, with the chances of reaching at least each state,
 
     next state = how many j >= 1 have  w < 2^24 Pr(next >= j | state, action).
 
-Nothing else is random, so the engine (`rmab.engine.world`, the same for many trials in JAX) and the
-arms here are in the same states in every slot, whoever plays them.
+Nothing else is random, so the engine (`rmab.engine.environment`, the same for many trials in JAX)
+and the arms here are in the same states in every slot, whoever plays them.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ class Checkpoint:
 
 
 class StoredPoint:
-    """Sums of a point's first trials in a file; see rmab.engine.montecarlo.
+    """Sums of a point's first trials in a file; see rmab.engine.montecarlo.SumsStore.
 
     before: sums of an earlier process; seconds: duration so far, of all processes.
     """

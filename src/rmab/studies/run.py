@@ -20,13 +20,12 @@ from rmab.engine.setting import Setting
 from rmab.engine.tally import Moments, Simulated, Tally
 from rmab.errors import ConvergenceError, ModelError, StudyError, TooLargeError
 from rmab.model.arms import Arms
-from rmab.planning.joint.optimum import Optimum, optimal
 from rmab.planning.joint.policy_value import KNOWN, known_values
 from rmab.planning.joint.relaxation import upper_bound
-from rmab.policies.filling import check_planner, table_ages
 from rmab.policies.lookahead import DEPTH
-from rmab.policies.policy import OptimumRule, Policy
+from rmab.policies.policy import Policy
 from rmab.policies.registry import named
+from rmab.policies.rules.dynamics import table_ages
 from rmab.studies.checkpoint import Checkpoint, Job, StoredPoint
 from rmab.studies.provenance import Provenance
 from rmab.studies.results import Curve, PolicyResult, Results, SweepResults
@@ -254,13 +253,10 @@ def _run(
     }
     for policy in study.policies:
         if isinstance(policy, Policy):
-            check_planner(policy, study.arms)
-    optimum = None
-    if any(isinstance(policy.rule, OptimumRule) for policy in policies.values()):
-        optimum = _optimum(study)
+            policy.rule.check(policy.name, study.arms)
     watch, margin = failures or (None, None)
     trials = trials_of(study, batch, threads, margin)
-    done = simulate(trials, policies, optimum, progress, stored, workers, watch)
+    done = simulate(trials, policies, progress, stored, workers, watch)
     seconds = time.monotonic() - begun if stored is None else stored.seconds
     used = replace(
         made,
@@ -309,21 +305,6 @@ def setting_of_study(study: Study) -> Setting:
         survey=study.survey,
         each=study.agent_arms,
     )
-
-
-def _optimum(study: Study) -> Optimum | tuple[Optimum, ...]:
-    """The joint optimum with its table of actions, or what stands in the way; of each agent where
-    they differ."""
-    optima = {}
-    for arms in study.differing_arms:
-        try:
-            optima[arms] = optimal(arms, study.plays)
-            assert optima[arms].actions.size
-        except TooLargeError as error:
-            raise TooLargeError(
-                f"policies: 'optimal' is too large: {error}", error.states
-            ) from None
-    return tuple(optima[arms] for arms in study.agent_arms) or optima[study.arms]
 
 
 def _curve(moments: Moments, rows: int | None = None) -> Curve:

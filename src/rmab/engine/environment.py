@@ -1,24 +1,23 @@
-"""The arms themselves: true states that move and pay, for all arms, agents and trials at once.
+"""Environments: true states that move and pay, for all arms, agents and trials at once.
 
 A state moves by comparing one 24-bit number w with the chances of reaching at least each state,
 
     next state = how many j >= 1 have  w < 2^24 Pr(next >= j | state, action),
 
 whole numbers that are computed beforehand in double precision (`rmab.model.realisation`, which has
-the
-same for a few trials on NumPy). For few states they are selected and compared one by one; for many
-the next state is found by bisection, since they fall with j.
+the same for a few trials on NumPy). For few states they are selected and compared one by one; for
+many the next state is found by bisection, since they fall with j.
 
-A recorded world reads the states from a recording. What was not measured in a slot cannot be played
-in it, and where a new segment of the recording begins every arm was never observed.
+`SimulatedEnvironment` is that of a study. Another one is a subclass, such as a recording that is
+replayed (`rmab.traces.replay`); all arrays that it reads come as `truth`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -26,9 +25,13 @@ from jax import Array, lax
 from rmab.model.arms import ArmKind, Arms, Moves
 from rmab.model.beliefs import NEVER, InformationStates
 from rmab.model.realisation import BEFORE, BITS, chance_levels, starting_chances
+from rmab.policies.rules.dynamics import wide
 from rmab.rng.variates import Key, threefry
 
-__all__ = ["RecordedWorld", "Recording", "Truth", "World", "differing", "truth", "wide"]
+if TYPE_CHECKING:
+    from rmab.engine.setting import Setting
+
+__all__ = ["SimulatedEnvironment", "Truth", "differing", "truth"]
 
 _MAX_SELECTED_STATES = 4  # up to which selecting beats looking up
 
@@ -45,16 +48,6 @@ class Truth(NamedTuple):
     passive: Array  # (S, S - 1, N) uint32: of next state >= 1, 2, ...
     active: Array  # (S, S - 1, N) uint32
     rest: Array  # (S - 1, N) uint32: of the state before the first slot
-    recorded: Recording | None = None  # in place of how arms move
-
-
-class Recording(NamedTuple):
-    """True states that were recorded, in T slots; trials share them unless they end in R."""
-
-    state: Array  # (T, N, M, 1 or R)
-    measured: Array  # (T, N, M, 1) whether an arm's state is known, so that it can be played
-    starts: Array  # (T,) whether a segment begins: nothing that was observed before counts
-    window: Array  # (T,) 0..W-1, never falling: where rewards are added up
 
 
 def truth(arms: Arms, each: Sequence[Arms] = ()) -> Truth:
@@ -121,55 +114,87 @@ def _truth_of(arms: Arms) -> Truth:
     )
 
 
-def wide(values: Array) -> Array:
-    """Values (N,), or (N, M) by agent, for arrays (N, M, R)."""
-    return values[:, None, None] if values.ndim == 1 else values[..., None]
+class SimulatedEnvironment:
+    """Arms of these kinds that move by chance, show themselves and pay.
 
+    idle_pay: an arm left alone may pay. Environments of equal parts are equal: compiled programs
+    are found by them.
+    """
 
-class World:
-    """How arms of these kinds move, show themselves and pay."""
+    at_once = False  # there are few trials, whose episodes are served together
 
-    def __init__(self, kinds: tuple[ArmKind, ...], *, idle_pay: bool) -> None:
-        self.n_arms = len(kinds)
-        self.n_states = max(kind.states for kind in kinds)
+    def __init__(self, kinds: tuple[ArmKind, ...], idle_pay: bool, *more: Any) -> None:
+        self.parts = (type(self), kinds, idle_pay, *more)
         self.idle_pay = idle_pay
-        self.any_always = any(kind.fully_observed for kind in kinds)
-        self.all_alike = not any(kind.action_dependent for kind in kinds)
-        self._always = [kind.fully_observed for kind in kinds]
-        self._alike = [not kind.action_dependent for kind in kinds]
-        self.state_type = jnp.bool_ if self.n_states == 2 else jnp.int8
+        states, always, controlled = zip(*(kind[:3] for kind in kinds), strict=True)
+        self.n_arms = len(kinds)
+        self.n_states = max(states)
+        self.state_type: Any = np.bool_ if self.n_states == 2 else np.int8
+        self.any_always = any(always)
+        self.all_alike = not any(controlled)
+        # Masks (N, 1, 1) of arms that are fully observed, and that have uncontrolled transitions.
+        self.always = np.array(always)[:, None, None]
+        self.alike = ~np.array(controlled)[:, None, None]
+        # The states along a first axis, to compare states (N, M, R) with.
+        self.each_state: Any = np.arange(self.n_states).astype(self.state_type)[:, None, None, None]
 
-    @cached_property
-    def always(self) -> Array:
-        """Which arms are fully observed, (N, 1, 1)."""
-        return jnp.array(self._always)[:, None, None]
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SimulatedEnvironment) and self.parts == other.parts
 
-    @cached_property
-    def alike(self) -> Array:
-        """Which arms have uncontrolled transitions, (N, 1, 1)."""
-        return jnp.array(self._alike)[:, None, None]
+    def __hash__(self) -> int:
+        return hash(self.parts)
 
-    @cached_property
-    def each_state(self) -> Array:
-        """The states along a first axis, to compare states (N, M, R) with."""
-        return jnp.arange(self.n_states).astype(self.state_type)[:, None, None, None]
+    def like(self, setting: Setting) -> Any:
+        """Return the shapes of `truth`."""
+
+        def kind(*shape: int, dtype: Any = jnp.float32) -> Any:
+            return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
+
+        S, agents = self.n_states, (setting.n_agents,)
+        moves = (self.n_arms, *(agents if setting.laws_differ else ()))
+        pays = (self.n_arms, *(agents if setting.rewards_differ else ()))
+        square, row = kind(S, S, *moves), kind(S, *pays)
+        levels = kind(S, S - 1, *moves, dtype=jnp.uint32)
+        rest = kind(S - 1, *moves, dtype=jnp.uint32)
+        return Truth(Moves(square, square), row, row, levels, levels, rest)
+
+    # ----------------------------------------------------------------- what agents know
+
+    def unobserved(self, n_agents: int, n_trials: int) -> InformationStates:
+        """Return the information states before the first slot: (N, M, R) each, nothing observed."""
+        shape = (self.n_arms, n_agents, n_trials)
+        return InformationStates(
+            jnp.zeros(shape, self.state_type), jnp.full(shape, NEVER, jnp.int32)
+        )
+
+    def observe(
+        self,
+        truth: Any,  # noqa: ARG002 - a recording has segments
+        observed: InformationStates,
+        played: Array,
+        state: Array,
+        slot: Array,  # noqa: ARG002 - as above
+    ) -> InformationStates:
+        """Return the information states after a slot: played arms are observed, others age."""
+        age = jnp.where(played, 1, observed.age + (observed.age != NEVER))
+        shows = played | self.always if self.any_always else played
+        return InformationStates(jnp.where(shows, state, observed.last_seen), age)
 
     def shown(self, state: Array, last_seen: Array) -> Array:
-        """What is known before a choice: the state now of fully observed arms, else the last
-        one."""
+        """Return the states known before a choice: now of fully observed arms, else the last."""
         return jnp.where(self.always, state, last_seen) if self.any_always else last_seen
 
     def start(self, key: Key, truth: Truth, n_trials: int) -> Array:
-        """The states in the first slot, (N, lanes, R)."""
+        """Return the states in the first slot, (N, M or 1, R)."""
         arm = jnp.arange(self.n_arms, dtype=jnp.uint32)[:, None, None]
         words = threefry(key, jnp.uint32(BEFORE), arm)[0] >> (32 - BITS)
         rest = truth.rest[..., None] if truth.rest.ndim == 3 else truth.rest[:, :, None, None]
         before = (words < rest).sum(0).astype(self.state_type)
         before = jnp.broadcast_to(before, (*before.shape[:2], n_trials))
-        return self.move(key, truth, before, jnp.zeros(before.shape, bool), jnp.uint32(0))
+        return self.advance(key, truth, before, jnp.zeros(before.shape, bool), jnp.uint32(0))
 
-    def move(self, key: Key, truth: Truth, state: Array, played: Array, slot: Array) -> Array:
-        """The true states in slot `slot`, from those before; one Threefry call serves two arms."""
+    def advance(self, key: Key, truth: Truth, state: Array, played: Array, slot: Array) -> Array:
+        """Return the states in slot `slot`, from those before; a Threefry call serves two arms."""
         half = (self.n_arms + 1) // 2
         arm = jnp.arange(half, dtype=jnp.uint32)[:, None, None]
         words = jnp.concatenate(threefry(key, slot, arm))[: self.n_arms] >> (32 - BITS)
@@ -203,32 +228,21 @@ class World:
             ahead = jnp.where((further < S) & (words < level), further, ahead)
         return ahead.astype(self.state_type)
 
-    def paid(self, truth: Truth, state: Array, played: Array) -> Array:
-        """What each arm pays, (N, M, R)."""
+    def pay(self, truth: Truth, state: Array, played: Array) -> Array:
+        """Return the reward of each arm, (N, M, R)."""
         idle = self.select(truth.reward_passive, state) if self.idle_pay else 0
         return jnp.where(played, self.select(truth.reward_active, state), idle)
 
-    # What follows is different for a recording.
-
-    def playable(self, truth: Truth, slot: Array) -> Array | None:  # noqa: ARG002 - as a recording's
-        """Which arms can be played in a slot, (N, M, 1); None: all."""
+    def playable(self, truth: Truth, slot: Array) -> Array | None:  # noqa: ARG002
+        """Return the mask of arms that can be played in a slot, (N, M, 1); None: all."""
         return None
 
-    def known(
-        self,
-        truth: Truth,  # noqa: ARG002 - as above
-        observed: InformationStates,
-        slot: Array,  # noqa: ARG002 - as above
-    ) -> InformationStates:
-        """What is known after a slot, of what was observed up to it."""
-        return observed
-
     def no_rewards(self, truth: Truth, horizon: int, shape: tuple[int, int]) -> Array:  # noqa: ARG002 - as above
-        """Rewards before the first slot; shape: M and R."""
+        """Return the rewards before the first slot; shape: M and R."""
         return jnp.zeros((horizon, shape[1]), jnp.float32)
 
     def add_rewards(self, truth: Truth, rewards: Array, paid: Array, slot: Array) -> Array:  # noqa: ARG002 - as above
-        """With what a slot paid, (N, M, R)."""
+        """Return the rewards with those of a slot, (N, M, R)."""
         added: Array = lax.dynamic_update_index_in_dim(rewards, paid.sum((0, 1)), slot, 0)
         return added
 
@@ -244,51 +258,4 @@ class World:
         for s in range(1, self.n_states):
             is_s = state if self.n_states == 2 else state == s
             chosen = jnp.where(is_s, wide(values[s]), chosen)
-        return chosen
-
-
-class RecordedWorld(World):
-    """Arms whose states were recorded: they move as they did, whoever plays them.
-
-    windows: W, into which the slots are divided.
-    """
-
-    def __init__(self, kinds: tuple[ArmKind, ...], *, idle_pay: bool, windows: int) -> None:
-        super().__init__(kinds, idle_pay=idle_pay)
-        self.windows = windows
-
-    def start(self, key: Key, truth: Truth, n_trials: int) -> Array:  # noqa: ARG002 - nothing is drawn
-        """The states in the first slot, (N, M, 1 or R)."""
-        return _recorded(truth).state[0].astype(self.state_type)
-
-    def move(self, key: Key, truth: Truth, state: Array, played: Array, slot: Array) -> Array:  # noqa: ARG002 - as above
-        """The states in slot `slot`; past the end, where nobody reads them, the last."""
-        return _at(_recorded(truth).state, slot).astype(self.state_type)
-
-    def playable(self, truth: Truth, slot: Array) -> Array | None:
-        """Those that were measured."""
-        return _at(_recorded(truth).measured, slot)
-
-    def known(self, truth: Truth, observed: InformationStates, slot: Array) -> InformationStates:
-        """Nothing where the next slot begins a segment."""
-        begins = _at(_recorded(truth).starts, slot + 1)
-        return observed._replace(age=jnp.where(begins, NEVER, observed.age))
-
-    def no_rewards(self, truth: Truth, horizon: int, shape: tuple[int, int]) -> Array:  # noqa: ARG002 - by window
-        """(W, M, R)"""
-        return jnp.zeros((self.windows, *shape), jnp.float32)
-
-    def add_rewards(self, truth: Truth, rewards: Array, paid: Array, slot: Array) -> Array:
-        """Added to those of the slot's window."""
-        added: Array = rewards.at[_at(_recorded(truth).window, slot)].add(paid.sum(0))
-        return added
-
-
-def _recorded(truth: Truth) -> Recording:
-    assert truth.recorded is not None
-    return truth.recorded
-
-
-def _at(series: Array, slot: Array) -> Array:
-    found: Array = lax.dynamic_index_in_dim(series, slot, keepdims=False)
-    return found
+        return jnp.asarray(chosen)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmab.engine.agents import _MAX_PAIRWISE_ARMS as MOST
-from rmab.engine.agents import _by_bisection, _by_pairs, largest
+from rmab.policies.constraint import _MAX_PAIRWISE_ARMS as MOST
+from rmab.policies.constraint import Constraint, _by_bisection, _by_pairs, _select
 
 WIDTH = 8  # columns sorted side by side; one compilation serves all examples of a size
 SIZES = (1, 2, 5, MOST, MOST + 1, 33)
 
 # Compiled, as in the engine: the compiler may not tell -0.0 from 0.0 apart, or may.
-LARGEST, PAIRS, BISECTION = (jax.jit(f) for f in (largest, _by_pairs, _by_bisection))
+LARGEST, PAIRS, BISECTION = (jax.jit(f) for f in (_select, _by_pairs, _by_bisection))
 
 
 def implementations(size: int) -> list[Any]:
@@ -51,6 +51,8 @@ def test_the_largest_are_those_of_a_stable_sort(problem):
     answer = by_sorting(index, k)
     for choose in implementations(len(index)):
         np.testing.assert_array_equal(choose(index, jnp.int32(k)), answer)
+    np.testing.assert_array_equal(Constraint(k).select(index), answer)
+    np.testing.assert_array_equal(Constraint(k).select(index.T, axis=-1), answer.T)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -76,5 +78,12 @@ def test_many_arms_and_neighbouring_floats():
     index = (start + rng.integers(0, 200, (100, 64), dtype=np.uint32)).view(np.float32)
     for k in (1, 20, 50, 99, 100):
         np.testing.assert_array_equal(
-            largest(jnp.asarray(index), jnp.int32(k)), by_sorting(index, k)
+            _select(jnp.asarray(index), jnp.int32(k)), by_sorting(index, k)
         )
+
+
+def test_subsets_are_in_lexicographic_order():
+    constraint = Constraint(2)
+    assert constraint.subsets(4).tolist() == [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]
+    assert constraint.n_subsets(4) == 6
+    assert constraint.relaxed == 2.0

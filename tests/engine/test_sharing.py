@@ -6,10 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.engine.memory import Counting, Counts, Noisy
-from rmab.engine.program import simulator, world_of
+from rmab.engine.counting import Counting
+from rmab.engine.environment import SimulatedEnvironment, truth
+from rmab.engine.program import simulator
 from rmab.engine.setting import Setting
-from rmab.engine.world import truth
+from rmab.engine.sharing import EvidenceSharing, NoisyState
 from rmab.model.arms import channels
 from rmab.model.beliefs import InformationStates
 from rmab.policies.aggregation import AGGREGATIONS
@@ -36,16 +37,16 @@ def chances(lane, of):
 def seen():
     """What is kept after each of the first episodes of linear rounds, each with the same pairs of
     each agent, large enough to be told from noise."""
-    counting = Counting(SETTING, POLICY, world_of(SETTING), learns=True, visits=False)
+    sharing = EvidenceSharing(SETTING, POLICY)
     pairs = np.zeros((1, 2, 2, 4, AGENTS, TRIALS), np.float32)
     pairs[0] = np.array([[300, 500], [400, 600]])[..., None, None, None]
-    kept, found = counting.kept(TRIALS), []
+    kept, found = sharing.start(TRIALS, jnp.int16), []
     for episode in range(8):
         length = jnp.full(TRIALS, episode + 1 if episode else 0, jnp.int32)  # 0, 2, 3, ...
         new = jnp.asarray(pairs) if episode else jnp.zeros_like(pairs)
-        shared, kept = counting.recalled(Counts(new, None), kept, length, chances, jnp.int32(PLAYS))
-        assert isinstance(kept, Noisy)
-        np.testing.assert_array_equal(shared.pairs, kept.told)
+        shared, kept = sharing.after_episode(new, None, kept, length, chances, jnp.int32(PLAYS))
+        assert isinstance(kept, NoisyState)
+        np.testing.assert_array_equal(shared.pairs, kept.released)
         found.append(kept)
     return found
 
@@ -55,9 +56,9 @@ def test_a_sum_is_released_when_slots_have_doubled(seen):
     assert slots == [0, 2, 5, 9, 14, 20, 27, 35]
     assert [int(kept.releases[0]) for kept in seen] == [0, 0, 0, 1, 1, 2, 2, 2]
     for kept, before in zip(seen[1:], seen, strict=False):
-        same = np.array_equal(kept.told, before.told)
+        same = np.array_equal(kept.released, before.released)
         assert same == (int(kept.releases[0]) == int(before.releases[0]))
-    assert not np.any(seen[2].told)
+    assert not np.any(seen[2].released)
     assert np.all(np.asarray(seen[7].pairs)[0, 0, 0] == 7 * AGENTS * 300)
 
 
@@ -71,13 +72,13 @@ def test_the_noise_is_that_of_the_releases(seen):
         told = np.floor(np.asarray(seen[episode].pairs) + sigma * noise + 0.5)
         s = cell_noise(BUDGET, PLAYS, releases)
         assert (sigma * noise).std() == pytest.approx(s, rel=0.03)
-        np.testing.assert_allclose(seen[episode].told, denoised(told, s), rtol=2e-3)
+        np.testing.assert_allclose(seen[episode].released, denoised(told, s), rtol=2e-3)
 
 
 def test_who_shares_nothing_has_no_noise():
     alone = replace(SETTING, aggregation=AGGREGATIONS["none"])
-    counting = Counting(alone, POLICY, world_of(alone), learns=True, visits=False)
-    assert counting.kept(3) is None
+    sharing = EvidenceSharing(alone, POLICY)
+    assert sharing.start(3, jnp.int16) is None
 
 
 def earned(epsilon):
@@ -101,14 +102,14 @@ def test_little_noise_costs_little():
 def test_agents_that_draw_for_themselves_keep_what_they_counted():
     """Their counts are of all episodes, and what is new in them is added to the sum once."""
     own = replace(SETTING, draws="own")
-    counting = Counting(own, POLICY, world_of(own), learns=True, visits=False)
-    assert not counting.clears
-    kept = counting.kept(TRIALS)
+    sharing = EvidenceSharing(own, POLICY)
+    assert not sharing.clears
+    kept = sharing.start(TRIALS, jnp.int16)
     for episode in range(1, 4):
         pairs = jnp.full((1, 2, 2, 4, AGENTS, TRIALS), 10.0 * episode)
         length = jnp.full(TRIALS, episode + 1, jnp.int32)
-        _, kept = counting.recalled(Counts(pairs, None), kept, length, chances, jnp.int32(PLAYS))
-        assert isinstance(kept, Noisy)
+        _, kept = sharing.after_episode(pairs, None, kept, length, chances, jnp.int32(PLAYS))
+        assert isinstance(kept, NoisyState)
         assert np.all(np.asarray(kept.pairs) == 10 * episode * AGENTS)
 
 
@@ -116,14 +117,14 @@ def test_sums_of_groups_have_noise_of_their_own():
     """Agents 1, 3 and 5 are the first group. The sum of all is that of both releases, and has the
     noise of both."""
     own = replace(SETTING, draws="own", groups=2)
-    counting = Counting(own, POLICY, world_of(own), learns=True, visits=False)
-    assert (counting.groups, counting.sums, counting.merges) == (2, 3, False)
+    sharing = EvidenceSharing(own, POLICY)
+    assert (sharing.groups, sharing.sums, sharing.merges) == (2, 3, False)
     pairs = jnp.broadcast_to(1000.0 * jnp.arange(1, AGENTS + 1)[:, None], (1, 2, 2, 4, 5, TRIALS))
     length = jnp.full(TRIALS, 8, jnp.int32)
-    shared, kept = counting.recalled(
-        Counts(pairs, None), counting.kept(TRIALS), length, chances, jnp.int32(PLAYS)
+    shared, kept = sharing.after_episode(
+        pairs, None, sharing.start(TRIALS, jnp.int16), length, chances, jnp.int32(PLAYS)
     )
-    assert isinstance(kept, Noisy)
+    assert isinstance(kept, NoisyState)
     assert np.asarray(kept.pairs)[0, 0, 0, 0, :, 0].tolist() == [9000, 6000]
     z = np.asarray(chances(2, 0).normal(1, 2, 2, 4, 2))
     assert abs(np.corrcoef(z[..., 0, :].ravel(), z[..., 1, :].ravel())[0, 1]) < 0.05
@@ -139,7 +140,8 @@ def test_a_survey_gives_pairs_of_its_slots_and_agents_count_all(name):
     """By slots of a batch in which all arms are good, played now and then."""
     own = replace(SETTING, draws="own", survey=3)
     policy = named(name, 400)
-    counting = Counting(own, policy, world_of(own), learns=True, visits=False)
+    sharing = EvidenceSharing(own, policy)
+    counting = Counting(own, policy, SimulatedEnvironment(own.kinds, own.idle_pay), sharing)
     counts, shape = counting.start(TRIALS), (4, AGENTS, TRIALS)
     good = jnp.ones(shape, jnp.int8)
     observed = InformationStates(good, jnp.ones(shape, jnp.int32))
@@ -147,10 +149,11 @@ def test_a_survey_gives_pairs_of_its_slots_and_agents_count_all(name):
         seen = Observations(jnp.ones(shape, bool), jnp.ones(shape, bool), good, good, slot)
         counts = counting.update(counts, observed, seen)
     length = jnp.full(TRIALS, 8, jnp.int32)
-    _, kept = counting.recalled(counts, counting.kept(TRIALS), length, chances, jnp.int32(PLAYS))
-    assert isinstance(kept, Noisy)
+    given, fresh = counting.pairs(counts.given), sharing.start(TRIALS, jnp.int16)
+    _, kept = sharing.after_episode(given, None, fresh, length, chances, jnp.int32(PLAYS))
+    assert isinstance(kept, NoisyState)
     assert np.all(np.asarray(kept.pairs)[0, 1, 1] == 3 * AGENTS)
-    assert np.all(np.asarray(counting.pairs(counts))[0, 1, 1] == 5)
+    assert np.all(np.asarray(counting.pairs(counts.pairs))[0, 1, 1] == 5)
     few = counting.of_trials(counts, jnp.array([1, 2]))
     assert few.given is not None
     assert few.pairs is not None
@@ -163,16 +166,16 @@ def test_without_noise_or_own_draws_there_is_no_survey():
         replace(SETTING, draws="own", budget=None, survey=3),
         replace(SETTING, draws="own"),
     ):
-        counting = Counting(setting, POLICY, world_of(setting), learns=True, visits=False)
-        assert (counting.survey, counting.start(2).given) == (0, None)
+        sharing = EvidenceSharing(setting, POLICY)
+        assert sharing.survey == 0
 
 
 def test_without_noise_groups_are_told_their_sums():
     own = replace(SETTING, draws="own", groups=2, budget=None)
-    counting = Counting(own, POLICY, world_of(own), learns=True, visits=False)
+    sharing = EvidenceSharing(own, POLICY)
     pairs = jnp.broadcast_to(jnp.arange(1.0, AGENTS + 1)[:, None], (1, 2, 2, 4, 5, 3))
     length = jnp.full(3, 8, jnp.int32)
-    shared, _ = counting.recalled(Counts(pairs, None), counting.kept(3), length, chances)
+    shared, _ = sharing.after_episode(pairs, None, sharing.start(3, jnp.int16), length, chances)
     assert np.asarray(shared.pairs)[0, 1, 0, 2, :, 1].tolist() == [15, 9, 6]
 
 
@@ -180,8 +183,8 @@ def test_groups_make_no_difference_to_who_draws_from_the_whole_sum():
     """But to its noise."""
     for budget, groups in ((None, 1), (BUDGET, 2)):
         setting = replace(SETTING, groups=2, budget=budget)
-        counting = Counting(setting, POLICY, world_of(setting), learns=True, visits=False)
-        assert (counting.groups, counting.sums) == (groups, 1)
+        sharing = EvidenceSharing(setting, POLICY)
+        assert (sharing.groups, sharing.sums) == (groups, 1)
 
 
 @pytest.mark.slow  # a program of its own

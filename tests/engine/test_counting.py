@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from rmab.engine.memory import Counting, Counts, first_states, next_states
+from rmab.engine.counting import Counting, Counts
+from rmab.engine.environment import SimulatedEnvironment, truth
 from rmab.engine.setting import Setting
-from rmab.engine.world import World, truth
+from rmab.engine.sharing import EvidenceSharing
 from rmab.errors import ModelError
 from rmab.learning.learners import count_kinds, thompson
 from rmab.model.arms import Arm, ArmKind, Arms
@@ -57,14 +58,19 @@ class Scene:
         return played, np.floor(rng.random(lanes) * sizes).astype(int)
 
 
+def counting_of(setting: Setting, policy: Policy) -> Counting:
+    arms = SimulatedEnvironment(setting.kinds, idle_pay=False)
+    return Counting(setting, policy, arms, EvidenceSharing(setting, policy))
+
+
 @lru_cache
 def counter(setting: Setting, gaps: int, trials: int) -> Callable[..., Any]:
     """Plays and states -> merged counts and visits, of all trials and of some; compiled once."""
-    world = World(setting.kinds, idle_pay=False)
+    arms = SimulatedEnvironment(setting.kinds, idle_pay=False)
     policy = Policy("mine", myopic, thompson, gaps=gaps)
-    counting = Counting(setting, policy, world, learns=True, visits=True)
-    arms = [Arm(np.eye(kind.states), reward=[0.0] * kind.states) for kind in setting.kinds]
-    there = truth(Arms(arms))
+    counting = counting_of(setting, policy)
+    still = [Arm(np.eye(kind.states), reward=[0.0] * kind.states) for kind in setting.kinds]
+    there = truth(Arms(still))
 
     @jax.jit
     def run(played: jax.Array, states: jax.Array, which: jax.Array) -> Any:
@@ -73,19 +79,20 @@ def counter(setting: Setting, gaps: int, trials: int) -> Callable[..., Any]:
             played, state, number = now
             seen = Observations(played, played, state, jnp.zeros(()), number)
             counts = counting.update(counts, observed, seen)
-            return (next_states(observed, world, played, state), counts), None
+            return (arms.observe(there, observed, played, state, number), counts), None
 
         def merged(counts: Counts) -> tuple[jax.Array, jax.Array]:
             assert counts.visits is not None
             trials = counts.visits.shape[-1]
             none = jnp.zeros(trials)
             drawn = Draws(Key(jnp.uint32(0), jnp.uint32(0)), none)  # nobody draws
-            shared, _ = counting.recalled(counts, None, none, lambda _: drawn)
-            found = counting.evidence(shared, there, jnp.int32(1), none)
+            pairs, sharing = counting.pairs(counts.pairs), counting.sharing
+            shared, _ = sharing.after_episode(pairs, counts.visits, None, none, lambda _: drawn)
+            found = sharing.evidence(shared, there, jnp.int32(1), none)
             return found.counts[..., 0, :], found.visits[..., 0, :]
 
-        start = first_states(setting, world, trials), counting.start(trials)
-        now = played, states.astype(world.state_type), jnp.arange(setting.horizon)
+        start = arms.unobserved(setting.n_agents, trials), counting.start(trials)
+        now = played, states.astype(arms.state_type), jnp.arange(setting.horizon)
         (_, counts), _ = lax.scan(slot, start, now)
         return merged(counts), merged(counting.of_trials(counts, which))
 
@@ -196,12 +203,11 @@ def test_an_arm_comes_back_as_often_as_it_leaves(chance, seed):
 
 
 def test_counts_are_whole_numbers_of_32_bits_while_they_can_be():
-    world = World((CHANNEL,), idle_pay=False)
     policy = Policy("mine", myopic, thompson, gaps=4)
     plain = Setting(n_agents=100, kinds=(CHANNEL,), horizon=10**6)
 
     def kind(setting: Setting) -> jnp.dtype:
-        pairs = Counting(setting, policy, world, learns=True, visits=False).start(1).pairs
+        pairs = counting_of(setting, policy).start(1).pairs
         assert pairs is not None
         return pairs.dtype
 
@@ -214,7 +220,6 @@ def test_more_counts_than_an_index_can_name_are_refused():
     kinds = (ArmKind(64, fully_observed=False, action_dependent=False),) * 1000
     setting = Setting(n_agents=1, kinds=kinds, horizon=10)
     policy = Policy("mine", myopic, thompson, gaps=32)
-    world = World(kinds, idle_pay=False)
-    counting = Counting(setting, policy, world, learns=True, visits=False)
+    counting = counting_of(setting, policy)
     with pytest.raises(ModelError, match=r"^policy mine: counts by gap .* 34 x 1000 x 32 x 4096"):
         counting.start(32)
