@@ -242,7 +242,7 @@ def _check_upload(life: Life, sent: Sent, digest: bytes | None) -> None:
 
 def _check_record(store: Store, life: Life, last: int) -> None:
     """The record of a life must be its last upload in the ledger; 0: there must be none."""
-    record = store.record(life.agent, life.incarnation)
+    record = store.uploads.record(life.agent, life.incarnation)
     if last == 0:
         if record is not None:
             raise Broken(f"{life.agent} ({life.incarnation}) has a record and no upload")
@@ -259,7 +259,7 @@ def _check_record(store: Store, life: Life, last: int) -> None:
 
 def _check_sums(store: Store, last: Sequence[tuple[str, Upload]], uploads: int) -> None:
     """What is merged must be the sum of the last uploads of all lives."""
-    merged, totals = store.merged(), store.totals()
+    merged, totals = store.merged(), store.uploads.totals()
     counts, visits = np.zeros_like(merged.counts), np.zeros_like(merged.visits)
     for _, upload in last:
         counts += upload.counts

@@ -37,7 +37,8 @@ from rmab.model.arms import Dynamics, channels
 from rmab.model.beliefs import NEVER, InformationStates, information_states, row_of
 from rmab.planning.channel.whittle import whittle_at
 from rmab.privacy.accounting import DELTA, FIRST_SLOTS, noise_multiplier, sensitivity_squared
-from rmab.privacy.noise import GRID, LEAST_FOR_SUMMARIES, denoised, factor, mixing
+from rmab.privacy.denoising import LEAST_FOR_SUMMARIES, denoised
+from rmab.privacy.noise import GRID, factor, mixing
 from rmab.privacy.survey import scheduled
 
 __all__ = ["UNITS", "Unit", "measure", "rewards", "table"]

@@ -18,16 +18,17 @@ from pathlib import Path
 import numpy as np
 from benchmarks.records import Part, Row
 
+from rmab.privacy.batches import check_sum, choose_batch
 from rmab.privacy.masks import MaskKey, make_key, numbers_of, parse_key, vector_size
 from rmab.privacy.settings import Privacy
-from rmab.privacy.unmasking import check_sum, choose_batch, parse_job
+from rmab.privacy.unmasking import parse_job
 from rmab.protocol.config import Federation, KnownArm
 from rmab.protocol.messages import Upload
 from rmab.service.helper.store import open_helper_store
-from rmab.service.helper.terms import terms_of
 from rmab.service.http.tokens import make_token
 from rmab.service.store.store import Store, open_store
 from rmab.service.store.unmasking import Enrolment
+from rmab.service.terms import terms_of
 
 __all__ = ["PACKAGES", "measure"]
 

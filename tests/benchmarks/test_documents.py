@@ -41,7 +41,7 @@ from benchmarks.documents.words import compared, rounded
 from benchmarks import changing_laws, liar
 from rmab.experiments.registry import figures
 from rmab.learning.channel import local_posterior as own_draw
-from rmab.privacy import accounting, noise
+from rmab.privacy import accounting, denoising
 from rmab.protocol import planner
 from rmab.protocol.config import Federation
 from rmab.traces import outcome, samples, verdicts
@@ -151,7 +151,7 @@ def allowed(page: str) -> dict[str, str]:
         return {
             "± 3": "± 3" if ripple < 3e-34 else "",
             "± 10": "± 10" if 3 * ripple < 1e-33 else "",
-            "2.5": short(noise.LEAST_FOR_SUMMARIES),
+            "2.5": short(denoising.LEAST_FOR_SUMMARIES),
             ".1": short(own_draw.DOUBT),
             ".01": short(own_draw.LEAST_ALIKE),
         }

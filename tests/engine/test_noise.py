@@ -16,7 +16,8 @@ from rmab.policies.aggregation import AGGREGATIONS
 from rmab.policies.own_index import Observations
 from rmab.policies.registry import named
 from rmab.privacy.accounting import Budget, cell_noise
-from rmab.privacy.noise import LEAST_FOR_SUMMARIES, denoised, mixing
+from rmab.privacy.denoising import LEAST_FOR_SUMMARIES, denoised
+from rmab.privacy.noise import mixing
 from rmab.rng.variates import EXPERTS, Draws, seed_words, stream
 
 ARMS = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])

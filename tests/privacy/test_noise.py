@@ -21,14 +21,8 @@ from rmab.privacy.accounting import (
     noise_multiplier,
     sensitivity_squared,
 )
-from rmab.privacy.noise import (
-    GRID,
-    MOST_RELEASES,
-    denoised,
-    discrete_gaussian,
-    factor,
-    mixing,
-)
+from rmab.privacy.denoising import denoised
+from rmab.privacy.noise import GRID, MOST_RELEASES, discrete_gaussian, factor, mixing
 from rmab.protocol.messages import Shape
 from rmab.protocol.player import Player
 from tests.protocol.test_messages import message_of

@@ -9,18 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from rmab.errors import ProtocolError
+from rmab.privacy.batches import AgentBacklog, ReportBatch, check_sum, choose_batch, parse_answer
 from rmab.privacy.masks import in_base64, is_mark, numbers_of, vector_of, vector_size
-from rmab.privacy.unmasking import (
-    BEGINNING,
-    AgentBacklog,
-    AggregationJob,
-    Report,
-    ReportBatch,
-    check_sum,
-    choose_batch,
-    parse_answer,
-    parse_job,
-)
+from rmab.privacy.unmasking import BEGINNING, AggregationJob, Report, parse_job
 from tests.privacy.masking import FINGERPRINT, SHAPE, Agent, Helper, total
 from tests.service.support.counting import Counting
 

@@ -133,8 +133,8 @@ def _helper(options: argparse.Namespace) -> int:
         )
     port = whole("--port", options.port, 0, 65_535)
     from rmab.service.helper.process import Helper, HelperSettings
-    from rmab.service.helper.terms import terms_of
     from rmab.service.http.listener import run_process
+    from rmab.service.terms import terms_of
 
     settings = HelperSettings(
         terms=terms_of(federation),
@@ -171,7 +171,7 @@ def _database(options: argparse.Namespace) -> str:
 def _store(options: argparse.Namespace) -> Iterator[HelperStore]:
     from rmab.protocol.config import load_federation
     from rmab.service.helper.store import open_helper_store
-    from rmab.service.helper.terms import terms_of
+    from rmab.service.terms import terms_of
 
     store = open_helper_store(_database(options), terms_of(load_federation(options.federation)))
     try:

@@ -48,7 +48,8 @@ from rmab.policies.aggregation import Gossip, mixes_evidence
 from rmab.policies.own_index import Observations
 from rmab.policies.policy import Policy
 from rmab.privacy.accounting import FIRST_SLOTS
-from rmab.privacy.noise import LEAST_FOR_SUMMARIES, MOST_RELEASES, denoised, mixing
+from rmab.privacy.denoising import LEAST_FOR_SUMMARIES, denoised
+from rmab.privacy.noise import MOST_RELEASES, mixing
 from rmab.rng.variates import Draws
 
 __all__ = ["Counting", "Counts", "Kept", "Noisy", "by_colour", "first_states", "next_states"]

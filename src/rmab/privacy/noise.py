@@ -1,4 +1,4 @@
-"""Noise in released sums: its factorisation, its draws, and counts that were denoised.
+"""Noise in released sums: its factorisation and its draws.
 
 A group of agents counts pairs of observations; x_1, x_2, ... are the sums of their counts when they
 are released, each with all that was counted before. A release gives x_t + round((B z)_t):
@@ -23,16 +23,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from rmab.errors import FederationError, how_to_install
-from rmab.linalg import Array, array_namespace
 
 if TYPE_CHECKING:
     from rmab.privacy.accounting import Budget
 
 __all__ = [
     "GRID",
-    "LEAST_FOR_SUMMARIES",
     "MOST_RELEASES",
-    "denoised",
     "discrete_gaussian",
     "factor",
     "mixing",
@@ -41,10 +38,6 @@ __all__ = [
 
 MOST_RELEASES = 40
 GRID = 2**8  # z, and C, are whole multiples of 1 / GRID
-# `least` of `denoised` for posterior summaries, which agents use beside their own observations.
-# There are many rows of long gaps; where little was counted, rows that noise lifts over a lower bar
-# mislead agents more than the others help.
-LEAST_FOR_SUMMARIES = 2.5
 
 
 @lru_cache(maxsize=1)
@@ -94,33 +87,3 @@ def discrete_gaussian(budget: Budget, plays: int, size: int) -> Sequence[int]:
         raise FederationError("OpenDP would not draw as much noise as privacy.epsilon asks for")
     drawn: Sequence[int] = draw([0] * size)
     return drawn
-
-
-def denoised(counts: Array, s: Array | float, *, least: float = 1.0) -> Array:
-    """Turn sums with noise into counts that a learner may read, (C, S, S, ...).
-
-    Rows counts[c, a, :] with a total n below `least` sqrt(2) s, so many standard deviations of its
-    noise, become 0. In others, cells below 0 become 0, and a row of two states is multiplied by
-
-        n p q / (n p q + s^2 (p^2 + q^2))
-
-    with p and q its shares: so many observations without noise would determine p as well. Shares
-    are taken with s more counts in each cell, as a cell below 0 may have had some.
-
-    Parameters
-    ----------
-    counts
-        Released counts, (C, S, S, ...).
-    s
-        Standard deviation of the noise in a count, above 0.
-    least
-        Smallest total of a row, in standard deviations of its noise.
-    """
-    xp = array_namespace(counts)
-    total = counts.sum(2, keepdims=True)
-    cut = xp.maximum(counts, 0)
-    n = cut.sum(2, keepdims=True)
-    shares = (cut + s) / (n + counts.shape[2] * s)
-    known = n * shares.prod(2, keepdims=True)
-    weight = known / (known + s * s * (shares**2).sum(2, keepdims=True))
-    return xp.where(total >= least * math.sqrt(counts.shape[2]) * s, cut * weight, 0)

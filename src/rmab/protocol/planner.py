@@ -38,7 +38,8 @@ from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPl
 from rmab.policies.policy import POPULATION, IndexRule, LookaheadRule, OwnIndexRule, TurnsRule
 from rmab.policies.registry import named
 from rmab.privacy.accounting import cell_noise
-from rmab.privacy.noise import LEAST_FOR_SUMMARIES, MOST_RELEASES, denoised
+from rmab.privacy.denoising import LEAST_FOR_SUMMARIES, denoised
+from rmab.privacy.noise import MOST_RELEASES
 from rmab.privacy.prior_summaries import INDICES, LawsMessage
 from rmab.protocol.config import Federation
 from rmab.protocol.round_memory import RoundMemory

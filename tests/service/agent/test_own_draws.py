@@ -128,7 +128,7 @@ def test_with_a_survey_an_agent_gives_no_more_and_draws_from_all_that_it_saw(
         assert arms[:6] == [[0, 1]] * 6
         assert sum(each == [0, 1] for each in arms[75:]) > 60
         store = open_store(made.database, private)
-        given = store._ledger.merged()
+        given = store.uploads.merged()
         store.close()
     assert given.counts.sum() == 2 * 5  # pairs of two arms in six slots
     assert given.visits.sum() == 2 * 6

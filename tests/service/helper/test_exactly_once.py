@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from rmab.errors import ProtocolError
+from rmab.privacy.batches import choose_batch
 from rmab.privacy.masks import MaskKey, Words, parse_key, vector_of, vector_size
 from rmab.privacy.settings import Privacy
-from rmab.privacy.unmasking import choose_batch
 from rmab.service.helper.store import open_helper_store
-from rmab.service.helper.terms import terms_of
 from rmab.service.store.store import open_store
 from rmab.service.store.unmasking import Enrolment
+from rmab.service.terms import terms_of
 from tests.service.support.counting import Counting
 from tests.service.support.serving import spectrum
 from tests.service.support.storing import enrolled, given, some_round

@@ -16,10 +16,10 @@ from rmab.privacy.masks import MaskKey, parse_key, vector_of
 from rmab.privacy.settings import Privacy
 from rmab.privacy.unmasking import BEGINNING, AggregationJob, Report
 from rmab.service.helper.store import HelperLimits, open_helper_store
-from rmab.service.helper.terms import terms_of
 from rmab.service.http.tokens import parse_token, without_secrets
 from rmab.service.server.unmasking import HelperAccess
 from rmab.service.store.store import open_store
+from rmab.service.terms import terms_of
 from tests.service.support.counting import Counting
 from tests.service.support.securing import Securing, secured
 from tests.service.support.serving import until

@@ -16,7 +16,7 @@ from rmab.errors import FederationError
 from rmab.privacy.accounting import cell_noise
 from rmab.privacy.settings import Privacy
 from rmab.service.helper.store import open_helper_store
-from rmab.service.helper.terms import terms_of
+from rmab.service.terms import terms_of
 from tests.privacy.test_noise import rounded_normal
 from tests.service.helper.test_sums import merged, play_round
 from tests.service.support.securing import secured

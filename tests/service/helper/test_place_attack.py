@@ -15,7 +15,7 @@ from rmab.privacy.settings import Privacy
 from rmab.privacy.unmasking import AggregationJob, Report
 from rmab.protocol.messages import Upload
 from rmab.service.helper.store import HelperStore, open_helper_store
-from rmab.service.helper.terms import terms_of
+from rmab.service.terms import terms_of
 from tests.service.support.serving import spectrum
 
 TRIALS = 30  # each a group of the helper's

@@ -23,8 +23,8 @@ from rmab.protocol.config import load_federation
 from rmab.protocol.messages import Shape
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.helper.store import default_database, open_helper_store
-from rmab.service.helper.terms import terms_of
 from rmab.service.store.store import open_store
+from rmab.service.terms import terms_of
 from tests.service.support.processes import FLAT, RMAB, SPECTRUM, Machine, environment
 from tests.service.support.serving import until
 

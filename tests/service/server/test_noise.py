@@ -72,7 +72,7 @@ def kept(running: Served, look: Any) -> Any:
 
 def exact(store: Store) -> Any:
     """The sum without noise."""
-    return store._ledger.merged().counts
+    return store.uploads.merged().counts
 
 
 # ------------------------------------------------------------------------------ what is released
@@ -253,7 +253,7 @@ def test_noise_is_drawn_by_opendp(tmp_path, monkeypatch):
 class Telling(Flat):
     """Plans, laws and estimates that tell all of what they were made from."""
 
-    def plan(self, merged, number, lane=0):
+    def plan(self, merged, number, lane=0, each=None, memory=None):
         index = np.zeros((self.shape.n_arms, 5), np.float32)
         index[:, 0] = merged.visits.sum()
         index[:, 1:] = merged.counts.sum(0).reshape(4, -1).T

@@ -190,7 +190,7 @@ def test_a_failed_start_leaves_nothing(tmp_path):
     federation = spectrum()
 
     class Wrong(Flat):
-        def plan(self, merged, number, lane=0):
+        def plan(self, merged, number, lane=0, each=None, memory=None):
             raise ModelError("no such arm")
 
     before = threading.active_count()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmab.privacy.unmasking import AgentBacklog, Report
+from rmab.privacy.batches import AgentBacklog
+from rmab.privacy.unmasking import Report
 from rmab.service.server.unmasking import Lateness
 
 MARK = (1, Report("a", "0" * 32, 1, 1, b"", b""))

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rmab.privacy.batches import choose_batch
 from rmab.privacy.masks import Header, MaskKey, vector_of, vector_size
 from rmab.privacy.settings import Privacy
-from rmab.privacy.unmasking import BEGINNING, AggregationJob, Report, choose_batch
+from rmab.privacy.unmasking import BEGINNING, AggregationJob, Report
 from rmab.service.store import schema
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import open_store

@@ -19,11 +19,11 @@ from rmab.protocol.config import Federation
 from rmab.protocol.messages import Upload
 from rmab.service.helper.process import Helper, HelperSettings
 from rmab.service.helper.store import HelperStore, open_helper_store
-from rmab.service.helper.terms import terms_of
 from rmab.service.http.listener import in_thread
 from rmab.service.http.telemetry import Log
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.unmasking import HelperAccess
+from rmab.service.terms import terms_of
 from tests.service.support.serving import ByHand, Flat, Served, spectrum
 
 # A helper that is away is tried again at once.

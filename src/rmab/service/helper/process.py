@@ -82,7 +82,7 @@ class Helper(Listener):
         prepared()
 
     def _let_go(self) -> None:
-        """Nobody waits here for long."""
+        """Do nothing: no request waits here for long."""
 
     async def _finish(self, *, patient: bool) -> None:  # noqa: ARG002 - nothing takes long here
         await self.executor.stop()

@@ -87,7 +87,7 @@ class HelperExecutor:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     async def stop(self) -> None:
-        """Finish what is being done, and give the database back."""
+        """Finish running work, and release the database."""
         if self._store is not None:
             await self.run(lambda store: store.close())
             self._store = None
@@ -103,14 +103,16 @@ def make_helper_app(
     open: bool,
     proxies: Proxies,
 ) -> ASGIApp:
-    """The application; hosts: the names of a helper on loopback alone; open: anybody may read the
-    metrics."""
-    routes = _Routes(executor, log, metrics, open=open)
+    """Return the application.
+
+    hosts: accepted names of a helper on loopback, None: any; open: anybody may read the metrics.
+    """
+    routes = _HelperRoutes(executor, log, metrics, open=open)
     router = Router(routes.all(), redirect_slashes=False)
     return Middleware(router, fast={}, hosts=hosts, proxies=proxies, log=log, metrics=metrics)
 
 
-class _Routes:
+class _HelperRoutes:
     def __init__(
         self, executor: HelperExecutor, log: Log, metrics: HelperMetrics, *, open: bool
     ) -> None:

@@ -1,16 +1,16 @@
-"""What a helper must not forget: mask keys, what was opened of each incarnation, its openings.
+"""Durable state of a helper: mask keys, watermarks of incarnations, its openings.
 
     meta       name -> value: the schema's version, whose keys these are, a name for this database
     keys       of each agent its mask keys, one of them unrevoked at most, and its group
     servers    key id -> digest of the secret, of the tokens that the server has had
-    points     where each incarnation was opened last: from there alone it goes on
-    cohorts    of each agent that was opened those that were in the same openings so far
+    points     where each incarnation was unmasked last: the next batch goes on from there
+    cohorts    of each agent that was unmasked those that were in the same batches so far
     openings   their digests, and of the last ones the answers
     releases   of each group, where sums have noise: slots, and z, from which the noise is made
 
-Points and cohorts are never dropped: one that is forgotten could be opened again, or set apart. For
-the same reason a backup of this database must never be restored; one that is lost is begun anew,
-with new keys.
+Points and cohorts are never dropped: one that is forgotten could be unmasked again, or set apart.
+For the same reason a backup of this database must never be restored; one that is lost is begun
+anew, with new keys.
 """
 
 from __future__ import annotations
@@ -96,37 +96,19 @@ class HelperLimits(DatabaseLimits):
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms of a federation that its helper keeps to (`rmab.service.helper.terms`).
-
-    Parameters
-    ----------
-    fingerprint
-        Digest of its name, plays, arms and gaps.
-    plays, counts, size
-        K, counts of an upload, and all its numbers R with the visits.
-    least, groups
-        Agents in an opening at least, and the number of groups.
-    budget
-        Privacy of sums with noise; None: they have none.
-    survey
-        Slots of a survey, 0 without one.
-    privacy
-        Table that server and helper must agree on, as JSON has it.
-    cost_warning
-        Line that warns where noise costs this number of agents much; else None.
-    """
+    """Terms of a federation that its helper keeps to (`rmab.service.terms`)."""
 
     federation: str
-    fingerprint: str
-    plays: int
-    counts: int
-    size: int
-    least: int
+    fingerprint: str  # digest of its name, plays, arms and gaps
+    plays: int  # K
+    counts: int  # of an upload
+    size: int  # R, all numbers of an upload
+    least: int  # agents in an opening
     groups: int
-    budget: Budget | None
-    survey: int
-    privacy: Mapping[str, Any]
-    cost_warning: Callable[[int], str | None]
+    budget: Budget | None  # privacy of sums with noise; None: they have none
+    survey: int  # slots; 0: none
+    privacy: Mapping[str, Any]  # table that server and helper must agree on, as JSON has it
+    cost_warning: Callable[[int], str | None]  # line where noise costs this many agents much
 
 
 class KeyRow(NamedTuple):
@@ -207,7 +189,7 @@ def _prepare(database: Database, terms: Terms) -> None:
 
 
 def _add_cohorts(database: Database) -> None:
-    """Who was opened until now was in any openings: all of a group are taken for a cohort."""
+    """Take all agents of a group that were in any opening for a cohort."""
     database.run(_COHORTS)
     database.run(
         "INSERT INTO cohorts (agent, cohort) SELECT agent, MIN(agent) OVER (PARTITION BY of_group) "
@@ -253,7 +235,7 @@ class HelperStore:
 
     @property
     def name(self) -> str:
-        """Of this database: another one has another."""
+        """Name of this database; another one has another."""
         return str(self._database.meta("helper"))
 
     # -------------------------------------------------------------------------------- enrolment
@@ -366,12 +348,12 @@ class HelperStore:
             )
 
     def ledger(self, group: int) -> PrivacyAccountant:
-        """What was released of a group, where sums have noise."""
+        """Return the releases of a group, where sums have noise."""
         assert self._ledgers is not None
         return self._ledgers.of(group)
 
     def releases_left(self) -> dict[int, int]:
-        """By group; nothing where sums have no noise."""
+        """Return the releases that are left, by group; nothing where sums have no noise."""
         if self._ledgers is None:
             return {}
         return {group: self.ledger(group).remaining for group in range(1, self._terms.groups + 1)}

@@ -31,8 +31,7 @@ from starlette.types import ASGIApp
 
 from rmab.errors import FederationError, RmabError, StorageError, UnavailableError, is_lasting
 from rmab.service.http.certificate import CertificateWatch
-from rmab.service.http.connections import Connection, Secured, Watch
-from rmab.service.http.limits import HttpLimits
+from rmab.service.http.connections import Connection, HttpLimits, Secured, Watch
 from rmab.service.http.proxies import Proxies
 from rmab.service.http.telemetry import ConnectionMetrics, Log, quieten
 
@@ -55,24 +54,14 @@ L = TypeVar("L", bound="Listener")
 
 @dataclass(frozen=True, kw_only=True)
 class ListenerSettings:
-    """Address, TLS and limits of a process that listens.
-
-    Parameters
-    ----------
-    port
-        None: the service's own, by TLS; 0: any free port.
-    open
-        Anybody may read metrics, and of a server the page.
-    trusted_proxies
-        Addresses or networks whose forwarding headers are believed.
-    """
+    """Address, TLS and limits of a process that listens."""
 
     host: str = "127.0.0.1"
-    port: int | None = None
+    port: int | None = None  # None: the service's own; 0: any free port
     tls_cert: str | Path | None = None
     tls_key: str | Path | None = None
-    open: bool = False
-    trusted_proxies: Sequence[str] = ()
+    open: bool = False  # anybody may read metrics, and of a server the page
+    trusted_proxies: Sequence[str] = ()  # addresses or networks whose headers are believed
     verbose: bool = False
     limits: HttpLimits = field(default_factory=HttpLimits)
 
@@ -95,7 +84,17 @@ class Listener(ABC):
         self._metrics = metrics
         self._proxies = Proxies(settings.trusted_proxies)
         self._tls = _tls(settings)
-        self._certificate = CertificateWatch(self.log, metrics, settings.limits, clock)
+        self._certificate = (
+            None
+            if self._tls is None
+            else CertificateWatch(
+                self.log,
+                metrics,
+                clock,
+                days=settings.limits.certificate_days,
+                every=settings.limits.certificate_seconds,
+            )
+        )
         family, address = _resolve(settings.host)
         self.loopback = ipaddress.ip_address(address).is_loopback
         if not self.loopback and self._tls is None:
@@ -128,7 +127,7 @@ class Listener(ABC):
 
     @abstractmethod
     def _let_go(self) -> None:
-        """Let waiting requests go, and accept no more of them."""
+        """Let waiting requests go, and accept no others."""
 
     @abstractmethod
     async def _finish(self, *, patient: bool) -> None:
@@ -163,7 +162,7 @@ class Listener(ABC):
         self._loop = asyncio.get_running_loop()
         limits = self.settings.limits
         quieten(self.log)
-        if self.settings.tls_cert is not None:
+        if self._certificate is not None and self.settings.tls_cert is not None:
             self._certificate.loaded(self.settings.tls_cert)
         try:
             self._starting = asyncio.ensure_future(self._start())
@@ -195,6 +194,7 @@ class Listener(ABC):
                     Watch(self._http.server_state, self._metrics, limits.watch_seconds),
                     self._certificate,
                 )
+                if watch is not None
             ]
             try:
                 await self._http.serve(sockets=[self._socket])
@@ -233,7 +233,7 @@ class Listener(ABC):
         done: dict[str, Any] = {}
         try:
             tls = _tls(settings)
-            if settings.tls_cert is not None:
+            if self._certificate is not None and settings.tls_cert is not None:
                 done["certificate"] = self._certificate.loaded(settings.tls_cert)
             self._tls = tls
         except (RmabError, OSError) as error:

@@ -72,7 +72,7 @@ class Log:
 
 
 class _Forward(logging.Handler):
-    """Hands what libraries log to the server's log."""
+    """Handler that passes libraries' log records to the server's log."""
 
     def __init__(self, log: Log) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def quieten(log: Log) -> None:
 
 
 class ConnectionMetrics:
-    """What is measured of every service of ours, in its own registry."""
+    """Metrics of every service, in a registry of its own."""
 
     media_type = "text/plain; version=0.0.4; charset=utf-8"
 

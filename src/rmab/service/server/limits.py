@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rmab.service.http.limits import HttpLimits
+from rmab.service.http.connections import HttpLimits
 from rmab.service.store.limits import StoreLimits
 
 __all__ = ["ServerLimits"]

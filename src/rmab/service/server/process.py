@@ -33,15 +33,7 @@ PORT, TLS_PORT = 8080, 8443
 
 @dataclass(frozen=True)
 class Settings(ListenerSettings):
-    """Settings of a server.
-
-    Parameters
-    ----------
-    file
-        The federation's file, read again on reload; None: it is not.
-    helper
-        Access to the helper, in a federation that has one.
-    """
+    """Settings of a server. file: read again on reload; helper: where the federation has one."""
 
     federation: Federation
     database: str
@@ -87,12 +79,12 @@ class Server(Listener):
                 log=self.log,
                 metrics=self.metrics,
                 limits=self.settings.limits,
-                lost=self._give_up,
                 helper=self.settings.helper,
             )
         except FederationError:
             self.close()
             raise
+        self.rounds.lost = self._give_up
         await super().run(ready, prepared=prepared, patient=patient)
 
     def _app(self, hosts: frozenset[str] | None) -> ASGIApp:

@@ -1,17 +1,16 @@
-"""Opening sums: what a server of a federation with a helper does when a round closes.
+"""Unmasking: sums that a server of a federation with a helper asks for when a round closes.
 
     ask who      the helper's agents, their groups and cohorts, and that it is the helper it was
-    write        for each group with agents that may be opened together an opening, durably
+    write        for each group with agents that may be unmasked together an opening, durably
     ask          the helper for the masks of it, again and again while it is away
     keep         the sum; it is added in the transaction that closes the round
 
-An opening that has no answer is asked for again before any other, by a restarted server too.
-What the helper refuses is taken back: the members that it names are to begin anew.
-Those that bring nothing new for a few rounds are not waited for (`Lateness`).
-A helper of whom ten sums in a row were impossible has other keys than the agents, or lies: it is
-shown as trouble and asked for nothing until the server starts again.
-A helper that does not answer, or that is no longer where it was, holds up the round and nothing
-else: agents play on and their uploads are kept.
+An opening that has no answer is asked for again before any other, by a restarted server too. An
+opening that the helper refuses is taken back: the members that it names are to begin anew. Agents
+that bring nothing new for a few rounds are not waited for (`Lateness`). A helper with ten
+impossible sums in a row has other keys than the agents, or lies: it is shown as trouble and asked
+for nothing until the server starts again. A helper that does not answer, or that is no longer where
+it was, holds up only the round: agents play on and their uploads are kept.
 """
 
 from __future__ import annotations
@@ -29,10 +28,9 @@ import numpy as np
 
 from rmab.errors import FederationError, ProtocolError, UnreachableError
 from rmab.privacy.accounting import cell_noise, is_due
+from rmab.privacy.batches import AgentBacklog, ReportBatch, check_sum, choose_batch, parse_answer
 from rmab.privacy.masks import numbers_of, vector_size
 from rmab.privacy.noise import MOST_RELEASES
-from rmab.privacy.settings import is_loopback
-from rmab.privacy.unmasking import AgentBacklog, ReportBatch, check_sum, choose_batch, parse_answer
 from rmab.protocol.checks import read_object
 from rmab.protocol.config import Federation
 from rmab.protocol.shape import Ints, is_name
@@ -42,7 +40,7 @@ from rmab.service.server.metrics import Metrics
 from rmab.service.store.store import Store
 from rmab.service.store.unmasking import Enrolment, Openings, Pending
 from rmab.service.store.writer import Jobs
-from rmab.text import shown
+from rmab.text import is_loopback, shown
 
 __all__ = ["HelperAccess", "HelperState", "Lateness", "SumOpening"]
 
@@ -60,8 +58,8 @@ class HelperAccess(NamedTuple):
 
 
 class HelperState(NamedTuple):
-    """What is known of the helper; up: None before it was asked; trouble: what is wrong, if
-    anything; since: when that was found."""
+    """State of the helper; up: None before it was asked; trouble: its error, if any; since: when
+    that was found."""
 
     up: bool | None
     since: float
@@ -105,8 +103,10 @@ class Lateness:
 
 
 class SumOpening:
-    """Opens sums for one federation; used in one event loop. state: of the helper; releases_left:
-    by group, as it told last, where sums have noise."""
+    """Unmasking of sums for one federation; used in one event loop.
+
+    state: of the helper; releases_left: by group, from its last answer, where sums have noise.
+    """
 
     def __init__(
         self,
@@ -158,9 +158,9 @@ class SumOpening:
         await self._http.aclose()
 
     async def open(self, round: int) -> None:
-        """Open all sums that may be opened now; UnreachableError where the helper is away.
+        """Unmask all sums that may be unmasked now; UnreachableError where the helper is away.
 
-        What was opened is durable when this returns, and added by `Openings.add`.
+        Sums are durable when this returns, and added by `Openings.add`.
         """
         if self._useless is not None:
             raise UnreachableError(self._useless)
@@ -205,7 +205,7 @@ class SumOpening:
         return found
 
     async def _settle(self, pending: Pending) -> bool:
-        """Ask for an opening, and keep what comes of it; False where its group must wait."""
+        """Ask for an opening, and keep its result; False where its group must wait."""
         opening = pending.opening
         answer = await self._request("POST", "/v1/openings", opening.to_json())
         if answer.status_code == 409:
@@ -252,8 +252,8 @@ class SumOpening:
         return True
 
     def _without_visits(self, vector: Ints, slots: int) -> str | None:
-        """Of a sum with noise: visits, which are not released, become 0; what is impossible in the
-        counts, but for 1 time in 10^9, or None."""
+        """Set the visits of a sum with noise to 0, as they are not released; return an
+        impossibility in its counts, which is wrong 1 time in 10^9, or None."""
         budget, shape = self._federation.budget, self._federation.shape
         assert budget is not None
         vector[shape.size :] = 0
@@ -384,7 +384,7 @@ def _enter(openings: Openings, chain: str) -> bool:
 
 
 class _Choice(NamedTuple):
-    """What the next opening is chosen by.
+    """Conditions by which the next opening is chosen.
 
     enrolled: agents by name; late: those that are not waited for; held: groups that wait; noise:
     whether sums are released with it, and so when their slots have doubled.

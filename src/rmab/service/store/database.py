@@ -1,7 +1,7 @@
 """Connections to SQLite and PostgreSQL behind one small interface.
 
-SQL is written once, in the words that both know, with `?` for values and BLOB for bytes. What the
-two databases do differently is here and in rmab.service.store.postgres:
+SQL is written once, in the words that both know, with `?` for values and BLOB for bytes.
+Differences of the two databases are here and in rmab.service.store.postgres:
 
                     SQLite                                PostgreSQL
     durable         WAL and synchronous=FULL: a commit    synchronous_commit=on
@@ -14,9 +14,9 @@ A *claim* is the right to serve: one process has it at a time, and the system ta
 that process ends, however it ends. Commands that only write credentials need none.
 
 Errors of operation (disk full, connection lost, lock not granted in time) come out as StorageError,
-and a claim that another process has as UnavailableError: both may pass. What will not (an address
-that is none, rights that are missing, a wrong password) is a FederationError where the database is
-opened. Errors in what was asked (a constraint, a type) come out as the driver's: those are mistakes
+and a claim that another process has as UnavailableError: both may pass. Lasting errors (an address
+that is none, rights that are missing, a wrong password) are a FederationError where the database is
+opened. Errors in a statement (a constraint, a type) come out as the driver's: those are mistakes
 here. No message has a password in it.
 """
 
@@ -50,6 +50,7 @@ Value = int | float | str | bytes | None
 Row = tuple[Any, ...]
 
 _PAGE = 4096  # bytes, of SQLite
+_SYNCHRONOUS = "FULL"  # a commit returns once it is on the disk
 
 
 class ClaimLostError(StorageError):
@@ -78,7 +79,7 @@ class Database(ABC):
 
     @abstractmethod
     def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
-        """What a query finds."""
+        """Return the rows of a query."""
 
     @abstractmethod
     def run(self, sql: str, values: Sequence[Value] = ()) -> int:
@@ -90,7 +91,7 @@ class Database(ABC):
 
     @abstractmethod
     def commit(self) -> None:
-        """End it. When this returns, what was written outlives a power cut."""
+        """End it. When this returns, its changes outlive a power cut."""
 
     @abstractmethod
     def rollback(self) -> None:
@@ -110,7 +111,7 @@ class Database(ABC):
 
     @abstractmethod
     def lock_schema(self) -> None:
-        """Inside a transaction: nobody else may prepare tables until it ends."""
+        """Keep others from preparing tables until the transaction ends."""
 
     @abstractmethod
     def back_up(self, target: Path) -> None:
@@ -122,7 +123,7 @@ class Database(ABC):
 
     @abstractmethod
     def lock_counts(self) -> None:
-        """Inside a transaction: nobody else may take counts out, or add to them, until it ends."""
+        """Keep others from adding to counts or taking them out until the transaction ends."""
 
     @abstractmethod
     def close(self) -> None:
@@ -180,7 +181,7 @@ def connect(url: str, *, create: bool, limits: DatabaseLimits | None = None) -> 
 
 
 class SqliteDatabase(Database):
-    """A file, its log FILE-wal and its lock FILE.lock, readable by their owner alone."""
+    """File, with its log FILE-wal and its lock FILE.lock, readable by their owner only."""
 
     def __init__(self, path: Path, limits: DatabaseLimits, *, create: bool) -> None:
         self.place = str(path)
@@ -204,7 +205,7 @@ class SqliteDatabase(Database):
         connection = open_connection(
             f"file:{quote(os.fsencode(self._path.absolute()))}?mode=rw",
             self._limits.busy_seconds,
-            "synchronous = FULL",
+            f"synchronous = {_SYNCHRONOUS}",
             "journal_mode = WAL",
             "foreign_keys = ON",
             f"wal_autocheckpoint = {self._log_pages()}",
@@ -360,7 +361,7 @@ class SqliteDatabase(Database):
 
 
 def _is_mistake(error: sqlite3.DatabaseError) -> bool:
-    """Whether what was asked is wrong, rather than the disk, the file or a lock in the way.
+    """Return whether the statement is wrong, and not the disk, the file or a lock.
 
     A damaged file is a DatabaseError itself. SQL that makes no sense is an OperationalError too,
     with a code of its own.
@@ -382,7 +383,7 @@ def _create(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Let a file, or what a folder says of its files, outlive a power cut."""
+    """Make a file, or a folder's entries, outlive a power cut."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

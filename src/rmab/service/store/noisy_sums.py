@@ -20,7 +20,7 @@ from rmab.protocol.uploads import Merged
 from rmab.service.store.database import Database
 from rmab.service.store.releases import Ledgers
 from rmab.service.store.unmasking import GroupRow, last_openings
-from rmab.service.store.uploads import Ledger as UploadLedger
+from rmab.service.store.uploads import UploadLedger
 
 __all__ = ["ReleaseSummary", "Releases"]
 

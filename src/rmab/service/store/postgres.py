@@ -1,9 +1,8 @@
 """PostgreSQL behind the interface of rmab.service.store.database.
 
-One session does everything. It may be lost at any time: the network fails, the server restarts.
-What was not committed is then undone by the server, the jobs in it fail, and the next transaction
-begins on a new session, with the claim taken anew. If another process has had it meanwhile, nothing
-more is written.
+One session does everything. It may be lost at any time: the network fails, the server restarts. The
+server then undoes uncommitted changes, the jobs in them fail, and the next transaction begins on a
+new session, with the claim taken anew. If another process has had it meanwhile, nothing is written.
 """
 
 from __future__ import annotations
@@ -227,7 +226,7 @@ class PostgresDatabase(Database):
         return StorageError(f"database {self.place} failed: {self._text(error)}")
 
     def _text(self, error: psycopg.Error) -> str:
-        """The driver's first line, without the password, and in plain words what it is about."""
+        """Return the driver's first line, its subject in plain words and without the password."""
         line = next(iter(str(error).splitlines()), type(error).__name__)
         if isinstance(error, psycopg.errors.DiskFull):
             line = f"disk full: {line}"

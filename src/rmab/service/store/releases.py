@@ -45,12 +45,7 @@ def check_budget(database: Database, budget: str) -> None:
 class Ledgers:
     """Ledger of each group in a database; `keep` is called inside a transaction.
 
-    Parameters
-    ----------
-    plays
-        K, arms in a slot.
-    size
-        Counts in a sum.
+    plays: K; size: counts in a sum.
     """
 
     def __init__(self, database: Database, budget: Budget, plays: int, size: int) -> None:

@@ -17,7 +17,7 @@
     forgotten     whose counts were taken out, when and how many: the audit
     gone          incarnations whose counts were taken out: they must not come back
     pace          of each owner, for how much playing time it may still claim slots
-                  (rmab.service.store.pace)
+                  (rmab.service.store.uploads)
     acts          who was enrolled or revoked by a command on the database, for the server's log
     masked        of a federation with a helper, of each incarnation: where it began and how far it
                   has come, the upload that an opening is asked for and the one that was opened last
@@ -37,7 +37,9 @@ the shape that the federation gives them; where there are several of that shape,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 from rmab.errors import FederationError
 from rmab.protocol.config import Federation
@@ -45,8 +47,6 @@ from rmab.service.store.database import Database
 from rmab.service.store.releases import BUDGET, RELEASES, budget_text, check_budget
 
 __all__ = ["MIGRATIONS", "check_owner", "prepare", "version_of"]
-
-Migration = Callable[[Database], None]
 
 _MODE, _SUMS, _NOISE = "mode", "sums", "noise"  # in `meta`, of a federation with [privacy]
 _HAS = {
@@ -117,24 +117,33 @@ _VERSION_1 = (
         lane BIGINT NOT NULL,
         plan BLOB NOT NULL,
         PRIMARY KEY (round, lane))""",
+    "INSERT INTO meta (name, value) VALUES ('claims', '0')",
+    "INSERT INTO meta (name, value) VALUES ('credentials', '0')",
 )
 
 
-def _first_tables(database: Database) -> None:
-    for statement in _VERSION_1:
-        database.run(statement)
-    for counter in ("claims", "credentials"):
-        database.run("INSERT INTO meta (name, value) VALUES (?, '0')", (counter,))
+class _Check(NamedTuple):
+    """Change of the rule that a column keeps to."""
+
+    table: str
+    column: str
+    before: str
+    after: str
 
 
-def _viewers(database: Database) -> None:
-    """A third role, of those who read."""
-    before = "role IN ('agent', 'admin')"
-    database.change_check("agents", "role", before, "role IN ('agent', 'admin', 'viewer')")
+Migration = Iterable[str | _Check]
 
-
-# round: the last of their uploads; floor: incarnations of this round and before are no more told
-# apart, so that of these rounds none is taken for a new one.
+# A third role: viewers.
+_VIEWERS = (
+    _Check(
+        "agents",
+        "role",
+        "role IN ('agent', 'admin')",
+        "role IN ('agent', 'admin', 'viewer')",
+    ),
+)
+# Retention of uploads. round: the last of their uploads; floor: incarnations of this round and
+# before are not told apart any longer, so that of these rounds none is taken for a new one.
 _FOLDING = (
     """CREATE TABLE folded (
         agent TEXT PRIMARY KEY REFERENCES agents (name),
@@ -158,39 +167,26 @@ _FOLDING = (
 )
 
 
-def _folding(database: Database) -> None:
-    """Incarnations that have ended are summed, and old rounds dropped."""
-    for statement in _FOLDING:
-        database.run(statement)
-
-
-def _forgetting(database: Database) -> None:
-    """Counts of an agent can be taken out."""
-    database.run(
-        """CREATE TABLE forgotten (
-            number BIGINT PRIMARY KEY,
-            agent TEXT NOT NULL REFERENCES agents (name),
-            at DOUBLE PRECISION NOT NULL,
-            round BIGINT NOT NULL,
-            incarnations BIGINT NOT NULL,
-            uploads BIGINT NOT NULL,
-            slots BIGINT NOT NULL,
-            paid DOUBLE PRECISION NOT NULL,
-            logged BIGINT NOT NULL)"""
-    )
-    database.run(
-        """CREATE TABLE gone (
-            agent TEXT NOT NULL REFERENCES agents (name),
-            incarnation TEXT NOT NULL,
-            PRIMARY KEY (agent, incarnation))"""
-    )
-
-
-def _memory(database: Database) -> None:
-    """What an open round keeps of counts that lose weight."""
-    database.run("ALTER TABLE rounds ADD COLUMN memory BLOB")
-
-
+# Counts of an agent can be taken out.
+_FORGETTING = (
+    """CREATE TABLE forgotten (
+        number BIGINT PRIMARY KEY,
+        agent TEXT NOT NULL REFERENCES agents (name),
+        at DOUBLE PRECISION NOT NULL,
+        round BIGINT NOT NULL,
+        incarnations BIGINT NOT NULL,
+        uploads BIGINT NOT NULL,
+        slots BIGINT NOT NULL,
+        paid DOUBLE PRECISION NOT NULL,
+        logged BIGINT NOT NULL)""",
+    """CREATE TABLE gone (
+        agent TEXT NOT NULL REFERENCES agents (name),
+        incarnation TEXT NOT NULL,
+        PRIMARY KEY (agent, incarnation))""",
+)
+# Memory of an open round, for counts that lose weight.
+_MEMORY = ("ALTER TABLE rounds ADD COLUMN memory BLOB",)
+# Uploads may be masked, and sums of them unmasked.
 _OPENINGS = (
     """CREATE TABLE masked (
         agent TEXT NOT NULL REFERENCES agents (name),
@@ -231,17 +227,7 @@ _OPENINGS = (
 )
 
 
-def _openings(database: Database) -> None:
-    """Uploads may be masked, and sums of them opened."""
-    for statement in _OPENINGS:
-        database.run(statement)
-
-
-def _releases(database: Database) -> None:
-    """A server may release sums with noise that it has drawn."""
-    database.run(RELEASES)
-
-
+# Owners of agents, credit for slots, and a log of who enrolled and revoked.
 _OWNERS = (
     "ALTER TABLE agents ADD COLUMN owner TEXT",
     "UPDATE agents SET owner = name",
@@ -261,12 +247,8 @@ _OWNERS = (
 )
 
 
-def _owners(database: Database) -> None:
-    """Agents have owners, credit for slots is kept, and who enrolled and revoked is logged."""
-    for statement in _OWNERS:
-        database.run(statement)
-
-
+# Masked uploads are unmasked at marks. Incarnations of before did not begin at one, and agents
+# begin others; an opening that is asked for or answered is still added.
 _MARKS = (
     "CREATE TABLE positions (agent TEXT PRIMARY KEY REFERENCES agents (name), "
     "opened BIGINT NOT NULL)",
@@ -298,23 +280,16 @@ _MARKS = (
 )
 
 
-def _marks(database: Database) -> None:
-    """Masked uploads are opened at marks, of incarnations that begin at one. Those before did not,
-    and agents begin others; an opening that is asked for or answered is still added."""
-    for statement in _MARKS:
-        database.run(statement)
-
-
 MIGRATIONS: tuple[Migration, ...] = (
-    _first_tables,
-    _viewers,
-    _folding,
-    _forgetting,
-    _memory,
-    _openings,
-    _releases,
-    _owners,
-    _marks,
+    _VERSION_1,
+    _VIEWERS,
+    _FOLDING,
+    _FORGETTING,
+    _MEMORY,
+    _OPENINGS,
+    (RELEASES,),
+    _OWNERS,
+    _MARKS,
 )
 
 
@@ -357,7 +332,11 @@ def version_of(database: Database) -> int:
 
 
 def _migrate(
-    database: Database, federation: Federation, migrations: Sequence[Migration], *, create: bool
+    database: Database,
+    federation: Federation,
+    migrations: Sequence[Migration],
+    *,
+    create: bool,
 ) -> None:
     version = version_of(database)
     _check_version(database, len(migrations))
@@ -365,8 +344,11 @@ def _migrate(
         raise FederationError(
             f"database {database.place} has no federation in it yet; `rmab server` makes one"
         )
-    for migration in migrations[version:]:
-        migration(database)
+    for step in chain.from_iterable(migrations[version:]):
+        if isinstance(step, _Check):
+            database.change_check(*step)
+        else:
+            database.run(step)
     if version == 0:
         for name, value in (
             ("schema", ""),
@@ -409,7 +391,7 @@ def check_owner(database: Database, federation: Federation) -> None:
 
 
 def _told_mode(federation: Federation) -> list[tuple[str, str]]:
-    """What `meta` has of [privacy]."""
+    """Return the entries of [privacy] in `meta`."""
     if federation.masks:
         return [(_MODE, _SUMS)]
     if federation.draws_noise:
