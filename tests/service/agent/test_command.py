@@ -411,11 +411,11 @@ def test_agents_see_arms_of_their_own(server, folder, capsys):
         (folder / "my.token").write_text(other)
         made = RealServer(pretend)
         try:
-            assert agent(made.url, "--simulate", "study.toml", "--slots", "300") == 0
+            assert agent(made.url, "--simulate", "study.toml", "--slots", "80") == 0
         finally:
             made.close()
         books.append(pretend.counts.tolist())
-    assert books[0] != books[1]  # all transitions of 300 slots: equal ones hardly ever
+    assert books[0] != books[1]  # all transitions of 80 slots: equal ones hardly ever
 
 
 def test_help_has_examples(capsys):

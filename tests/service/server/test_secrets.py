@@ -22,7 +22,7 @@ from tests.service.support.serving import PATIENCE, ByHand, served, spectrum
 WITHOUT_LIMIT = (
     sys.executable,
     "-c",
-    "from rmab.service.server import telemetry; telemetry.REFUSALS_A_SECOND = 10**9; "
+    "from rmab.service.http import telemetry; telemetry.REFUSALS_A_SECOND = 10**9; "
     "from rmab.cli import main; raise SystemExit(main())",
 )
 STUDY = "plays = 1\npolicies = ['whittle']\n" + 4 * (

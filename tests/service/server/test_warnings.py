@@ -117,7 +117,8 @@ def test_the_log_says_who_acted(tmp_path):
         (revoked,) = logged(live, "revoked")
         assert (revoked["agent"], revoked["by"]) == ("b", "boss")
         assert agent.episode().status_code == 201
-        agent.client.post("/v1/leave")
+        until(lambda: live.server.rounds.number == 2)
+        agent.client.post("/v1/leave")  # no round waits for it until its deadline
         with DatabaseAdmin(PACED, live.database) as admin:
             admin.revoke("boss")
             admin.forget("a")

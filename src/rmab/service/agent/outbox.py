@@ -6,7 +6,7 @@ counts are cumulative. Only uploads at marks (`rmab.privacy.masks`), which an ag
 makes beside the others, are all sent, in their order. The exchange (`rmab.service.agent.exchange`)
 asks for the next upload and reports its fate.
 
-A server may take no more slots at once than the agent has credit for (429 `slots`). So *parts* of
+A server takes only slots that the agent has credit for (429 `slots`). So *parts* of
 this incarnation are kept: its counts after fewer slots. The largest that fits is sent next. An
 agent that was away for a week is taken in parts, a day's slots first and the others as time goes
 on. Masked uploads need no parts, as those at marks are parts already.

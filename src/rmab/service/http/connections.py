@@ -1,4 +1,4 @@
-"""Connections with limits: uvicorn's HTTP protocol that nobody can hold for nothing.
+"""Connections with limits: uvicorn's HTTP protocol, which cannot be held for nothing.
 
 uvicorn gives a connection as long as it likes to send a request. Here each phase has its time:
 

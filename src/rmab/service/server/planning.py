@@ -9,7 +9,7 @@ programs, or find them compiled (`rmab.compilation`). A round's message is the s
 of a lane except for the name in it. Where lanes have different plans, the one of a lane is made
 when its agent first asks, and kept.
 
-Estimates of the arms are for people. From observations at all gaps they are draws from the
+Estimates of the arms are for people. From observations at every gap they are draws from the
 posterior and may take long, the first of them for compilation. So rounds do not wait for them: they
 are made in another thread, when somebody asks, once for each round, and no request waits for them.
 The last ones are in the database, for a server that starts again.
@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -326,7 +327,7 @@ class RoundPlanning:
         if lane not in self._messages:
             work = self._tasks.start(self._written(lane))
             self._messages[lane] = work
-            work.add_done_callback(lambda done: self._forget_failed(lane, done))
+            work.add_done_callback(partial(self._forget_failed, lane))
         return await asyncio.shield(self._messages[lane])
 
     async def laws(self) -> bytes:

@@ -226,7 +226,7 @@ class PostgresDatabase(Database):
         return StorageError(f"database {self.place} failed: {self._text(error)}")
 
     def _text(self, error: psycopg.Error) -> str:
-        """The driver's first line, without the password, and in plain words what it is about."""
+        """Return the driver's first line, its subject in plain words and without the password."""
         line = next(iter(str(error).splitlines()), type(error).__name__)
         if isinstance(error, psycopg.errors.DiskFull):
             line = f"disk full: {line}"
