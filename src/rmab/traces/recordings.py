@@ -11,12 +11,11 @@ filled in: a slot without a sample is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from rmab.traces.grading import ABOVE_FLOOR_DB, Floor, check_states, gradings, s
 from rmab.traces.readers.arrays import ArrayFile, check_cells, chosen, fits_memory, read_npy
 from rmab.traces.readers.csv import read_csv
 from rmab.traces.readers.mat import read_mat
-from rmab.traces.readers.options import AUTO, HOW, RecordingOptions
+from rmab.traces.readers.options import AUTO, HOLE, HOW, RecordingOptions
 from rmab.traces.readers.parquet import read_parquet
 from rmab.traces.samples import Samples, Series, on_grid, on_steps, segments
 from rmab.traces.trace import MISSING, Threshold, Trace, check_usable, load_trace
@@ -57,7 +56,27 @@ class Recording:
     floors: tuple[Floor, ...] = ()
 
 
-def read_recording(path: str | PathLike[str], **options: Any) -> Recording:
+def read_recording(
+    path: str | PathLike[str],
+    *,
+    good: str | None = None,
+    levels: str | None = None,
+    hysteresis: float = 0.0,
+    slot: float | None = None,
+    how: str = HOW,
+    hole: int = HOLE,
+    sort: bool = False,
+    time: str | None = None,
+    arm: str | None = None,
+    value: str | None = None,
+    agent: str | None = None,
+    bands: str | None = None,
+    variable: str | None = None,
+    duplicates: str | None = None,
+    decimal: str = ".",
+    missing: Sequence[str] = (),
+    dates: str | None = None,
+) -> Recording:
     """Read a recording.
 
     Parameters
@@ -96,7 +115,25 @@ def read_recording(path: str | PathLike[str], **options: Any) -> Recording:
     dates : str, optional
         Form of dates in a table, as strptime of Python has it; default: ISO 8601.
     """
-    chosen_options = RecordingOptions(**options)
+    chosen_options = RecordingOptions(
+        good=good,
+        levels=levels,
+        hysteresis=hysteresis,
+        slot=slot,
+        how=how,
+        hole=hole,
+        sort=sort,
+        time=time,
+        arm=arm,
+        value=value,
+        agent=agent,
+        bands=bands,
+        variable=variable,
+        duplicates=duplicates,
+        decimal=decimal,
+        missing=missing,
+        dates=dates,
+    )
     gradings(chosen_options)  # refuses a bad rule before a long file is read
     name = str(path)
     for suffix, read in _READERS.items():
