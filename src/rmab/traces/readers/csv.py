@@ -30,9 +30,10 @@ _DELIMITERS = (",", ";", "\t")
 def read_csv(path: str, options: RecordingOptions) -> Samples:
     """Return the samples of a .csv or .csv.gz file."""
     with _text(path) as text:
-        number, first = 1, text.readline(_LONGEST_LINE)
+        number, first = 1, _line(path, text, 1)
         while first and not first.strip():
-            number, first = number + 1, text.readline(_LONGEST_LINE)
+            number += 1
+            first = _line(path, text, number)
         if not first:
             raise TraceError(f"{path}: line 1: a header with the names of columns must be here")
         if is_sweep(first):
@@ -61,6 +62,13 @@ def _text(path: str) -> Iterator[IO[str]]:
             raise TraceError(f"{path}: not a whole .gz file: {error}") from None
 
 
+def _line(path: str, text: IO[str], number: int) -> str:
+    line = text.readline(_LONGEST_LINE)
+    if len(line) == _LONGEST_LINE:
+        raise TraceError(f"{path}: line {number} is longer than 2^24 characters")
+    return line
+
+
 def _unpacked(path: str, raw: IO[bytes]) -> IO[bytes]:
     packed = path.lower().endswith(".gz")
     return cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw
@@ -87,9 +95,13 @@ def _blocks(path: str, text: IO[str], number: int, delimiter: str, width: int) -
 
     blank = delimiter + string.whitespace
     while block := text.read(_BLOCK):
-        block += text.readline()
-        if '"' in block:  # a cell in quotes may have several lines
-            block += text.read()
+        more = [block, _line(path, text, number + block.count("\n") + 1)]
+        inside = (block.count('"') + more[1].count('"')) % 2
+        while inside and (line := _line(path, text, number + 1)):  # a quoted cell of several lines
+            more.append(line)
+            inside ^= line.count('"') % 2
+        block = "".join(more)
+        if '"' in block:
             rows = csv.reader(io.StringIO(block), delimiter=delimiter, skipinitialspace=True)
             try:
                 sizes = [(rows.line_num, len(row), any(map(str.strip, row))) for row in rows]

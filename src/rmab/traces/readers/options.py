@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -42,7 +43,7 @@ class RecordingOptions:
     variable: str | None = None
     duplicates: str | None = None
     decimal: str = "."
-    missing: tuple[str, ...] = ()
+    missing: Sequence[str] = ()
     dates: str | None = None
 
     def __post_init__(self) -> None:

@@ -60,16 +60,10 @@ def find_columns(where: str, header: Iterable[str], options: RecordingOptions) -
                 _name(name)
             except ValueError as error:
                 raise TraceError(f"{where}: {error}") from None
-    values = (
-        {place["value"]: ""}
-        if not wide
-        else {
-            # A column without a name is an index that some program wrote.
-            i: name
-            for i, name in enumerate(names)
-            if name and i not in place.values()
-        }
-    )
+    if wide:  # a column without a name is an index that some program wrote
+        values = {i: name for i, name in enumerate(names) if name and i not in place.values()}
+    else:
+        values = {place["value"]: ""}
     return Columns(place["time"], place.get("agent"), place.get("arm"), values)
 
 
@@ -120,11 +114,12 @@ def read_rows(
     arms = natural_order(list(table["arm"].unique())) if long else names
     agent_place, arm_place = ({x: i for i, x in enumerate(order)} for order in (agents, arms))
     series = {}
-    for key, rows in table.groupby(["agent", "arm"] if long else ["agent"], sort=False):
+    for _, rows in table.groupby(["agent", "arm"] if long else ["agent"], sort=False):
+        m = agent_place[rows["agent"].iloc[0]]
         times, lines = rows["time"].to_numpy(), rows["line"].to_numpy()
         for name in names:
-            pair = agent_place[str(key[0])], arm_place[str(key[1]) if long else name]
-            series[pair] = Series(times, rows[f"value {name}"].to_numpy(), lines)
+            n = arm_place[rows["arm"].iloc[0] if long else name]
+            series[m, n] = Series(times, rows[f"value {name}"].to_numpy(), lines)
     return Samples(tuple(agents), tuple(arms), series, True, not_finite)
 
 
