@@ -336,3 +336,62 @@ def test_survivors_are_those_of_plain_elimination(keep):
             alive[trial] = left
     assert close <= 1
     assert dropped >= {1: 120, 2: 90, 4: 20, 5: 0}[keep]
+
+
+# ------------------------------------------------------------------------------------------- edges
+
+
+@pytest.mark.parametrize("agents", [1.0, 4.0])
+def test_bounds_on_noisy_means_are_wider_by_what_noise_may_be(monkeypatch, agents):
+    """Of noise that is 0 by chance: what is kept is what plain formulas keep."""
+    monkeypatch.setattr(
+        "rmab.learning.learners.phase_noise", lambda d, phases, agents, n: jnp.zeros((n, 1))
+    )
+    rng = np.random.default_rng(2)
+    N, pulls, horizon, epsilon, reward = 6, 50, 1000, 0.5, np.array([0.4, 0.9, 0.7, 0.6, 1.0, 0.2])
+    n_trials = 40
+    good = rng.binomial(400, rng.random((N, n_trials)))
+    visits = np.stack([400 - good, good])
+    episode = rng.integers(1, 6, n_trials)
+    seen = evidence(np.zeros((2, 2, N, n_trials)), visits, episode, reward, 2, agents)
+    alive, again = survivors(
+        seen, draws(n_trials), pulls=pulls, horizon=horizon, sigma=0.1, epsilon=epsilon
+    )
+    mean = reward[:, None] * good / 400
+    width = math.sqrt(4 * 0.1**2 * math.log(horizon) / 400)
+    phases = np.maximum(episode - 1, 1)
+    span = reward[:, None] / (epsilon * pulls)
+    wider = width + span * np.log(4 * N * phases**2 / 0.1) / math.sqrt(agents)
+    second = np.sort(mean, axis=0)[-2]
+    keeps = (mean + wider >= second - wider) | (episode <= 1)
+    np.testing.assert_array_equal(alive, keeps)
+    np.testing.assert_array_equal(again, keeps)
+    assert 0.1 < keeps[:, episode > 1].mean() < 0.95
+
+
+def test_steps_after_no_play_are_those_of_their_own_kind():
+    """Kind 0 after a play, kind 1 after none; a third kind says nothing of an arm that is always
+    observed."""
+    rng = np.random.default_rng(3)
+    counts = rng.integers(2, 9, (3, 2, 2, 2, 1)) * 1e6
+    kinds = (ArmKind(2, fully_observed=True, action_dependent=True), CHANNEL)
+    seen = evidence(counts[0])._replace(counts=jnp.asarray(counts, jnp.float32), kinds=kinds)
+    passive, active = thompson(seen, draws(1))
+    rows = counts / counts.sum(2, keepdims=True)
+    np.testing.assert_allclose(active, rows[0], atol=0.01)
+    np.testing.assert_allclose(passive[:, :, 0], rows[1, :, :, 0], atol=0.01)
+    np.testing.assert_allclose(passive[:, :, 1], rows[0, :, :, 1], atol=0.01)
+
+
+def test_how_many_kinds_of_pairs_tell_of_arms():
+    always = ArmKind(2, fully_observed=True, action_dependent=True)
+    hidden = ArmKind(2, fully_observed=False, action_dependent=True)
+    shown = ArmKind(2, fully_observed=True, action_dependent=False)
+    for kinds, plain, gap, many in (
+        ((CHANNEL,), 1, 2, 33),
+        ((CHANNEL, shown), 1, 2, 33),
+        ((CHANNEL, always), 2, 2, 33),
+        ((CHANNEL, hidden), WAITS, WAITS, 33),
+        ((always, hidden), WAITS, WAITS, 33),
+    ):
+        assert [count_kinds(kinds, gaps) for gaps in (0, 1, 32)] == [plain, gap, max(many, WAITS)]

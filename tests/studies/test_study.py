@@ -620,3 +620,133 @@ def test_draws_of_ones_own_are_for_thompson_sampling_of_channels(changes, why):
     assert made.to_table()["draws"] == "own"
     with pytest.raises(StudyError, match=rf"^draws must not be 'own', as .*{why}"):
         study(**{"draws": "own", "policies": ["fedtswi"], **changes})
+
+
+# ------------------------------------------------------------------------------------------- edges
+
+
+def test_what_is_plain_is_left_out_of_a_file():
+    """Keys that few studies need, where they have their defaults; all others stand in it."""
+    rare = {"weights", "doubt", "graph", "degree", "failure", "agent", "privacy"}
+    assert set(study().to_table()) == {*KEYS, "arm"} - rare
+    given = {"agents": 2, "weights": [1.0, 2.0], "graph": "regular", "degree": 1, "failure": 0.5}
+    assert set(study(**given).to_table()) == {*KEYS, "arm"} - (rare - set(given))
+    assert study(doubt=0.5).to_table()["doubt"] == 0.5
+
+
+def test_arms_of_agents_are_counted():
+    assert study(agents=5).differing_arms == {ARMS: 5} or study(agents=5).agent_arms == ()
+    plain = study(agents=5)
+    assert (plain.agent_arms, list(plain.differing_arms.values())) == ((), [5])
+    other = [{"number": 1, "reward": 0.7}]
+    made = study(agents=5, agent=[{"agents": [2, 3, 5], "arm": other}])
+    assert sorted(made.differing_arms.values()) == [2, 3]
+    one, two, three, _, five = made.agent_arms
+    assert two is three is five
+    assert (one[0].reward_active[1], two[0].reward_active[1]) == (0.4, 0.7)
+    assert list(made.differing_arms) == [one, two]
+
+
+@pytest.mark.parametrize("agents", [1, 5, 6, 7, 9])
+def test_groups_have_at_least_three_agents(agents):
+    most = max(1, agents // 3)
+    for groups in (1, most):
+        assert study(agents=agents, privacy={"groups": groups}).groups == groups
+    for groups in (0, most + 1, 1.0, True, "1"):
+        with pytest.raises(StudyError, match=f"privacy.groups must be .* from 1 to {most}, for"):
+            study(agents=agents, privacy={"groups": groups})
+
+
+@pytest.mark.parametrize(
+    ("privacy", "why"),
+    [
+        (3, "privacy must be a table, got 3"),
+        ({"eps": 1}, "privacy: unknown 'eps'; known are epsilon, delta, groups, survey"),
+        ({}, r"privacy.epsilon is missing"),
+        ({"delta": 1e-6}, r"privacy.epsilon is missing"),
+        ({"delta": 1e-6, "groups": 1}, r"privacy.epsilon is missing"),
+        ({"epsilon": 0}, "epsilon"),
+        ({"epsilon": 1, "delta": 1}, "delta"),
+        ({"survey": 100}, "survey"),
+        ({"epsilon": 1, "survey": 0}, "survey"),
+        ({"epsilon": 1, "survey": 100}, "privacy.survey needs draws = 'own', .*; got 'shared'"),
+    ],
+)
+def test_what_no_table_of_privacy_says(privacy, why):
+    with pytest.raises(StudyError, match=why):
+        study(agents=6, schedule="linear", privacy=privacy)
+
+
+def test_noise_needs_a_schedule_and_no_weights():
+    made = {"agents": 6, "policies": ["fedtswi"], "privacy": {"epsilon": 2.0, "groups": 2}}
+    found = study(schedule="linear", **made)
+    assert (found.groups, found.survey) == (2, 0)
+    assert study(schedule="doubling", **made).budget == found.budget
+    assert found.budget is not None
+    assert (found.budget.epsilon, found.budget.delta) == (2.0, 1e-6)
+    assert study(agents=6, privacy={"groups": 2}).budget is study().budget is None
+    with pytest.raises(StudyError, match="schedule must be 'linear' or 'doubling' with privacy"):
+        study(**made)
+    with pytest.raises(StudyError, match=r"weights cannot go with privacy\.epsilon"):
+        study(schedule="linear", weights=[1.0] * 6, **made)
+    mine = Policy("mine", depth=1)
+    assert study(schedule="linear", **{**made, "policies": [mine]}).policy_names == ["mine"]
+    learner = replace(named("fedtswi", 10), name="mine")
+    with pytest.raises(StudyError, match="'mine' is a learner of one's own, of which it is not"):
+        study(schedule="linear", **{**made, "policies": [learner]})
+
+
+def test_a_survey_costs_more_than_draws_of_ones_own():
+    made = {"agents": 6, "schedule": "linear", "draws": "own", "policies": ["fedtswi"]}
+    surveyed = study(**made, privacy={"epsilon": 1.0, "survey": 100})
+    assert surveyed.survey == 100
+    assert "and a survey cost 6 agents about as much" in (surveyed.cost_warning or "")
+    own = study(**made, privacy={"epsilon": 1.0})
+    assert "leaves 6 agents little to gain" in (own.cost_warning or "")
+    assert study().cost_warning is None
+    many = {**made, "agents": 2000, "privacy": {"epsilon": 1.0, "survey": 100}}
+    assert study(**many).cost_warning is None
+
+
+def test_gossip_is_of_agents_that_have_links():
+    assert study(aggregation="gossip", agents=2).gossips
+    assert not study(agents=2).gossips
+    own = {"fedtswi": {"aggregation": "gossip", "degree": 4}}
+    made = study(agents=9, graph="regular", options=own, failure=0)
+    assert made.gossips
+    assert type(made.failure) is float
+    said = {"graph": "regular", "failure": 0.0, "degree": 4, "aggregation": "gossip"}
+    assert made.options_of("fedtswi") == said
+    assert made.options_of("whittle") == {}
+    assert study(options={"fedtswi": {"prior": 2}}).options_of("fedtswi") == {"prior": 2}
+    with pytest.raises(StudyError, match=r"^options\.fedtswi: "):
+        study(agents=2, graph="regular", options=own)
+    for key, value in (("degree", 0), ("failure", 1.0), ("failure", -0.1)):
+        with pytest.raises(StudyError, match=f"^{key} must be a .*number"):
+            study(**{key: value})
+
+
+@pytest.mark.parametrize("weight", [-1e-9, 1.1e6, NAN, "1", None, True])
+def test_a_weight_lies_between_0_and_a_million(weight):
+    assert study(agents=2, weights=[0, 1e6]).weights == (0.0, 1e6)
+    with pytest.raises(StudyError, match="weights: agent 2's must be a number from 0 to 1e6, got"):
+        study(agents=2, weights=[1, weight])
+
+
+def test_what_agents_share_moves_in_one_way():
+    moves = [{"agents": 2, "arm": [{"number": 2, "p11": 0.5}]}]
+    pays = [{"agents": 2, "arm": [{"number": 2, "reward": 0.5}]}]
+    assert study(agents=2, agent=moves).realisations == "independent"
+    assert study(agents=2, agent=pays, realisations="shared").realisations == "shared"
+    with pytest.raises(StudyError, match="must be 'independent', as agent 2, arm 2 moves otherw"):
+        study(agents=2, agent=moves, realisations="shared")
+
+
+@pytest.mark.parametrize("arm", [None, [], {}, [3], "ab"])
+def test_arms_of_a_table_are_tables(arm):
+    table = {} if arm is None else {"arm": arm}
+    got = "none" if arm is None else ""
+    with pytest.raises(StudyError, match=rf"arm must be one or more \[\[arm\]\] tables, got {got}"):
+        from_table(table)
+    with pytest.raises(StudyError, match=r"unknown key 'arms'; known are .*, arm$"):
+        from_table({"arms": [], **table})

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rmab import Arms, Policy, StudyError, Sweep, SweepResults, load, load_sweep, run, run_sweep
 from rmab.policies.registry import named
 from rmab.studies.study import Study
-from rmab.studies.sweep import sweep_of, telling
+from rmab.studies.sweep import key_label, settings_label, sweep_of, telling, value_text
 from tests.studies.small import KNOWN, STUDY
 
 GAP = replace(STUDY, policies=["fedtswi", "fedtswi-gap", "whittle"])
@@ -487,3 +487,70 @@ def test_a_point_that_cannot_be_run_is_named():
     many = replace(KNOWN, policies=["optimal"], arms=Arms([STUDY.arms[0]] * 2))
     with pytest.raises(StudyError, match=r"point copies = 15: policies: 'optimal' is too large"):
         run_sweep(Sweep(many, {"copies": [1, 15], "plays": [1, 15]}, together=True))
+
+
+# ------------------------------------------------------------------------------------------- edges
+
+
+@pytest.mark.parametrize("key", ["privacy.nothing", "agents.epsilon", "privacy.epsilon.more"])
+def test_only_some_keys_of_a_table_are_swept(key):
+    with pytest.raises(StudyError, match=f"sweep: unknown key '{key}'; known are agents"):
+        Sweep(STUDY, {key: [1.0]})
+
+
+def test_copies_repeat_what_agents_have_of_their_own():
+    own = [{"number": 1, "p11": 0.5}, {"number": 2, "reward": 0.7}]
+    study = replace(STUDY, agent=[{"agents": 2, "arm": own}])
+    one, three = studies(Sweep(study, {"copies": [1, 3]}))
+    assert one.agent == study.agent
+    (table,) = three.agent
+    assert table["agents"] == [2]
+    assert [arm["number"] for arm in table["arm"]] == [1, 2, 3, 4, 5, 6]
+    assert [{**arm, "number": 1 + (arm["number"] - 1) % 2} for arm in table["arm"]] == 3 * own
+    assert list(study.agent) == list(one.agent)
+
+
+def test_copies_end_at_4096():
+    with pytest.raises(StudyError, match="copies must be a whole number from 1 to 4096, got 4097"):
+        Sweep(STUDY, {"copies": [4097]})
+    with pytest.raises(StudyError, match=r"whole number from 1 to 4096, got 1\.0"):
+        Sweep(STUDY, {"copies": [1.0]})
+    one = replace(STUDY, arms=Arms(STUDY.arms[:1]), policies=["whittle"], plays=1)
+    (point,) = Sweep(one, {"copies": [4096]}).points
+    assert len(point.study.arms) == 4096
+
+
+def test_a_thousand_points_are_not_too_many():
+    assert len(Sweep(STUDY, {"seed": range(1000)}).points) == 1000
+    with pytest.raises(StudyError, match="sweep must have at most 1000 points, got 1001"):
+        Sweep(STUDY, {"seed": range(1001)})
+    together = {"seed": range(40), "horizon": range(1, 41)}
+    assert len(Sweep(STUDY, together, together=True).points) == 40
+    with pytest.raises(StudyError, match="at most 1000 points, got 1600"):
+        Sweep(STUDY, together)
+
+
+def test_values_and_keys_as_labels_have_them():
+    shown = [value_text(each) for each in (True, False, "paper", 0.5, 1, [1, 2.0])]
+    assert shown == ["true", "false", "paper", "0.5", "1", "[1, 2.0]"]
+    keys = ("policies.fedtswi.prior", "options.a.b", "privacy.epsilon", "arm.1.p11", "copies")
+    assert [key_label(key) for key in keys] == ["fedtswi.prior", "a.b", "epsilon", *keys[3:]]
+    assert settings_label({"agents": 2, "plays": 1}) == "M = 2, K = 1"
+    assert key_label("agents") != "M"
+    point = {"agents": 2, "plays": 1, "seed": 0}
+    assert telling([point, {**point, "agents": 3, "plays": 2}], ["plays"]) == []
+    assert telling([point, {**point, "seed": 1}], ["plays"]) == ["seed"]
+    assert telling([point]) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (3, r"sweep must be a \[sweep\] table, got 3"),
+        ({}, "sweep must have a list of values; known keys are agents"),
+        ({"together": True, "labels": ["one"]}, "sweep must have a list of values"),
+    ],
+)
+def test_a_sweep_in_a_file_has_lists(given, words):
+    with pytest.raises(StudyError, match=words):
+        sweep_of({**STUDY.to_table(), "sweep": given})

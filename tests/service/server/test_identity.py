@@ -7,6 +7,7 @@ import re
 import httpx
 import pytest
 
+from rmab.privacy.settings import Privacy
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.http.telemetry import Log
 from rmab.service.server.metrics import Metrics
@@ -317,3 +318,53 @@ def test_the_metrics_count(live, pair):
     b.send(b.play())
     until(lambda: live.server.rounds.number == 2)
     assert 'rmab_rounds_closed_total{reason="all"} 1.0' in live.client().get("/metrics").text
+
+
+# ------------------------------------------------------------------------------------------- edges
+
+
+def test_a_revoked_agent_is_awaited_no_longer(live, pair):
+    """Whether the server revokes it, or a command on the database and the agent asks again."""
+    a, b = pair
+    assert a.send(a.play()).status_code == 201
+    boss = live.client(live.enroll("boss", "admin"))
+    assert boss.delete("/v1/agents/b").status_code == 204
+    assert a.fetch(after=1, wait=20).round == 2
+    c = live.agent("c")
+    c.fetch()
+    assert a.send(a.play()).status_code == 201
+    assert a.fetch(after=2) is None  # c has not reported
+    with DatabaseAdmin(live.federation, live.database) as admin:
+        admin.revoke("c")
+    assert c.client.get("/v1/round").status_code == 401
+    assert a.fetch(after=2, wait=20).round == 3
+    assert b.client.get("/v1/round").status_code == 401
+    assert boss.delete("/v1/agents/b").status_code == 404
+    said = [(event["event"], event.get("agent")) for event in live.events()]
+    assert said.count(("revoked", "b")) == 1
+
+
+def test_counts_are_taken_out_for_an_admin(live, pair):
+    a, _ = pair
+    assert a.send(a.play()).status_code == 201
+    boss = live.client(live.enroll("boss", "admin"))
+    assert a.client.delete("/v1/agents/a/counts").status_code == 401
+    answer = boss.delete("/v1/agents/a/counts")
+    assert answer.status_code == 200
+    assert (answer.json()["name"], answer.json()["uploads"]) == ("a", 1)
+    assert boss.delete("/v1/agents/nobody/counts").status_code == 404
+    assert boss.delete("/v1/agents/boss/counts").status_code == 404
+    (row,) = (row for row in boss.get("/v1/agents").json()["agents"] if row["name"] == "a")
+    assert (row["uploads"], row["forgotten"] is None) == (0, False)
+
+
+def test_counts_in_sums_stay_there(tmp_path):
+    noisy = spectrum(privacy=Privacy(epsilon=1.0), policy="fedtswi", schedule="linear")
+    with served(tmp_path, noisy) as live:
+        live.agent("a")
+        boss = live.client(live.enroll("boss", "admin"))
+        answer = boss.delete("/v1/agents/a/counts")
+        assert (answer.status_code, answer.json()["error"]) == (409, "sums")
+        assert answer.json()["detail"] == (
+            "what an agent gave is released in sums and cannot be taken out"
+        )

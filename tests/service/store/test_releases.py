@@ -109,3 +109,23 @@ def test_databases_of_before_become_of_this_version(database_url, federation, mo
     assert np.array_equal(opened.merged().counts, upload.counts)
     assert opened.agents()[0].reward is not None
     opened.close()
+
+
+def test_each_release_tells_of_the_slots_since_the_one_before(store, noisy):
+    z = [0] * noisy.shape.size
+    for number, slots in enumerate((9, 16, 40), start=1):
+        count(store, noisy, slots, f"agent{number}")
+        assert released(store, z, round=number + 6, now=10.0 * number) is not None
+    rows = store.database.rows(
+        "SELECT number, round, at, agents, members, slots FROM openings ORDER BY number"
+    )
+    assert rows == [(1, 7, 10.0, 1, 1, 9), (2, 8, 20.0, 2, 2, 16), (3, 9, 30.0, 3, 3, 40)]
+    assert [each.slots for each in store.releases.ledger().releases] == [9, 25, 65]
+    assert (store.releases.group().slots, store.releases.group().opened_slots) == (40, 65)
+
+
+def test_agents_without_slots_are_no_members(store, noisy):
+    count(store, noisy, 9)
+    given(store, enrolled(store, "idle"), Counting(noisy.shape, "idle").upload(1, slots=0))
+    assert released(store, [0] * noisy.shape.size)[1:3] == (1, 9)
+    assert store.releases.group().agents == 1

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rmab.errors import StorageError
+from rmab.service.server.uploads import receive
 from rmab.service.store import schema
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import open_store
@@ -335,3 +336,20 @@ def test_nothing_is_left_where_as_many_end_as_are_folded_in_one_go(database_url,
     (row,) = store.agents()
     assert (row.last_seen, row.uploads, row.slots) == (9 * DAY, 4, 12)
     store.close()
+
+
+def test_contributors_and_retention_see_rows_that_wait(opened, federation):
+    opened.open_round(some_round(9, federation))
+    token = enrolled(opened)
+    enrolled(opened, "idle")
+    old, new = (Counting(federation.shape, name) for name in ("old", "new"))
+    with opened.transaction():
+        assert opened.contributors() == []
+        assert receive(opened, *token, old.upload(1, round=1), 1, 2, 2.0) == "new"
+        assert opened.contributors() == ["alice"]
+        later = 2.0 + 2 * 86_400.0
+        assert receive(opened, *token, new.upload(1, round=9), 9, 2, later) == "new"
+        assert opened.tidy(["alice"], later) == []
+        assert opened.database.rows("SELECT COUNT(*) FROM folded") == [(1,)]
+        assert opened.ended("alice", old.incarnation) is not None
+        assert opened.ended("alice", new.incarnation) is None
