@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from rmab.model.beliefs import NEVER, InformationStates
+from rmab.policies.constraint import Constraint
 from rmab.policies.own_index import ActionValues, MeanRewards
-from rmab.policies.plans import IndexPlan, OwnPlan, TurnsPlan, largest, take_turns
+from rmab.policies.plans import IndexPlan, OwnPlan, TurnsPlan
+from rmab.policies.rules.turns import take_turns
 
 
 def observed(states, ages):
@@ -23,7 +25,7 @@ def observed(states, ages):
     ],
 )
 def test_the_largest_are_chosen_in_ascending_order(index, plays, chosen):
-    assert largest(np.array(index), plays).tolist() == chosen
+    assert np.sort(Constraint(plays).ranked(np.array(index))).tolist() == chosen
 
 
 def test_an_index_is_read_by_state_and_age():
