@@ -282,8 +282,8 @@ def test_an_incarnation_ends_after_exactly_a_day_and_two_rounds(playing):
     assert playing.count("ended") == 0  # the upload of the day after is one of the future
     assert store.tidy(["alice"], now) == []
     assert playing.count("ended") == 1
-    assert store.ended("alice", old.incarnation) is not None
-    assert store.ended("alice", new.incarnation) is None
+    assert store.uploads.ended("alice", old.incarnation) is not None
+    assert store.uploads.ended("alice", new.incarnation) is None
 
 
 def test_an_ended_incarnation_is_known_for_exactly_thirty_days(playing):
@@ -292,15 +292,15 @@ def test_an_ended_incarnation_is_known_for_exactly_thirty_days(playing):
     playing.round(3)
     playing.upload(new, 1, 1.0)
     store.tidy(["alice"], 3 * DAY)
-    assert (playing.count("ended"), store.floor("alice")) == (1, 0)
+    assert (playing.count("ended"), store.uploads.floor("alice")) == (1, 0)
     playing.round(4)
     playing.upload(new, 2, 33.0 - 1e-9)
     store.tidy(["alice"], 33 * DAY)
-    assert (playing.count("ended"), store.floor("alice")) == (1, 0)
+    assert (playing.count("ended"), store.uploads.floor("alice")) == (1, 0)
     playing.upload(new, 3, 33.0)
     store.tidy(["alice"], 33 * DAY)
-    assert (playing.count("ended"), store.floor("alice")) == (0, 3)
-    assert (store.floor("bob"), store.ended("bob", new.incarnation)) == (0, None)
+    assert (playing.count("ended"), store.uploads.floor("alice")) == (0, 3)
+    assert (store.uploads.floor("bob"), store.uploads.ended("bob", new.incarnation)) == (0, None)
 
 
 def test_an_upload_is_known_for_an_hour_not_longer(playing):
@@ -344,12 +344,12 @@ def test_contributors_and_retention_see_rows_that_wait(opened, federation):
     enrolled(opened, "idle")
     old, new = (Counting(federation.shape, name) for name in ("old", "new"))
     with opened.transaction():
-        assert opened.contributors() == []
+        assert opened.retention.agents() == []
         assert receive(opened, *token, old.upload(1, round=1), 1, 2, 2.0) == "new"
-        assert opened.contributors() == ["alice"]
+        assert opened.retention.agents() == ["alice"]
         later = 2.0 + 2 * 86_400.0
         assert receive(opened, *token, new.upload(1, round=9), 9, 2, later) == "new"
         assert opened.tidy(["alice"], later) == []
         assert opened.database.rows("SELECT COUNT(*) FROM folded") == [(1,)]
-        assert opened.ended("alice", old.incarnation) is not None
-        assert opened.ended("alice", new.incarnation) is None
+        assert opened.uploads.ended("alice", old.incarnation) is not None
+        assert opened.uploads.ended("alice", new.incarnation) is None
