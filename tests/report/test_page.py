@@ -11,7 +11,7 @@ import pytest
 from matplotlib.image import imread
 
 from rmab.experiments.registry import summary
-from rmab.policies.registry import GOSSIP_OPTIONS
+from rmab.policies.options import GOSSIP_OPTIONS
 from rmab.report.page import write_paper, write_study
 from rmab.studies.powers import fit
 from rmab.studies.results import Curve

@@ -35,8 +35,7 @@ from rmab.engine.montecarlo import program_for
 from rmab.errors import ModelError, RmabError, StudyError, TooLargeError
 from rmab.model.arms import Arms
 from rmab.policies.filling import check_planner
-from rmab.policies.lookahead import check_depth
-from rmab.policies.policy import LookaheadRule, OptimumRule, OutsideRule, Policy
+from rmab.policies.policy import OptimumRule, OutsideRule, Policy
 from rmab.policies.registry import POLICIES, STUDIED, check_options, named
 from rmab.studies.provenance import Provenance
 from rmab.studies.run import Values, run_watched, trials_of, value
@@ -338,8 +337,6 @@ class Arena:
         policy = entrant.enter(study)
         if isinstance(policy.rule, OptimumRule) and self.values(study)["optimum"] is None:
             raise StudyError(self.values(study).reasons["optimum"])
-        if isinstance(policy.rule, LookaheadRule):
-            check_depth(study.arms.kinds, study.plays, policy.rule.depth)
         if entrant.own is not None:
             policy = _tried(entrant, policy, problem)
         return policy

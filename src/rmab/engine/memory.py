@@ -139,7 +139,7 @@ class Counting:
         # Counts never pass the horizon; narrow ones halve the memory the slots run through.
         self.whole = jnp.int16 if setting.horizon < 2**15 else jnp.int32
         self.weights = jnp.asarray(setting.weights or (1.0,) * setting.n_agents, jnp.float32)
-        self.recall = recall_of(policy, setting.kinds, setting.aggregation)
+        self.recall = recall_of(policy, setting.aggregation)
         own = setting.draws == "own"
         # Who shares nothing releases nothing.
         self.budget = setting.budget if learns and self.running else None

@@ -33,10 +33,11 @@ from rmab.engine.memory import Counting, Counts, Kept, Noisy, by_colour, first_s
 from rmab.engine.setting import Fitted, Guide, Outcome, Setting, Simulate
 from rmab.engine.world import RecordedWorld, Recording, Truth, World
 from rmab.errors import ModelError
-from rmab.learning.channel.local_draws import check_own_draws, draw_each
+from rmab.learning.channel.local_draws import draw_each
 from rmab.learning.learners import Evidence
 from rmab.model.arms import Moves, Uncertain
 from rmab.model.beliefs import InformationStates
+from rmab.policies.capabilities import Conditions
 from rmab.policies.episodes import (
     FIRST_LENGTH,
     most_episodes,
@@ -47,6 +48,7 @@ from rmab.policies.episodes import (
 from rmab.policies.filling import Found, channel_pair
 from rmab.policies.own_index import Observations
 from rmab.policies.policy import Policy
+from rmab.policies.refusal import refusal
 from rmab.privacy.survey import scheduled
 from rmab.rng.variates import CHANNELS, DRAWS, EXPERTS, PLAYS, Draws, Key, stream, threefry, unit
 
@@ -178,6 +180,15 @@ def world_of(setting: Setting) -> World:
 
 class _Simulator:
     def __init__(self, setting: Setting, policy: Policy, plays: int | None = None) -> None:
+        at = Conditions(
+            setting.kinds,
+            channels=(setting.channels,),
+            aggregation=setting.aggregation,
+            draws=setting.draws,
+        )
+        why = refusal(policy, at)
+        if why:
+            raise ModelError(why)
         self.setting = setting
         self.policy = policy
         self.world = world_of(setting)
@@ -194,12 +205,6 @@ class _Simulator:
         # Whether all trials' episodes end together.
         self.in_step = not own_lengths and not self.watches
         self.drawers = _drawers(setting, policy)
-        if setting.draws == "own":
-            check_own_draws(policy, channels=setting.channels)
-            if not setting.aggregation.shared:
-                raise ModelError(
-                    f"policy {policy.name}: draws must not be 'own' unless agents share a sum"
-                )
         counted = policy.learner is not None
         watches_visits = self.watches and not policy.own_pairs
         visits = watches_visits or (counted and policy.reads_visits)

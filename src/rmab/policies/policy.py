@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from rmab.errors import ModelError
 from rmab.linalg import Array
@@ -76,6 +76,7 @@ class IndexRule:
     max_age: int = 64
     first: Callable[[Any], Any] | None = None
     by_chance: bool = False
+    local_draws: ClassVar[bool] = True  # an agent may draw by itself and play by its indices
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ class TurnsRule:
 @dataclass(frozen=True)
 class OptimumRule:
     """The exact joint optimum of known arms decides: `rmab.planning.joint`."""
+
+    one_law: ClassVar[bool] = True  # the same arms for all agents
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,7 @@ class OutsideRule:
     """
 
     play: Callable[[Any, Any], Any]
+    plays_outside: ClassVar[bool] = True  # of the engine
 
 
 Rule = (

@@ -22,11 +22,12 @@ from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rmab.errors import TraceError
+from rmab.extensions import Catalogue
 from rmab.traces.readers.arrays import ArrayFile, check_cells, chosen, fits_memory, read_npy
 from rmab.traces.readers.csv import Cells, Columns, parse_bands, read_csv, read_parquet
 from rmab.traces.readers.mat import read_mat
@@ -160,11 +161,13 @@ def read_recording(
     )
     _gradings(options)  # refuses a bad rule before a long file is read
     name = str(path)
-    for suffix, read in _READERS.items():
-        if name.lower().endswith(suffix):
-            with fits_memory(name):
-                return read(name, options)
-    raise TraceError(f"{name}: the name must end in one of {', '.join(_READERS)}")
+    for form in _FORMS:
+        if name.lower().endswith(f".{form}"):
+            with fits_memory(name), _FORMS.used(form):
+                return (
+                    _FORMS[form](name, options) if form in _READERS else _other(form, name, options)
+                )
+    raise TraceError(f"{name}: the name must end in one of {', '.join(f'.{f}' for f in _FORMS)}")
 
 
 def _check_dates(form: str) -> None:
@@ -330,16 +333,21 @@ def _samples(place: str, array: np.ndarray, options: _Options) -> Samples:
     )
 
 
+def _other(form: str, path: str, options: _Options) -> Recording:
+    """Read a file by another package's reader, which returns an array or `Samples`."""
+    _refuse(path, "--variable", options.variable)
+    found = _FORMS[form](path)
+    if isinstance(found, Samples):
+        _refuse(path, "--bands", options.bands)
+        return _recording(path, found, options)
+    return _recording(path, _samples(path, np.asarray(found), options), options)
+
+
 _READERS: Mapping[str, Callable[[str, _Options], Recording]] = MappingProxyType(
-    {
-        ".csv": _csv,
-        ".csv.gz": _csv,
-        ".npz": _npz,
-        ".npy": _npy,
-        ".mat": _mat,
-        ".parquet": _parquet,
-    }
+    {"csv": _csv, "csv.gz": _csv, "npz": _npz, "npy": _npy, "mat": _mat, "parquet": _parquet}
 )
+# By the suffix of a file's name; other packages' readers take its path only.
+_FORMS: Catalogue[Callable[..., Any]] = Catalogue(_READERS, "rmab.recordings", error=TraceError)
 
 # ------------------------------------------------------------------------------------------ a trace
 
