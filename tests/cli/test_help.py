@@ -4,12 +4,14 @@ import re
 import subprocess
 import sys
 from dataclasses import fields
+from importlib import import_module
 from importlib.metadata import entry_points
 
 import pytest
 
 import rmab
 from rmab.cli import main
+from rmab.cli.options import commands
 from rmab.policies.episodes import DRAWS, SCHEDULES
 from rmab.policies.registry import KNOWN, LEARNERS, OPTIONS
 from rmab.studies.study import KEYS
@@ -80,6 +82,22 @@ def test_help_imports_neither_numpy_nor_jax():
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert ended.returncode == 0
+
+
+def test_only_the_command_that_is_asked_for_is_loaded():
+    script = (
+        "import sys\nfrom rmab.cli import main\nmain(['new', 'federation', 'a/b'])\n"
+        "print(*(name for name in sys.modules if name.startswith('rmab.cli.')))"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    loaded = {name.rpartition(".")[2] for name in ended.stdout.decode().split()}
+    assert loaded == {"console", "main", "new", "options"}
+
+
+def test_every_command_of_the_table_has_a_function():
+    for name, command in commands().items():
+        module = import_module(f"rmab.cli.{command.module}")
+        assert callable(getattr(module, name.replace("-", "_")))
 
 
 def test_the_installed_program_is_this_one():

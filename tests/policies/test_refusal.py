@@ -52,8 +52,8 @@ def test_a_learner_of_unknown_reading_is_refused_with_noise():
 @pytest.mark.parametrize("name", POLICIES)
 def test_capabilities_agree_with_the_policy(name):
     able, policy = POLICIES[name].capabilities, named(name, 100)
-    assert (able.reads in ("own", "counts")) == (policy.learns or policy.own is not None)
+    assert (able.reads in ("own", "counts")) == (policy.learns or policy.rule.learns)
     if able.local_draws:
         assert refusal(policy, OWN) is None
-    if policy.aggregation is not None:
-        assert POLICIES[name].preset.get("aggregation", policy.aggregation) in AGGREGATIONS
+    if policy.sharing.aggregation is not None:
+        assert policy.sharing.aggregation in AGGREGATIONS

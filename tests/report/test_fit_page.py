@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rmab.report.fit_page import _CAPTIONS, _effective, _settings, write_fit
-from rmab.report.fit_plots import _STATES, PICTURES
-from rmab.traces.fit import POLICIES, Earned, fit_trace
+from rmab.report.fit_page import _CAPTIONS, _STATES, PICTURES, _effective, _settings, write_fit
+from rmab.traces.fit import POLICIES, ReplicatedReward, fit_trace
 from tests.traces.made import chain, trace_of
 
 NAME = "a <b>&$x"
@@ -23,7 +22,7 @@ def fitted():
     names = {"arms": ("<i>", "$y$", "_z"), "agents": ("&a", "b")}
     twins = {"stay": 0.959, "myopic": 0.971, "whittle": 0.973, "genie": 0.999}
     trace = {"stay": 0.9809, "myopic": 0.9814, "whittle": 0.9745, "genie": 0.999}
-    earned = {name: Earned(trace[name], np.full(20, twins[name])) for name in POLICIES}
+    earned = {name: ReplicatedReward(trace[name], np.full(20, twins[name])) for name in POLICIES}
     return replace(fit_trace(trace_of(state, slot_s=0.1, **names)), earned=earned)
 
 

@@ -42,7 +42,7 @@ def two_regimes(agents=2, arms=2, slots=SLOTS, seed=0):
     return chain(np.where(late, 0.9, 0.1), np.where(late, 0.1, 0.9), agents, arms, slots, seed)
 
 
-def flickering(good_when_bad=0.15, bad_when_good=0.1, agents=2, arms=2, slots=SLOTS, seed=0):
+def misclassified(good_when_bad=0.15, bad_when_good=0.1, agents=2, arms=2, slots=SLOTS, seed=0):
     """A chain of long runs, seen wrongly."""
     hidden = chain(0.03, 0.97, agents, arms, slots, seed)
     rng = np.random.default_rng(seed + 1)

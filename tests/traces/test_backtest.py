@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import rmab
+from rmab.engine.environment import truth
 from rmab.engine.program import simulator
 from rmab.engine.setting import Setting
-from rmab.engine.world import truth
 from rmab.errors import StudyError, TraceError
 from rmab.planning import tables
 from rmab.policies.registry import named
@@ -21,14 +21,14 @@ from rmab.traces.backtest import (
     _named,
     _played,
     backtest,
+    rewards_of_replicates,
     rewards_of_rules,
-    rewards_of_twins,
 )
-from rmab.traces.fitted_chains import share_laws, step_laws
+from rmab.traces.fitted_chains import state_shares, transition_matrices
 from rmab.traces.outcome import (
     FEWEST_BLOCKS,
     Backtest,
-    Earned,
+    PolicyRewards,
     Timeline,
     _difference,
     correlation_time,
@@ -148,14 +148,14 @@ def test_agent_slots_are_those_with_an_arm_measured():
     assert found.mean["genie"] == pytest.approx((trace.state == 1).sum() / trace.agent_slots)
 
 
-def test_twins_are_tested_side_by_side():
+def test_replicates_are_tested_side_by_side():
     rng = np.random.default_rng(5)
     there = rng.random((AGENTS, SLOTS, ARMS)) < 0.8
-    twins = [trace_of(np.where(there, states(seed), -1), SEGMENTS) for seed in (0, 1)]
-    stacked = np.stack([np.moveaxis(twin.state, 0, -1) for twin in twins], -1)
-    found = rewards_of_twins(stacked, SEGMENTS, 1, ["stay", "whittle"])
-    for place, twin in enumerate(twins):
-        alone = rewards_of_rules(twin, 1, ["stay", "whittle"])
+    replicates = [trace_of(np.where(there, states(seed), -1), SEGMENTS) for seed in (0, 1)]
+    stacked = np.stack([np.moveaxis(replicate.state, 0, -1) for replicate in replicates], -1)
+    found = rewards_of_replicates(stacked, SEGMENTS, 1, ["stay", "whittle"])
+    for place, replicate in enumerate(replicates):
+        alone = rewards_of_rules(replicate, 1, ["stay", "whittle"])
         assert {name: each[place] for name, each in found.items()} == pytest.approx(alone)
 
 
@@ -226,18 +226,18 @@ def test_laws_of_segments_and_of_all_agents():
     state[0, :, 0] = [1, 1, 0, -1, 1, 0, 0, 1]
     by_arm = np.moveaxis(state, 0, -1)[..., None]
     starts = np.array([0, 4])
-    law = step_laws(by_arm, starts, 2)[:, :, 0, 0, 0, 0]
+    law = transition_matrices(by_arm, starts, 2)[:, :, 0, 0, 0, 0]
     # Pairs 1 1 and 1 0 of the first segment, 1 0, 0 0 and 0 1 of the second.
     np.testing.assert_allclose(law, [[1.5 / 3, 1.5 / 3], [2.5 / 4, 1.5 / 4]])
-    apart = step_laws(by_arm, starts, 2, by_segment=True)[:, :, 0, :, 0, 0]
+    apart = transition_matrices(by_arm, starts, 2, by_segment=True)[:, :, 0, :, 0, 0]
     np.testing.assert_allclose(apart[0, 1], [0.5, 1.5 / 3])
     np.testing.assert_allclose(apart[1, 1], [1.5 / 3, 0.5 / 2])
-    share = share_laws(by_arm, starts, 2)[:, :, 0, 0, 0, 0]
+    share = state_shares(by_arm, starts, 2)[:, :, 0, 0, 0, 0]
     np.testing.assert_allclose(share, [[3 / 7, 4 / 7]] * 2)
     both = np.concatenate([by_arm, 1 - by_arm], 2)  # two agents, -1 becomes 2: not a state
     both[both == 2] = -1
-    np.testing.assert_allclose(share_laws(both, starts, 2, pooled=True)[0, :, 0, 0, 0, 0], 0.5)
-    pooled = step_laws(both, starts, 2, pooled=True)
+    np.testing.assert_allclose(state_shares(both, starts, 2, pooled=True)[0, :, 0, 0, 0, 0], 0.5)
+    pooled = transition_matrices(both, starts, 2, pooled=True)
     assert pooled.shape == (2, 2, 2, 1, 1, 1)
     np.testing.assert_allclose(pooled[1, 1, 0, 0, 0, 0], (1 + 1 + 0.5) / (3 + 2 + 1))
 
@@ -343,7 +343,7 @@ def test_bad_settings():
 def _came_to(rewards, measured, starts, **changes):
     """A back-test of one policy that earned (W, M, runs), to which stay earned nothing."""
     timeline = Timeline.of(np.array(starts), measured)
-    each = Earned(rewards, learns=True, fitted=False, drawn=True)
+    each = PolicyRewards(rewards, learns=True, fitted=False, drawn=True)
     nothing = each._replace(rewards=np.zeros_like(rewards), learns=False, drawn=False)
     return Backtest(
         trace=whole(),

@@ -8,10 +8,10 @@ import pytest
 import rmab
 from rmab.studies.sweep import load_sweep
 from rmab.traces.code_length import MODELS
-from rmab.traces.fit import POLICIES, Earned, fit_trace, steps_of, study_text
-from rmab.traces.replicates import N_TWINS
+from rmab.traces.fit import POLICIES, ReplicatedReward, fit_trace, steps_of, study_text
+from rmab.traces.replicates import N_REPLICATES
 from rmab.traces.verdicts import FITS, UNKNOWN, Verdict
-from tests.traces.made import SLOTS, chain, flickering, second_order, trace_of, two_regimes
+from tests.traces.made import SLOTS, chain, misclassified, second_order, trace_of, two_regimes
 
 QUESTIONS = ["memory", "order", "regimes", "flicker", "agents alike", "agents correlated"]
 
@@ -37,7 +37,7 @@ def test_a_true_chain_fits(true_chain):
         assert each.pairs == SLOTS - 16
         assert (each.p01, each.p11) == pytest.approx((0.1, 0.9), abs=0.03)
     for name, earned in true_chain.earned.items():
-        assert earned.twins.min() - 0.01 < earned.trace < earned.twins.max() + 0.01, name
+        assert earned.replicates.min() - 0.01 < earned.trace < earned.replicates.max() + 0.01, name
 
 
 def test_one_agent_has_nobody_to_be_like():
@@ -66,8 +66,8 @@ def test_two_regimes_are_found():
         assert each.pieces[1].start == pytest.approx(SLOTS / 2, abs=100)
 
 
-def test_a_flickering_trace_has_a_poor_sensor():
-    found = fit_trace(trace_of(flickering(0.15, 0.1)))
+def test_a_misclassified_trace_has_a_poor_sensor():
+    found = fit_trace(trace_of(misclassified(0.15, 0.1)))
     assert found.best == "flicker"
     assert answers(found)["flicker"] == "sensing errors"
     assert found.errors == pytest.approx((0.15, 0.1), abs=0.04)
@@ -75,9 +75,9 @@ def test_a_flickering_trace_has_a_poor_sensor():
 
 
 def test_a_flaky_state_is_no_error_of_a_sensor():
-    found = fit_trace(trace_of(flickering(0.5, 0.02)))
+    found = fit_trace(trace_of(misclassified(0.5, 0.02)))
     assert answers(found)["flicker"] == "flaky bad state"
-    found = fit_trace(trace_of(1 - flickering(0.5, 0.02)))
+    found = fit_trace(trace_of(1 - misclassified(0.5, 0.02)))
     assert answers(found)["flicker"] == "flaky good state"
 
 
@@ -157,13 +157,13 @@ def test_what_was_never_measured_is_left_out():
     named = [(each["agent"], each["arm"]) for each in found.to_json()["arms"]]
     assert named == [("a", "x"), ("a", "y"), ("b", "y")]
     assert found.to_json()["series"] == 3
-    assert sum(told) == steps_of(trace) == N_TWINS + 3  # what a bar is as long as
+    assert sum(told) == steps_of(trace) == N_REPLICATES + 3  # what a bar is as long as
 
 
 def test_policies_that_change_places_are_named(true_chain):
     twins = {"stay": 0.5, "myopic": 0.6, "whittle": 0.7, "genie": 0.9}
     trace = {"stay": 0.65, "myopic": 0.7, "whittle": 0.6, "genie": 0.9}
-    earned = {name: Earned(trace[name], np.full(20, twins[name])) for name in POLICIES}
+    earned = {name: ReplicatedReward(trace[name], np.full(20, twins[name])) for name in POLICIES}
     found = replace(true_chain, earned=earned)
     assert found.reversals == [("stay", "whittle"), ("myopic", "whittle")]
     assert found.reversal_matters
@@ -173,13 +173,13 @@ def test_policies_that_change_places_are_named(true_chain):
     )
 
 
-def test_places_that_twins_do_not_agree_on_are_not_reversed(true_chain):
+def test_places_that_replicates_do_not_agree_on_are_not_reversed(true_chain):
     shaky = np.where(np.arange(20) < 18, 0.8, 0.6)  # above stay on 18 of 20
     earned = {
-        "stay": Earned(0.75, np.full(20, 0.7)),
-        "myopic": Earned(0.75, np.full(20, 0.7)),
-        "whittle": Earned(0.7, shaky),
-        "genie": Earned(1.0, np.ones(20)),
+        "stay": ReplicatedReward(0.75, np.full(20, 0.7)),
+        "myopic": ReplicatedReward(0.75, np.full(20, 0.7)),
+        "whittle": ReplicatedReward(0.7, shaky),
+        "genie": ReplicatedReward(1.0, np.ones(20)),
     }
     found = replace(true_chain, earned=earned)
     assert found.reversals == []
@@ -191,7 +191,7 @@ def test_places_that_twins_do_not_agree_on_are_not_reversed(true_chain):
 
 def test_the_same_order_is_said_to_be_so(true_chain):
     rewards = {"stay": 0.7, "myopic": 0.8, "whittle": 0.8, "genie": 1.0}
-    earned = {name: Earned(x, np.full(20, x - 0.1)) for name, x in rewards.items()}
+    earned = {name: ReplicatedReward(x, np.full(20, x - 0.1)) for name, x in rewards.items()}
     found = replace(true_chain, earned=earned)
     assert (
         found.order_in_words == "The order is the same on trace and twins: myopic, whittle, stay."
@@ -201,7 +201,9 @@ def test_the_same_order_is_said_to_be_so(true_chain):
 def test_a_small_reversal_is_said_to_be_small(true_chain):
     rewards = {"stay": 0.7, "myopic": 0.8, "whittle": 0.7999, "genie": 1.0}
     promised = {"stay": 0.7, "myopic": 0.8, "whittle": 0.9, "genie": 1.0}
-    earned = {name: Earned(rewards[name], np.full(20, promised[name])) for name in POLICIES}
+    earned = {
+        name: ReplicatedReward(rewards[name], np.full(20, promised[name])) for name in POLICIES
+    }
     found = replace(true_chain, earned=earned)
     assert found.reversals == [("myopic", "whittle")]
     assert not found.reversal_matters
@@ -250,7 +252,7 @@ def test_the_study_of_correlated_agents_shares_realisations(tmp_path):
     assert rmab.load(path).realisations == "shared"  # which only agents of the same laws can do
 
 
-def test_levels_are_judged_but_for_flicker(tmp_path):
+def test_levels_are_judged_except_by_the_hmm(tmp_path):
     lower, upper = chain(seed=1), chain(0.2, 0.7, seed=2)
     found = fit_trace(trace_of(np.where(lower == 0, 0, 1 + upper), states=3))
     said = found.to_json()

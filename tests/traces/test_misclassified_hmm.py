@@ -5,9 +5,15 @@ from itertools import product
 import numpy as np
 import pytest
 
-from rmab.traces.misclassified_hmm import MAX_ERROR, _Law, _step, _with_first_slots, fit_flicker
+from rmab.traces.misclassified_hmm import (
+    MAX_ERROR,
+    _Parameters,
+    _step,
+    _with_first_slots,
+    fit_misclassified_hmm,
+)
 from rmab.traces.pairs import runs_of
-from tests.traces.made import chain, flickering
+from tests.traces.made import chain, misclassified
 
 LAW = {"p01": 0.2, "p11": 0.7, "e0": 0.15, "e1": 0.3}
 
@@ -35,7 +41,7 @@ def by_paths(records, p01, p11, e0, e1):
 
 def step(series, segment, **law):
     runs = _with_first_slots(runs_of(np.array(series, np.int8), np.array(segment)))
-    return _step(runs, _Law(*(np.full(len(series), p) for p in law.values())), len(series))
+    return _step(runs, _Parameters(*(np.full(len(series), p) for p in law.values())), len(series))
 
 
 def test_a_step_is_that_of_all_paths():
@@ -66,11 +72,11 @@ def test_long_runs_neither_underflow_nor_slow_it():
 
 def fitted(state):
     series = state.swapaxes(1, 2).reshape(-1, state.shape[1]).astype(np.int8)
-    return fit_flicker(series, np.zeros(state.shape[1], int))
+    return fit_misclassified_hmm(series, np.zeros(state.shape[1], int))
 
 
 def test_errors_are_found():
-    found = fitted(flickering(0.15, 0.1))
+    found = fitted(misclassified(0.15, 0.1))
     assert np.median(found.good_when_bad) == pytest.approx(0.15, abs=0.02)
     assert np.median(found.bad_when_good) == pytest.approx(0.1, abs=0.02)
     assert np.median(found.p01) == pytest.approx(0.03, abs=0.01)
@@ -96,4 +102,4 @@ def test_an_alternating_chain_is_one():
 
 
 def test_a_flaky_state_ends_at_the_bound():
-    assert np.median(fitted(flickering(0.5, 0.02)).good_when_bad) > 0.44
+    assert np.median(fitted(misclassified(0.5, 0.02)).good_when_bad) > 0.44

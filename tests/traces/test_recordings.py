@@ -634,6 +634,7 @@ REFUSED = [
     ("time,arm,value\n0,,1\n", {}, "line 2: arm has no name"),
     ("time,a,b,agent\n0,1,1,\n", {}, "line 2: agent has no name"),
     ('time,a,b\n0,1,"\n' + "x" * 200_000, {}, "not CSV: field larger"),
+    ('time,a,b\n0,1,0\n1,0,"1\n', {}, "line 3: not CSV: .*inside string"),
     ("time,a,b\n0,\xe9,1\n".encode("latin-1"), {}, "line 2: not text in UTF-8"),
     (WIDE.replace("-80", "x" * 500), {}, r"line 3: column 'a': 'x+\.\.\. \(502 characters\) is no"),
     ("time,a,b\x1b[31m\n0,1,0\n", {}, "line 1: the name .* cannot be printed"),

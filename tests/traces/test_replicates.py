@@ -1,11 +1,11 @@
-"""Twins: the trace's segments and holes, and chains with its dynamics in them."""
+"""Replicates: the trace's segments and holes, and chains with its dynamics in them."""
 
 import numpy as np
 
-from rmab.traces import replicates as twin
+from rmab.traces import replicates
 from rmab.traces.fitted_chains import fitted_chains, pair_counts
-from rmab.traces.replicates import N_TWINS, twins_of
-from rmab.traces.summaries import correlations, mean_correlation, portrait_of
+from rmab.traces.replicates import N_REPLICATES, replicates_of
+from rmab.traces.summaries import correlations, mean_correlation, summary_statistics
 from tests.oracles.trace_rules import fitted_dynamics
 from tests.traces.made import chain, trace_of
 
@@ -17,10 +17,10 @@ def with_holes():
     return trace_of(state)
 
 
-def test_twins_have_the_holes_and_the_dynamics():
+def test_replicates_have_the_holes_and_the_dynamics():
     trace = with_holes()
-    made = np.concatenate(list(twins_of(trace)))
-    assert made.shape == (N_TWINS, *trace.state.shape)
+    made = np.concatenate(list(replicates_of(trace)))
+    assert made.shape == (N_REPLICATES, *trace.state.shape)
     np.testing.assert_array_equal(made >= 0, np.broadcast_to(trace.measured, made.shape))
     expected = fitted_dynamics(trace.state, trace.segment)
     found = fitted_dynamics(made, trace.segment)
@@ -33,20 +33,20 @@ def test_twins_have_the_holes_and_the_dynamics():
     np.testing.assert_allclose(share, rest[0], atol=0.08)
 
 
-def test_twins_are_the_same_each_time_and_differ_from_one_another():
+def test_replicates_are_the_same_each_time_and_differ_from_one_another():
     trace = with_holes()
-    (first,), (again,) = twins_of(trace), twins_of(trace)
+    (first,), (again,) = replicates_of(trace), replicates_of(trace)
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first[0], first[1])
 
 
-def test_large_traces_have_their_twins_in_groups(monkeypatch):
+def test_large_traces_have_their_replicates_in_groups(monkeypatch):
     trace = with_holes()
-    monkeypatch.setattr(twin, "_MAX_CELLS", 3 * trace.state.size)
-    assert [len(group) for group in twins_of(trace)] == [3] * 6 + [2]
+    monkeypatch.setattr(replicates, "_MAX_CELLS", 3 * trace.state.size)
+    assert [len(group) for group in replicates_of(trace)] == [3] * 6 + [2]
 
 
-def test_twins_of_several_states():
+def test_replicates_of_several_states():
     rng = np.random.default_rng(0)
     P = np.array([[0.8, 0.2, 0.0], [0.1, 0.7, 0.2], [0.0, 0.3, 0.7]])
     state = np.zeros((1, 6000, 2), np.int8)
@@ -55,7 +55,7 @@ def test_twins_of_several_states():
             state[0, t, arm] = rng.choice(3, p=P[state[0, t - 1, arm]])
     trace = trace_of(state, states=3)
     np.testing.assert_allclose(fitted_chains(pair_counts(trace))[:, :, 0, 0], P, atol=0.03)
-    (made,) = twins_of(trace, 2)
+    (made,) = replicates_of(trace, 2)
     again = pair_counts(trace_of(made[0], states=3))
     np.testing.assert_allclose(fitted_chains(again)[:, :, 0, 0], P, atol=0.04)
 
@@ -75,9 +75,9 @@ def test_correlations_are_of_slots_that_both_have():
     assert np.isnan(mean_correlation(*correlations(np.ones((9, 2), np.int8))))
 
 
-def test_a_portrait_by_hand():
+def test_summary_statistics_by_hand():
     state = np.array([[[1], [1], [0], [1], [1], [1], [-1], [0]]], np.int8)
-    found = portrait_of(state, np.zeros(8, int))
+    found = summary_statistics(state, np.zeros(8, int))
     assert found.good_runs.tolist() == [1, 1, 0, 0]  # runs of 2 and 3 slots
     assert found.bad_runs.tolist() == [1, 0, 0, 0]
     assert found.since_bad.tolist() == [1, 1]  # a slot and two slots after slot 2

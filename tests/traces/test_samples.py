@@ -5,9 +5,8 @@ import pytest
 
 from rmab.errors import TraceError
 from rmab.traces import samples as module
+from rmab.traces.readers.clock import NS, Clock
 from rmab.traces.samples import (
-    NS,
-    Clock,
     Samples,
     Series,
     natural_order,

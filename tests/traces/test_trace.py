@@ -10,7 +10,7 @@ import pytest
 
 import rmab
 from rmab.traces.readers.arrays import ArrayFile, read_npy
-from rmab.traces.trace import Comparison, check_usable
+from rmab.traces.trace import Threshold, check_usable
 
 STATE = np.array([[[1, 0], [0, 1], [-1, 1], [1, -1]], [[1, 1], [-1, -1], [0, 0], [1, 1]]], np.int8)
 
@@ -123,12 +123,12 @@ def test_rules_for_good():
         ">": [False, False, True],
     }
     for sign, good in expected.items():
-        rule = Comparison.parse(f" {sign} .95 ")  # in the precision of the values
+        rule = Threshold.parse(f" {sign} .95 ")  # in the precision of the values
         assert (rule.sign, rule.bound) == (sign, 0.95)
         assert rule(values).tolist() == good
         harder = rule.stricter(0.05)
         assert harder.bound == pytest.approx(1.0 if ">" in sign else 0.9)
-    assert str(Comparison.parse("<=-9.5e1")) == "<= -95"
+    assert str(Threshold.parse("<=-9.5e1")) == "<= -95"
 
 
 # ------------------------------------------------------------------------------------------- files

@@ -1,11 +1,10 @@
-"""The command that runs an agent: with an environment of one's own, or with simulated arms."""
+"""Command `agent`: run an agent with a program's environment, or with simulated arms."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import logging
-import math
 import signal
 import sys
 import threading
@@ -18,19 +17,17 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rmab.cli.console import BAD_INPUT, DONE, FAILED, INTERRUPTED, Commands, line, say, whole
+from rmab.cli.console import BAD_INPUT, DONE, FAILED, INTERRUPTED, line, say
 from rmab.errors import FederationError, UnavailableError
 
 if TYPE_CHECKING:
     from rmab.service.agent.agent import Agent
     from rmab.studies.study import Study
 
-__all__ = ["add_agent", "run_agent"]
+__all__ = ["agent"]
 
-_PATIENCE = "60"  # seconds, as an option's text
 _FLUSH_SECONDS = 2.0  # for what is unsent, when asked to end
 _POLL_SECONDS = 0.5  # between two checks whether the server is away
-_MAX_SECONDS = 1e6  # of an option
 
 # Bugs of a program, which waiting does not mend.
 _BUGS = (
@@ -49,7 +46,7 @@ Sense = Callable[[list[int]], Sequence[int]]  # of arms, in a slot
 
 
 class _Device(NamedTuple):
-    """What is played; look: at arms that are always observed, where it can."""
+    """Methods that play arms, and that look at arms which are always observed, if there is one."""
 
     sense: Sense
     look: Sense | None
@@ -63,85 +60,9 @@ class _Ended(BaseException):
     """The process was asked to end, as by systemd."""
 
 
-def add_agent(command: Commands) -> None:
-    """Add the command to the program."""
-    agent = command(
-        "agent",
-        run_agent,
-        "run an agent of a served federation",
-        "  rmab agent https://server:8443 --token-file my.token --ca ca.pem --env radio:Radio\n"
-        "  rmab agent http://127.0.0.1:8080 --token-file my.token --simulate study.toml "
-        "--slots 1000\n\n"
-        "an environment, in radio.py:\n"
-        "  class Radio:\n"
-        "      def sense(self, arms):            # arms to play in this slot, from 0\n"
-        "          return [self.busy(a) for a in arms]    # the state of each, from 0\n"
-        "      def look(self, arms):             # only for arms that are always observed:\n"
-        "          return [...]                  # the state of each, before any is played\n\n"
-        "after its slots, or when it is interrupted, it sends what is unsent and prints slots,\n"
-        "mean reward per slot, acknowledged uploads and the round; what cannot be sent is kept in\n"
-        "its file and sent at the next start. A bad reading (NaN, a state that the arm does not\n"
-        "have, too few or too many, an error of the device) is skipped, counted and logged: its\n"
-        "slot passes without an observation of that arm, or of any. An exception that is a\n"
-        "bug of the program (NameError, TypeError, ...) ends the agent with 2.\n\n"
-        "exit codes: 0 done; 1 what may pass (the server was not reached, a device is not there\n"
-        "or gives bad readings, a disk is full); 2 what will never work (bad input, a refused\n"
-        "credential, another agent's file, a bug in sense); 130 interrupted",
-    )
-    agent.add_argument("url", metavar="URL", help="the server's address")
-    agent.add_argument(
-        "--token-file",
-        metavar="F",
-        required=True,
-        help="a file with the credential that rmab enroll printed",
-    )
-    agent.add_argument(
-        "--mask-key-file",
-        metavar="F",
-        help="a file with the mask key that rmab helper-enroll printed: counts leave masked alone",
-    )
-    what = agent.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--env",
-        metavar="MODULE:CLASS",
-        help="a class with sense(arms) -> states, in this folder or installed",
-    )
-    what.add_argument(
-        "--simulate", metavar="STUDY.toml", help="simulate the arms of a study, or catalogue:NAME"
-    )
-    agent.add_argument("--slots", metavar="N", help="slots to play (default: without end)")
-    agent.add_argument(
-        "--slot-seconds",
-        metavar="X",
-        help="seconds of a slot (default: as long as sense takes; simulated arms take the "
-        "federation's slot_seconds, and wait for the next round when an episode is over)",
-    )
-    agent.add_argument(
-        "--state", metavar="FILE", help="the agent's own file (default: in ~/.local/state/rmab)"
-    )
-    agent.add_argument("--ca", metavar="FILE", help="certificates to trust, PEM")
-    agent.add_argument(
-        "--patience",
-        metavar="S",
-        default=_PATIENCE,
-        help=f"seconds to wait for the server at the start and the end (default {_PATIENCE})",
-    )
-    agent.add_argument(
-        "--max-bad-readings",
-        metavar="N",
-        help="bad readings in a row after which it ends with 1 (default 10)",
-    )
-    agent.add_argument("--json", action="store_true", help="one JSON object on standard output")
-
-
-def run_agent(options: argparse.Namespace) -> int:
+def agent(options: argparse.Namespace) -> int:
     """Play, send, and say how it went."""
-    slots = whole("--slots", options.slots, 0)
-    patience = _seconds("--patience", options.patience)
-    bad_readings = whole("--max-bad-readings", options.max_bad_readings, 1)
-    pace = (
-        None if options.slot_seconds is None else _seconds("--slot-seconds", options.slot_seconds)
-    )
+    slots, pace, patience = options.slots, options.slot_seconds, options.patience
     token = _token(options.token_file)
     mask_key = None if options.mask_key_file is None else _mask_key(options.mask_key_file)
     study = None if options.simulate is None else _study(options.simulate)
@@ -156,7 +77,7 @@ def run_agent(options: argparse.Namespace) -> int:
             file=options.state,
             ca=options.ca,
             patience=patience,
-            max_bad_readings=bad_readings or MAX_BAD_READINGS,
+            max_bad_readings=options.max_bad_readings or MAX_BAD_READINGS,
             mask_key=mask_key,
         ) as agent,
     ):
@@ -240,7 +161,7 @@ def _choose(agent: Agent, device: _Device) -> list[int]:
 
 
 def _raised(method: Sense, error: Exception) -> str:
-    """Say that a method of the device raised an error, and where; _BugError for a bug."""
+    """Return a sentence with an error of the device and its place; raise _BugError for a bug."""
     name = getattr(method, "__name__", "sense")
     said = f"{name} raised {type(error).__name__}: {error}{_place(method, error)}"
     if isinstance(error, _BUGS):
@@ -297,16 +218,6 @@ def _report(agent: Agent, *, as_json: bool) -> None:
             f"{agent.slots} slots{paid}, {agent.uploads} uploads, round {agent.round}{bad}",
             flush=True,
         )
-
-
-def _seconds(option: str, text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number <= _MAX_SECONDS:
-        raise FederationError(f"{option} must be a number of seconds from 0 to 1e6, got {text!r}")
-    return number
 
 
 def _token(name: str) -> str:
@@ -409,7 +320,7 @@ def _log_lines() -> Iterator[None]:
 
 @contextmanager
 def _ends_when_asked() -> Iterator[None]:
-    """SIGTERM ends the playing, not the process: what is unsent is sent first."""
+    """Let SIGTERM end the play instead of the process, so that unsent counts are sent first."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

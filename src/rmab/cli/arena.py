@@ -1,4 +1,4 @@
-"""The command arena: every policy on every problem, side by side."""
+"""Command `arena`: every policy on every problem, side by side."""
 
 from __future__ import annotations
 
@@ -13,101 +13,24 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmab.cli.console import DONE, INTERRUPTED, Commands, columns, folder, progress, say, whole
+from rmab.cli.console import DONE, INTERRUPTED, columns, folder, progress, say
 from rmab.errors import StudyError
 
 if TYPE_CHECKING:
-    from rmab.arena.run import Arena, Problem
-    from rmab.arena.scores import ArenaOutcome, Comparison, ProblemOutcome
+    from rmab.arena.comparison import ArenaComparison
+    from rmab.arena.problems import ArenaProblem
+    from rmab.arena.records import ArenaOutcome, ProblemOutcome
+    from rmab.arena.run import Arena
 
-__all__ = ["add_commands"]
-
-_FOLDER = "rmab-arena"
-_HELP = """
-a policy of one's own, in mine.py (docs/arena.md has a whole one):
-  policy = rmab.Policy("mine", planner=..., learner=...)     or a function that makes one
-
-problems are those of --list, or files: a study and `reason = "one line"`
-policies are those of rmab run --help; with options: ucw-value@scale=0.1; whittle, lookahead and
-random, which know the dynamics or nothing, always play, but for a lookahead that a problem leaves
-out for the time it takes. All that a problem's arms allow play it
-
-columns, and the keys of each policy in arena.json
-  mean, final      average reward per agent and slot, over all of them and the last tenth
-  regret           against whittle with known dynamics, with a 95 % band
-  share            of the distance from random to the best that knows the dynamics
-  first            the learner with the largest mean, and those tied with it
-  rank, tied       among those that learn, by paired differences: within four standard errors two
-                   are tied; a rank is one more than the number of those that are better
-  stuck            trials that failed: whose last tenth is behind whittle's by half the distance
-                   from random to the best known
-  seconds          of a trial on one core, compiled
-
-written to DIR: arena.html, arena.json, arena.csv, regret.png and .svg, problems/NAME.json.
-Ctrl-C keeps the problems that are done, and --resume goes on with the others.
-With --compare the run that DIR has is laid beside OTHER.json, an arena.json from elsewhere; where
-DIR has none, or problems are named, they are run first: without names those of OTHER.json
-"""
+__all__ = ["arena"]
 
 
-def add_commands(command: Commands) -> None:
-    """Add it to the program."""
-    arena = command(
-        "arena",
-        _arena,
-        "compare every learner on a set of problems, on the same trials",
-        "  rmab arena                                   all policies on all problems\n"
-        "  rmab arena --list\n"
-        "  rmab arena jt4 c1 --policies fedtswi,ucb --trials 32 --out quick\n"
-        "  rmab arena paper-k1-m1 --policy mine:policy\n"
-        "  rmab arena --out results --page              the page again, from results/arena.json\n"
-        "  rmab arena --out results --compare theirs.json\n",
-        lambda: _HELP,
-    )
-    arena.add_argument(
-        "problems", metavar="PROBLEM", nargs="*", help="names of --list, or files (default: all)"
-    )
-    arena.add_argument(
-        "--policies",
-        metavar="NAME",
-        nargs="+",
-        action="extend",
-        help="policies to compare, with spaces or commas between (default: all)",
-    )
-    arena.add_argument(
-        "--policy",
-        metavar="MODULE:NAME",
-        action="append",
-        default=[],
-        help="a policy of one's own, in this folder or installed; may be given several times. "
-        "Without --policies it meets all others",
-    )
-    arena.add_argument("--trials", metavar="N", help="trials, instead of each problem's own")
-    arena.add_argument("--seed", metavar="S", help="seed, instead of each problem's own")
-    arena.add_argument("--out", metavar="DIR", default=_FOLDER, help=f"folder (default {_FOLDER})")
-    arena.add_argument(
-        "--resume",
-        action="store_true",
-        help="leave out problems that DIR has of the same settings, policies and versions",
-    )
-    arena.add_argument(
-        "--compare", metavar="OTHER.json", help="say what differs from another's arena.json"
-    )
-    arena.add_argument(
-        "--page",
-        action="store_true",
-        help="write page and tables again from the arena.json that DIR has; nothing is simulated",
-    )
-    arena.add_argument("--list", action="store_true", help="list the problems with their reasons")
-    arena.add_argument("--json", action="store_true", help="one JSON object on standard output")
-
-
-def _arena(options: argparse.Namespace) -> int:
-    trials, seed = whole("--trials", options.trials, 1), whole("--seed", options.seed, 0)
-    names = _names(options.policies)
+def arena(options: argparse.Namespace) -> int:
+    trials, seed, names = options.trials, options.seed, _names(options.policies)
     if options.list:
         return _list(options)
-    from rmab.arena.scores import compare, load_outcome
+    from rmab.arena.comparison import compare
+    from rmab.arena.records import load_outcome
 
     theirs = None if options.compare is None else load_outcome(Path(options.compare))
     on, stored = options.problems, Path(options.out) / "arena.json"
@@ -122,11 +45,13 @@ def _arena(options: argparse.Namespace) -> int:
     if theirs is not None and not (on or names or options.policy):
         on, names, trials, seed = _as_theirs(theirs, trials, seed)
         played = {problem.name: problem.standings for problem in theirs.problems}
-    from rmab.arena.run import Arena, entrants, own_entrant, problems
+    from rmab.arena.contestants import contestants, own_contestant
+    from rmab.arena.problems import load_problems
+    from rmab.arena.run import Arena
 
-    own = [own_entrant(source, _found(source)) for source in options.policy]
-    everyone = entrants(names, own)
-    chosen = problems(on, trials, seed)
+    own = [own_contestant(source, _found(source)) for source in options.policy]
+    everyone = contestants(names, own)
+    chosen = load_problems(on, trials, seed)
     arena = Arena(everyone, {p.name: played.get(p.name, names or ()) for p in chosen})
     arena.check_own(chosen)
     out = folder(options.out)
@@ -148,7 +73,7 @@ def _as_theirs(
     theirs: ArenaOutcome, trials: int | None, seed: int | None
 ) -> tuple[list[str], list[str], int | None, int | None]:
     """Problems, policies, trials and seed to run as somebody else did."""
-    from rmab.arena.run import PROBLEMS
+    from rmab.arena.problems import PROBLEMS
     from rmab.policies.registry import STUDIED
 
     names = [p.name for p in theirs.problems if p.name in PROBLEMS]
@@ -166,7 +91,7 @@ def _as_theirs(
 
 
 def _found(source: str) -> object:
-    """What MODULE:NAME names."""
+    """Return the object MODULE:NAME."""
     module, _, name = source.partition(":")
     if not (module and name):
         raise StudyError(f"--policy must be like mine:policy, got {source!r}")
@@ -182,9 +107,9 @@ def _found(source: str) -> object:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from rmab.arena.run import problems
+    from rmab.arena.problems import load_problems
 
-    found = problems(options.problems)
+    found = load_problems(options.problems)
     if options.json:
         listed = [{"name": p.name, "reason": p.reason, **_sizes(p)} for p in found]
         print(json.dumps({"problems": listed}, allow_nan=False))
@@ -195,7 +120,7 @@ def _list(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _sizes(problem: Problem) -> dict[str, int]:
+def _sizes(problem: ArenaProblem) -> dict[str, int]:
     s = problem.study
     return {
         "arms": len(s.arms),
@@ -207,10 +132,10 @@ def _sizes(problem: Problem) -> dict[str, int]:
 
 
 def _run(
-    options: argparse.Namespace, arena: Arena, chosen: Sequence[Problem], out: Path
+    options: argparse.Namespace, arena: Arena, chosen: Sequence[ArenaProblem], out: Path
 ) -> ArenaOutcome:
     """All problems; Ctrl-C ends with those that are done."""
-    from rmab.arena.scores import ArenaOutcome
+    from rmab.arena.records import ArenaOutcome
     from rmab.studies.provenance import Provenance
 
     made = Provenance(shlex.join(["rmab", *options.words]))
@@ -218,7 +143,7 @@ def _run(
     interrupted = False
     try:
         for number, problem in enumerate(chosen, start=1):
-            found = arena.kept(problem, out, made) if options.resume else None
+            found = arena.stored(problem, out, made) if options.resume else None
             if found is None:
                 total = arena.steps(problem)
                 with progress(total, f"{problem.name} ({number}/{len(chosen)})") as advance:
@@ -241,7 +166,7 @@ def _finish(
     options: argparse.Namespace,
     out: Path,
     ours: ArenaOutcome,
-    beside: Comparison | None,
+    beside: ArenaComparison | None,
     *,
     begun: bool = True,
 ) -> int:
@@ -286,11 +211,11 @@ def _problem_table(found: ProblemOutcome) -> str:
                 "-" if s.se is None else f"{s.se:.5f}",
                 f"{s.final:.5f}",
                 f"{s.regret:.1f}",
-                "-" if s.share is None else f"{100 * s.share:z.1f} %",
+                "-" if s.score is None else f"{100 * s.score:z.1f} %",
                 found.place(name),
                 "-" if s.rank is None else str(s.rank),
                 str(len(s.tied)) if s.tied else "",
-                "-" if s.stuck is None else f"{100 * s.stuck:.0f} %",
+                "-" if s.failed is None else f"{100 * s.failed:.0f} %",
                 "-" if s.seconds is None else f"{1000 * s.seconds:.3g}",
             ]
         )
@@ -308,7 +233,7 @@ def _problem_table(found: ProblemOutcome) -> str:
     )
 
 
-def _compared(beside: Comparison) -> str:
+def _compared(beside: ArenaComparison) -> str:
     rows = [["problem", "policy", "here", "there", "difference", "se", "sigma"]]
     for row in beside.rows:
         se, sigma = row["se"], row["sigma"]

@@ -1,4 +1,4 @@
-"""The command backtest: what policies would have earned on a trace."""
+"""Command `backtest`: rewards that policies would have earned on a trace."""
 
 from __future__ import annotations
 
@@ -9,100 +9,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmab.cli.console import DONE, INTERRUPTED, Commands, columns, folder, progress, say, whole
-from rmab.cli.traces import add_choice_of_states, left_out, several
+from rmab.cli.console import DONE, INTERRUPTED, columns, folder, progress, say
+from rmab.cli.traces import left_out, several
 from rmab.errors import ModelError, StudyError, TraceError
 from rmab.text import option_value, printable
 
 if TYPE_CHECKING:
     from rmab.traces.outcome import Backtest
 
-__all__ = ["add_commands"]
-
-_POLICIES = "stay,fixed-best,fedtswi-gap,myopic,whittle,genie"
-_HELP = """
-policies are those of rmab run --help but optimal, and genie, which sees the states
-  whittle, myopic, lookahead, fixed, fixed-best  know the trace: they are fitted to all of it
-  whittle@pooled   fitted to all agents together
-  whittle@segment  fitted for each segment by itself
-
-rules
-  agent m plays on recording m; an arm can be played where it was measured; with fewer than K such
-  arms all are played, and with none the slot is skipped
-  at the first slot of a segment every arm is never observed; what was learnt stays
-  average reward: all rewards / all (agent, slot) with an arm measured
-
-with --json, and in backtest.json
-  trace     agents, slots, arms, agent_slots, segments, missing, good
-  plays, runs, seed
-  policies  by name: mean, se over runs, by_agent, by_block, learns, fitted, over_stay and
-            over_fixed (fixed-best): difference, low and high of a 95 % interval, null where
-            there is none; blocks, over how many; undecided, why there is none
-"""
+__all__ = ["backtest"]
 
 
-def add_commands(command: Commands) -> None:
-    """Add it to the program."""
-    backtest = command(
-        "backtest",
-        _backtest,
-        "say what policies would have earned on a trace",
-        "  rmab backtest trace.npz --plays 1 --policies stay,fedtswi-gap,whittle --out tested\n"
-        "  rmab backtest trace.npz --same 0 --agents 8 --policies stay,fedtswi-gap\n"
-        "  rmab backtest trace.npz --levels --reward 0,0.5,1 --policies stay,myopic,genie\n",
-        lambda: _HELP,
-    )
-    backtest.add_argument("trace", metavar="TRACE.npz", help="a trace, as rmab trace writes it")
-    backtest.add_argument(
-        "--plays", metavar="K", default="1", help="arms that each agent plays in a slot (default 1)"
-    )
-    backtest.add_argument(
-        "--policies", metavar="A,B,...", default=_POLICIES, help=f"default: {_POLICIES}"
-    )
-    backtest.add_argument(
-        "--runs", metavar="R", default="8", help="runs of policies that draw (default 8)"
-    )
-    backtest.add_argument("--seed", metavar="S", default="0", help="of all draws (default 0)")
-    backtest.add_argument(
-        "--out", metavar="DIR", help="write backtest.html, backtest.json, CSV files and pictures"
-    )
-    backtest.add_argument(
-        "--same", metavar="A", help="all agents play on recording A, by its number from 0 or name"
-    )
-    backtest.add_argument("--agents", metavar="M", help="how many agents play on it (default 1)")
-    add_choice_of_states(backtest)
-    backtest.add_argument(
-        "--reward",
-        metavar="R,...",
-        help="of good (default 1), or of every state, from the lowest",
-    )
-    backtest.add_argument(
-        "--schedule", metavar="NAME", help="how episodes grow: linear (default), paper, doubling"
-    )
-    backtest.add_argument("--longest", metavar="L", help="no episode has more slots")
-    backtest.add_argument("--draws", metavar="NAME", help="shared (default), per-agent or own")
-    backtest.add_argument(
-        "--aggregation", metavar="NAME", help="what agents share, as in a study (default sum)"
-    )
-    backtest.add_argument(
-        "--set",
-        metavar="POLICY.OPTION=VALUE",
-        action="append",
-        default=[],
-        help="an option of a policy, as fedtswi-gap.gaps=64; may be given several times",
-    )
-    backtest.add_argument("--json", action="store_true", help="one JSON object on standard output")
-
-
-def _backtest(options: argparse.Namespace) -> int:
-    numbers = {
-        "plays": whole("--plays", options.plays, 1),
-        "runs": whole("--runs", options.runs, 1),
-        "seed": whole("--seed", options.seed, 0),
-        "agents": whole("--agents", options.agents, 1),
-        "longest": whole("--longest", options.longest, 1),
+def backtest(options: argparse.Namespace) -> int:
+    numbers = ("plays", "runs", "seed", "same", "agents", "longest")
+    given = {
+        name: getattr(options, name) for name in (*numbers, "schedule", "draws", "aggregation")
     }
-    words = {key: getattr(options, key) for key in ("schedule", "draws", "aggregation")}
+    given = {name: value for name, value in given.items() if value is not None}
     asked = [name for name in options.policies.split(",") if name]
     settings, rewards = _settings(options.set), _rewards(options.reward)
     from rmab.traces.trace import load_trace
@@ -113,17 +36,11 @@ def _backtest(options: argparse.Namespace) -> int:
     out = None if options.out is None else folder(options.out)
     from rmab.traces.backtest import backtest, steps
 
-    name, runs = printable(Path(options.trace).stem), numbers["runs"] or 1
-    with progress(steps(asked, runs), name, "run") as advance:
+    name = printable(Path(options.trace).stem)
+    with progress(steps(asked, options.runs), name, "run") as advance:
         try:
             found = backtest(
-                trace,
-                asked,
-                reward=rewards,
-                same=options.same,
-                options=settings,
-                progress=advance,
-                **{key: value for key, value in {**numbers, **words}.items() if value is not None},
+                trace, asked, progress=advance, reward=rewards, options=settings, **given
             )
         except (ModelError, StudyError, TraceError) as error:
             raise type(error)(f"{options.trace}: {error}") from None
@@ -164,7 +81,7 @@ def _rewards(text: str | None) -> list[float] | None:
 
 
 def _table(found: Backtest) -> str:
-    """A row for each policy, then what is meant."""
+    """Return a row for each policy, then the meaning in words."""
     size = found.trace.summary()
     keys = ("agents", "slots", "arms", "segments")
     read = ", ".join(several(size[key], key.removesuffix("s")) for key in keys)

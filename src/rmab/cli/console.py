@@ -1,4 +1,4 @@
-"""Shared by all commands: exit codes, help, lines for people, tables, numbers from options."""
+"""Exit codes, parsers, lines for people, tables and progress of all commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import StringIO
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn
 
 from rmab.errors import StudyError
 
@@ -21,7 +21,6 @@ __all__ = [
     "FAILED",
     "INTERRUPTED",
     "TERMINATED",
-    "Commands",
     "Parser",
     "columns",
     "drop_output",
@@ -30,7 +29,6 @@ __all__ = [
     "line",
     "progress",
     "say",
-    "whole",
 ]
 
 _NEGATIVE = re.compile(r"-\.?[0-9]")
@@ -44,17 +42,19 @@ _LINE = (
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose closing text may be a function, called when help is asked for."""
+    """Parser of a command, with help that ends as `rmab.cli.help` says, and errors of one line."""
 
-    closing: Callable[[], str] | None = None
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
 
     def format_help(self) -> str:
-        if self.closing is not None:
-            self.epilog = self.closing()
+        from rmab.cli.help import closing
+
+        self.epilog = closing(self.prog.partition(" ")[2])
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        """One line, as every other error."""
+        """End with one line on standard error."""
         self.exit(BAD_INPUT, line(f"{self.prog}: {message}; see {self.prog} --help") + "\n")
 
 
@@ -74,48 +74,19 @@ def joined(words: list[str]) -> list[str]:
     return made
 
 
-class Commands(Protocol):
-    """Adds a command: its name, what runs it, what it is about, examples of its use, and further
-    help that is put together only when it is asked for."""
-
-    def __call__(
-        self,
-        name: str,
-        action: Callable[[argparse.Namespace], int],
-        about: str,
-        example: str,
-        details: Callable[[], str] = ...,
-        /,
-    ) -> Parser: ...
-
-
 def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
 def line(text: str) -> str:
-    """On one line, though a file's name may have several."""
+    """Return the text on one line; the name of a file may have several."""
     return " ".join(text.splitlines())
 
 
 def drop_output() -> None:
-    """Discard what is left for standard output, which the interpreter flushes as it ends."""
+    """Discard the rest of standard output, which the interpreter flushes as it ends."""
     with suppress(OSError):  # it may have no file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def whole(option: str, text: str | None, least: int, most: int | None = None) -> int | None:
-    """An option's whole number, or None where it was not given."""
-    if text is None:
-        return None
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least or (most is not None and number > most):
-        rule = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise StudyError(f"{option} must be a whole number {rule}, got {text!r}")
-    return number
 
 
 def columns(rows: list[list[str]], texts: int = 1) -> str:

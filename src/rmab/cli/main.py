@@ -1,23 +1,22 @@
-"""The program `rmab`: parsing, then the command; the work is done elsewhere.
+"""Entry point of the program `rmab`: parse the words, load the command, run it.
 
-Exit codes: 0 done, 1 a failure that may pass, 2 what will never work (bad input, a package that is
-missing), 130 interrupted, 143 ended by SIGTERM (what was done is written in both cases).
+Exit codes: 0 done, 1 a failure that may pass, 2 a lasting failure (bad input, a missing package),
+130 interrupted, 143 ended by SIGTERM (finished results are written in both cases).
 """
 
 from __future__ import annotations
 
-import _thread
-import argparse
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from types import FrameType
+from typing import Any
 
-from rmab.cli import agent, arena, backtest, federation, helper, new, studies, traces
 from rmab.cli.console import (
     BAD_INPUT,
     DONE,
@@ -30,6 +29,7 @@ from rmab.cli.console import (
     line,
     say,
 )
+from rmab.cli.options import Command, add_options, commands, read_values
 from rmab.errors import (
     RmabError,
     StorageError,
@@ -42,7 +42,7 @@ __all__ = ["main"]
 
 _STRIKE_SECONDS = 0.02  # until a Ctrl-C that came at a bad time is tried again
 _MOST_STRIKES = 250  # 5 seconds: a policy's module may do anything while it is imported
-_SERVED = (*federation.COMMANDS, *helper.COMMANDS)
+_SERVED = ("federation", "helper")  # modules whose commands need the packages of a server
 
 
 @dataclass
@@ -56,46 +56,25 @@ class _Signals:
         return TERMINATED if code == INTERRUPTED and self.last == signal.SIGTERM else code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="rmab",
-        description="Restless bandits that learn together.",
-        epilog="example:\n  rmab reproduce fig10 --trials 1000 --out results\n\n"
-        + studies.EXAMPLE_STUDY
-        + "\nrmab run --help lists all keys of a study, the policies and their options\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser(asked: str | None = None) -> Parser:
+    """Return the parser of the program, with the options of one command; None: of all."""
+    parser = Parser(prog="rmab", description="Restless bandits that learn together.")
     parser.add_argument("--version", action="store_true", help="print the version and end")
-    commands = parser.add_subparsers(
-        dest="command", metavar="COMMAND", title="commands", parser_class=Parser
-    )
-
-    def command(
-        name: str,
-        action: Callable[..., int],
-        about: str,
-        example: str,
-        details: Callable[[], str] = str,
-    ) -> Parser:
-        made: Parser = commands.add_parser(
-            name,
-            help=about,
-            description=about[0].upper() + about[1:] + ".",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        made.closing = lambda: f"example:\n{example}{details()}"
-        made.set_defaults(action=action)
-        return made
-
-    studies.add_commands(command)
-    arena.add_commands(command)
-    traces.add_commands(command)
-    backtest.add_commands(command)
-    new.add_commands(command)
-    federation.add_commands(command)
-    helper.add_commands(command)
-    agent.add_agent(command)
+    _add_commands(parser, commands(), "command", asked, title="commands")
     return parser
+
+
+def _add_commands(
+    parser: Parser, table: Mapping[str, Command], dest: str, asked: str | None, **settings: Any
+) -> None:
+    below = parser.add_subparsers(dest=dest, metavar=dest.upper(), parser_class=Parser, **settings)
+    for name, command in table.items():
+        about = f"{command.about[0].upper()}{command.about[1:]}."
+        made = below.add_parser(name, help=command.about, description=about)
+        if asked in (None, name):
+            add_options(made, command.options)
+            if command.kinds:
+                _add_commands(made, command.kinds, "kind", None, required=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -112,23 +91,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[_Signals]:
-    """Let Ctrl-C and SIGTERM end what runs, wherever they strike; yields which of them did.
+    """Let Ctrl-C and SIGTERM end a command at any time; yield the one that came last.
 
     Both raise KeyboardInterrupt. In the middle of an import this would leave a module half made,
     at worst one in C, so the signal waits until the import is done. Where Python drops an
     exception, as in a callback of the garbage collector, the signal comes again. A signal that is
-    ignored or has another handler already is left alone.
+    ignored or has another handler already stays so.
     """
     signals = _Signals()
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
-    struck = 0
+    struck, lock, over = 0, threading.RLock(), threading.Event()
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
 
     def strike(number: int, frame: FrameType | None) -> None:
         nonlocal struck
         signals.last = number
-        struck += 1
+        with lock:
+            struck += 1
         if struck < _MOST_STRIKES and _is_importing(frame):
             strike_again(number)
         else:
@@ -136,7 +118,15 @@ def _interruptible() -> Iterator[_Signals]:
             raise KeyboardInterrupt
 
     def strike_again(number: int) -> None:
-        threading.Timer(_STRIKE_SECONDS, _thread.interrupt_main, [number]).start()
+        threading.Thread(target=send, args=(number, struck), daemon=True).start()
+
+    def send(number: int, handled: int) -> None:
+        # Until it is handled: one that comes just before the main thread sleeps does not wake it.
+        while not over.wait(_STRIKE_SECONDS):
+            with lock:
+                if over.is_set() or struck != handled:
+                    return
+                signal.pthread_kill(main_thread, number)
 
     def dropped(raised: sys.UnraisableHookArgs) -> None:
         if raised.exc_type is KeyboardInterrupt:
@@ -152,6 +142,8 @@ def _interruptible() -> Iterator[_Signals]:
     try:
         yield signals
     finally:
+        with lock:
+            over.set()
         for number, before in taken.items():
             signal.signal(number, before)
         sys.unraisablehook = report
@@ -166,8 +158,8 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    parser = _parser()
     words = sys.argv[1:] if argv is None else list(argv)
+    parser = _parser(next((word for word in words if not word.startswith("-")), ""))
     options = parser.parse_args(joined(words))
     options.words = words
     if options.version:
@@ -178,10 +170,12 @@ def _main(argv: Sequence[str] | None) -> int:
     if options.command is None:
         parser.print_help()
         return DONE
-    signals = _Signals()
+    command, signals = commands()[options.command], _Signals()
     try:
+        read_values(command.options, options)
         with _interruptible() as signals:
-            code: int = options.action(options)
+            module = import_module(f"rmab.cli.{command.module}")
+            code: int = getattr(module, options.command.replace("-", "_"))(options)
         sys.stdout.flush()
         return signals.code(code)
     except RmabError as error:
@@ -197,7 +191,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "rmab":
             raise  # a fault of ours, not of the installation
-        extra = "server" if options.command in _SERVED else "sim"
+        extra = "server" if command.module in _SERVED else "sim"
         extra = "ray" if error.name == "ray" else extra
         say(f"rmab {options.command}: needs {error.name}; {how_to_install(extra)}")
         return BAD_INPUT

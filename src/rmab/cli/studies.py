@@ -1,4 +1,4 @@
-"""The commands on studies: run, value, index, reproduce."""
+"""Commands on studies: run, value, index, reproduce."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from threading import Thread
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rmab.cli.console import DONE, INTERRUPTED, Commands, columns, folder, progress, say, whole
+from rmab.cli.console import DONE, INTERRUPTED, columns, folder, progress, say
 from rmab.errors import (
     RmabError,
     StorageError,
@@ -30,192 +30,15 @@ if TYPE_CHECKING:
     from rmab.model.arms import Arm
     from rmab.studies.checkpoint import Checkpoint, Job
     from rmab.studies.results import Results, SweepResults
-    from rmab.studies.run import Estimate, Values
+    from rmab.studies.run import SimulatedValue, Values
     from rmab.studies.sweep import Point, Sweep
 
-__all__ = ["EXAMPLE_STUDY", "add_commands"]
-
-_MAX_AGE = 100_000
-_HELP_WIDTH = 90
-
-EXAMPLE_STUDY = """\
-a study file:
-  agents = 4
-  plays = 2
-  horizon = 1000
-  trials = 10000
-  policies = ["fedtswi", "fedtswi-gap", "whittle"]
-  [[arm]]
-  p01 = 0.20
-  p11 = 0.80
-  reward = 0.4
-  [[arm]]
-  passive = [[0.9, 0.1, 0.0], [0.2, 0.6, 0.2], [0.0, 0.3, 0.7]]
-  active = [[0.7, 0.3, 0.0], [0.1, 0.6, 0.3], [0.0, 0.1, 0.9]]
-  reward = [0.0, 0.5, 1.0]
-  observed = "when_played"
-  (one [[arm]] table for each arm: a two-state channel by p01, p11 and reward,
-  any other by its transition matrices; active is as passive if left out, rewards
-  are reward or reward_active, when played, and reward_passive; observed is
-  "when_played" or "always")
-"""
-
-_INDEX_JSON = """
-with --json, {"arms": [...]} has for each arm
-  indexable   true, false, or null where that is undecided
-  index       one number for each state of a fully observed arm; for one observed when
-              played a list for each state last seen, by age from 1
-  never_seen  of an arm observed when played: before the first observation
-  reason      why indexable is not true
-  witness     where it is false: passive is better at the subsidy low, active at high,
-              in this state (or last_seen and age; null and 0: never seen)
-an infinite index is the string "inf" or "-inf", one that is not known null
-"""
-
-
-_SWEEP_HELP = """
-a study at several points, all values with all others:
-  [sweep]
-  agents = [1, 2, 4]
-  plays = [1, 2]
-  policies.fedtswi-gap.gaps = [8, 32]
-  (any key above but policies and options; options of the study's policies;
-  arm.1.p11 and the like of channels; privacy.epsilon; copies = [1, 2, 4] repeats the arms; with
-  together = true the lists go side by side; labels = ["few", "many"] names the points)
-"""
-
-
-def add_commands(command: Commands) -> None:
-    """Add them to the program."""
-    run = command(
-        "run",
-        _run,
-        "simulate the policies of a study",
-        "  rmab run study.toml --trials 1000 --out results\n"
-        "  rmab run --resume results      after Ctrl-C, kill or a full disk: the same numbers\n"
-        "  rmab run study.toml --json\n\n" + EXAMPLE_STUDY,
-        _study_help,
-    )
-    run.add_argument("--trials", metavar="N", help="trials, instead of the study's")
-    run.add_argument("--seed", metavar="S", help="seed, instead of the study's")
-    run.add_argument(
-        "--out",
-        metavar="DIR",
-        help="write results.json, slots.csv, episodes.csv (of a sweep sweep.csv, sweep.json and "
-        "points), figure, report, and meanwhile keep the trials done in DIR/checkpoint",
-    )
-    run.add_argument(
-        "--ray",
-        metavar="ADDRESS",
-        help="run on a Ray cluster: auto (the one that runs on this machine), local (start one "
-        "here) or HOST:PORT; the numbers are the same",
-    )
-    run.add_argument(
-        "--resume",
-        metavar="DIR",
-        help="go on with the run whose --out was DIR, if it has changed "
-        "in nothing; STUDY.toml may be left out",
-    )
-
-    value = command(
-        "value",
-        _value,
-        "exact values with known dynamics: optimum, upper bound, each policy",
-        "  rmab value study.toml --json\n\n"
-        "A value that is out of reach is null, and a line on standard error says why. The upper\n"
-        "bound then stands for the optimum. A policy is simulated instead: with --json,\n"
-        '"simulated" has its mean and standard error (se).',
-    )
-
-    index = command(
-        "index",
-        _index,
-        "the Whittle index of every state of every arm, and whether it is indexable",
-        "  rmab index study.toml --max-age 5\n  rmab index catalogue:machine --discount 0.9\n"
-        + _INDEX_JSON,
-    )
-    index.add_argument(
-        "--max-age",
-        metavar="J",
-        default="20",
-        help="highest age shown, in slots since the last observation (default 20)",
-    )
-    index.add_argument(
-        "--discount", metavar="D", help="of reward, above 0 and below 1 (default: average reward)"
-    )
-
-    reproduce = command(
-        "reproduce",
-        _reproduce,
-        "run the paper's figures and those beyond it, and write one report",
-        "  rmab reproduce\n  rmab reproduce fig06 fig10 --trials 500 --out quick\n"
-        "  rmab reproduce regret-horizon regret-agents regret-arms\n"
-        "  rmab reproduce privacy privacy-arms   noise, liars and strangers; by name alone",
-    )
-    reproduce.add_argument(
-        "figures",
-        metavar="FIGURE",
-        nargs="*",
-        help="fig06, regret-horizon, ... (default: all but privacy and privacy-arms)",
-    )
-    reproduce.add_argument("--trials", metavar="N", help="trials, instead of each figure's own")
-    reproduce.add_argument(
-        "--out", metavar="DIR", default="rmab-paper", help="folder (default rmab-paper)"
-    )
-    for each in (run, value, index):
-        each.add_argument(
-            "study",
-            metavar="STUDY.toml",
-            nargs="?" if each is run else None,
-            help="a study file, or catalogue:NAME, a bundled study",
-        )
-    for each in (run, value, index, reproduce):
-        each.add_argument("--json", action="store_true", help="one JSON object on standard output")
-
-
-def _study_help() -> str:
-    """The keys of a study, the policies and their options, from where they are defined."""
-    from rmab.studies.study import KEYS
-
-    lines = ["", "keys, above the arms:"]
-    for name, key in KEYS.items():
-        choices = " or ".join(f'"{choice}"' for choice in key.choices)
-        lines += _item(name, f"{key.about}{': ' if choices else ''}{choices}")
-    return "\n".join([*lines, _SWEEP_HELP, *_policies_help(), ""])
-
-
-def _policies_help() -> list[str]:
-    """The policies by group with the names of their options, then the options."""
-    from rmab.policies.entry import GROUPS
-    from rmab.policies.registry import POLICIES, described_options
-
-    lines = []
-    for group, title in GROUPS.items():
-        lines.append(f"policies: {title}")
-        for name, entry in POLICIES.items():
-            if entry.group == group:
-                taken = f"; options {', '.join(entry.options)}" if entry.options else ""
-                lines += _item(name, entry.summary + taken)
-    lines += ["", "options of a policy, as in options.fedtswi-gap.gaps = 64:"]
-    for name, option in described_options().items():
-        lines += _item(name, f"{option.meaning}; default: {option.default}")
-    return lines
-
-
-def _item(name: str, about: str) -> list[str]:
-    """A name and what is said of it, below its own start where that takes several lines."""
-    import textwrap
-
-    text = f"  {name:<20}  {about}"
-    return textwrap.wrap(text, _HELP_WIDTH, subsequent_indent=" " * 24, break_on_hyphens=False)
+__all__ = ["index", "reproduce", "run", "value"]
 
 
 def _changes(options: argparse.Namespace) -> dict[str, Any]:
-    """What options say instead of the study file."""
-    changes = {
-        "trials": whole("--trials", getattr(options, "trials", None), 1),
-        "seed": whole("--seed", getattr(options, "seed", None), 0),
-    }
+    """Return the keys of the study file that options replace."""
+    changes = {"trials": options.trials, "seed": options.seed}
     return {key: value for key, value in changes.items() if value is not None}
 
 
@@ -233,7 +56,7 @@ def _changed(sweep: Sweep, changes: Mapping[str, Any]) -> Sweep:
     return replace(sweep, study=replace(sweep.study, **changes))
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     if options.resume is not None:
         return _resume(options)
     if options.study is None:
@@ -266,7 +89,7 @@ def _workers(address: str | None) -> AbstractContextManager[Cluster | None]:
 
 
 def _resume(options: argparse.Namespace) -> int:
-    """Go on with a job, if it is still what the file and the options say."""
+    """Continue a job, if file and options still describe it."""
     if options.out is not None:
         raise StudyError("--resume and --out exclude each other: results go where they were to go")
     changes = _changes(options)
@@ -378,7 +201,7 @@ def _results_table(done: SweepResults) -> str:
 
 
 def _trials_of(done: SweepResults) -> str:
-    """How many trials each point has."""
+    """Return in words the trials of each point."""
     counts = [each.trials for each in done.values()]
     low, high = min(counts), max(counts)
     several = f"{low} trial{'' if low == high == 1 else 's'}"
@@ -391,7 +214,7 @@ def _points(n: int) -> str:
     return f"{n} point{'' if n == 1 else 's'}"
 
 
-def _value(options: argparse.Namespace) -> int:
+def value(options: argparse.Namespace) -> int:
     sweep = _load(options.study)
     from rmab.studies.run import count_values, value_sweep
 
@@ -419,27 +242,27 @@ def _value(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _simulated(sweep: Sweep, found: Mapping[str, Values]) -> dict[str, dict[str, Estimate]]:
-    """By the label of a point, what stands in for the values that are missing."""
+def _simulated(sweep: Sweep, found: Mapping[str, Values]) -> dict[str, dict[str, SimulatedValue]]:
+    """Return simulated estimates for missing values, by the label of a point."""
     from rmab.studies.run import SIMULATED, simulated_values
 
     missing = {id(values): values for values in found.values() if values.reasons}
     studies = {id(found[point.label]): point.study for point in sweep.points}
-    instead: dict[int, dict[str, Estimate]] = {}
+    instead: dict[int, dict[str, SimulatedValue]] = {}
     with progress(len(missing) * len(SIMULATED), "simulated", "value") as advance:
         for key, values in missing.items():
             instead[key] = simulated_values(studies[key], values, advance)
     return {label: instead.get(id(values), {}) for label, values in found.items()}
 
 
-def _estimates(simulated: Mapping[str, Estimate]) -> dict[str, dict[str, float]]:
+def _estimates(simulated: Mapping[str, SimulatedValue]) -> dict[str, dict[str, float]]:
     return {name: estimate._asdict() for name, estimate in simulated.items()}
 
 
 def _values_table(
     sweep: Sweep,
     found: Mapping[str, Values],
-    simulated: Mapping[str, Mapping[str, Estimate]],
+    simulated: Mapping[str, Mapping[str, SimulatedValue]],
 ) -> str:
     """A row for each value, of each point."""
     every_best = [values["optimum"] for values in found.values()]
@@ -466,7 +289,7 @@ def _values_table(
 
 
 def _columns_of(sweep: Sweep) -> list[str]:
-    """What tells the points apart in a table: labels where they were given, else the settings."""
+    """Return the heads of columns that identify a point: its label if it has one, or settings."""
     return list(sweep.values) if sweep.labels is None else ["point"]
 
 
@@ -478,11 +301,9 @@ def _settings(sweep: Sweep, point: Point) -> list[str]:
     return [value_text(value) for value in point.settings.values()]
 
 
-def _index(options: argparse.Namespace) -> int:
+def index(options: argparse.Namespace) -> int:
     study = _load(options.study).study
-    max_age = whole("--max-age", options.max_age, 1, _MAX_AGE)
-    assert max_age is not None
-    discount = _discount(options.discount)
+    max_age, discount = options.max_age, options.discount
     arms = []
     for number, arm in enumerate(study.arms, start=1):
         try:
@@ -535,18 +356,6 @@ def _plain(value: Any) -> Any:
     return value if math.isfinite(value) else str(value)
 
 
-def _discount(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < 1:
-        raise StudyError(f"--discount must be a number above 0 and below 1, got {text!r}")
-    return number
-
-
 def _shown(index: float | str | None) -> str:
     """An index in a table, a dash where it is not known."""
     return "-" if index is None else f"{float(index):z.6f}"
@@ -575,12 +384,12 @@ def _index_table(arms: list[dict[str, Any]], discount: float | None) -> str:
     return "\n".join([head, columns(rows), *verdicts])
 
 
-def _reproduce(options: argparse.Namespace) -> int:
+def reproduce(options: argparse.Namespace) -> int:
     from rmab.experiments.registry import figures, reproduce, summary
 
-    chosen = figures(options.figures, whole("--trials", options.trials, 1))
+    chosen = figures(options.figures, options.trials)
     out = folder(options.out)
-    from rmab.report.page import write_paper
+    from rmab.report.figures_page import write_paper
 
     done: list[FigureResult] = []
     interrupted = False

@@ -48,7 +48,7 @@ def refusal(
         able, settings = POLICIES[policy].capabilities, settings_of(policy, options)
         case, table = Case(policy, at, able, settings, place), _OF_NAMES
     else:
-        case = Case(policy.name, at, capabilities_of(policy.learner), {}, place, policy)
+        case = Case(policy.name, at, capabilities_of(policy.learner.function), {}, place, policy)
         table = _OF_OBJECTS
     reasons = (rule(case) for rule in (table if rules is None else rules))
     return next((why for why in reasons if why), None)
@@ -57,12 +57,12 @@ def refusal(
 def _recording(case: Case) -> str | None:
     if not case.at.recorded:
         return None
-    if case.capabilities.one_law or (case.policy and getattr(case.policy.rule, "one_law", False)):
+    if case.capabilities.one_law or (case.policy and case.policy.rule.optimal):
         return (
             f"policies: {case.name!r} needs one law for all agents, and a trace has one for each; "
             "what nothing can exceed is 'genie'"
         )
-    if case.policy and getattr(case.policy.rule, "plays_outside", False):
+    if case.policy and case.policy.rule.outside:
         return (
             f"policies: {case.name!r} is played outside the engine, which has trials for it, not "
             "traces"
@@ -215,11 +215,12 @@ def _unknown_reader(case: Case) -> str | None:
 def _kept_evidence(case: Case) -> str | None:
     policy = case.policy
     assert policy is not None
-    learnt, forget = policy.prior == POPULATION, policy.forget
+    learner = policy.learner
+    learnt, forget = learner.prior == POPULATION, learner.forget
     compares, mixes = compares_agents(case.shares), mixes_evidence(case.shares)
     if not policy.learns or not (learnt or compares or mixes or forget is not None):
         return None
-    if policy.learner is None:
+    if learner.function is None:
         return (
             f"policy {case.name}: a learner with its own state must not have a prior that is "
             "learnt, forget, or have agents that gossip or are compared by their counts"
@@ -239,12 +240,12 @@ def _local_draws_of_object(case: Case) -> str | None:
     if case.at.draws != "own":
         return None
     why = None
-    plays_by_index = getattr(policy.rule, "local_draws", False)
-    if not (case.capabilities.local_draws and policy.randomised and plays_by_index):
+    learner = policy.learner
+    if not (case.capabilities.local_draws and learner.randomised and policy.rule.by_arm):
         why = "but for Thompson sampling and an index"
     elif not all(case.at.channels):
         why = "unless arms are channels"
-    elif policy.forget is not None or policy.prior == POPULATION:
+    elif learner.forget is not None or learner.prior == POPULATION:
         why = "where counts are forgotten or a prior is learnt"
     elif not case.shares.shared:
         why = "unless agents share a sum"

@@ -263,4 +263,6 @@ def _named(name: str, horizon: int, options: tuple[tuple[str, Any], ...]) -> Pol
     aggregation = given.pop("aggregation", None)
     with POLICIES.used(name):
         policy: Policy = load(entry.maker)(name, horizon, **given)
-        return policy if aggregation is None else replace(policy, aggregation=aggregation)
+        if aggregation is None:
+            return policy
+        return replace(policy, sharing=replace(policy.sharing, aggregation=aggregation))

@@ -1,22 +1,21 @@
-"""Back-test: what policies would have earned on a trace.
+"""Back-test: rewards that policies would have earned on a trace.
 
-- Agent m plays on recording m. Agents do not disturb each other: what was recorded happens.
+- Agent m plays on recording m. Agents do not disturb each other: recorded states stay as they are.
 - An arm may be played in a slot only if it was measured there. Where fewer than K were, all are
   played; where none was, the agent skips the slot. Ages grow in every slot.
 - A play shows the state and pays its reward.
 - At the first slot of a segment every arm is never observed, and no pair of observations crosses
-  one. What was learnt stays.
+  one. Knowledge of a learner stays.
 - Ties go to the lower arm.
 - The average reward is that of all (agent, slot) with an arm measured.
 
-A policy that knows the dynamics knows the trace: laws that were fitted to all of its slots, for
-each agent and arm (`rmab.traces.fitted_chains`). So it is a yardstick and no rival. `@pooled`
+A policy that knows the dynamics knows the trace: chains that were fitted to all of its slots, for
+each agent and arm (`rmab.traces.fitted_chains`). So it is a reference and no rival. `@pooled`
 after its name: fitted to all agents together; `@segment`: for each segment by itself. `fixed` and
-`fixed-best` rank arms by the shares of their states.
+`fixed-best` rank arms by the shares of their states. `genie` is the clairvoyant oracle.
 
-Runs of a learner differ only in its draws, the trace being what it is. Its standard error says how
-much luck is in one run. How much of a difference is luck of the trace itself is in an interval over
-blocks of slots (`rmab.traces.outcome`).
+Runs of a learner differ only in its draws. The standard error over runs is the luck in one run. The
+luck in the trace itself is in an interval over blocks of slots (`rmab.traces.outcome`).
 """
 
 from __future__ import annotations
@@ -34,23 +33,21 @@ import numpy.typing as npt
 from rmab.compilation import kept_compiled
 from rmab.engine.montecarlo import default_threads
 from rmab.engine.setting import Setting
-from rmab.engine.world import Recording
 from rmab.errors import StudyError, TraceError
 from rmab.model.arms import Arm, Arms
 from rmab.policies.capabilities import Conditions
-from rmab.policies.filling import check_planner
-from rmab.policies.policy import IndexRule, LookaheadRule, Policy, RandomRule
+from rmab.policies.policy import Policy
 from rmab.policies.refusal import OF_RECORDINGS, refusal
 from rmab.policies.registry import LEARNERS, OPTIONS, POLICIES, STUDIED, named
 from rmab.studies.run import setting_of_study
 from rmab.studies.study import Study
 from rmab.text import is_number, one_of, shown
-from rmab.traces.fitted_chains import segment_starts, share_laws, step_laws
-from rmab.traces.outcome import Backtest, Earned, Timeline
-from rmab.traces.replay import Laws, Replay
+from rmab.traces.fitted_chains import segment_starts, state_shares, transition_matrices
+from rmab.traces.outcome import Backtest, PolicyRewards, Timeline
+from rmab.traces.replay import Laws, Replay, ReplayedStates
 from rmab.traces.trace import Trace, check_usable
 
-__all__ = ["backtest", "rewards_of_rules", "rewards_of_twins", "steps"]
+__all__ = ["backtest", "rewards_of_replicates", "rewards_of_rules", "steps"]
 
 Floats = npt.NDArray[np.float64]
 States = npt.NDArray[np.int8]
@@ -67,7 +64,7 @@ _RUN_ELEMENTS = 1 << 20  # arms x agents x runs at once
 
 
 class _Name(NamedTuple):
-    """A policy by the name that was given, of which `base` is all before a suffix, or one's own."""
+    """Policy by its name, with the name before a suffix in `base`, or a policy object."""
 
     name: str
     base: str
@@ -88,21 +85,20 @@ class _Chosen(NamedTuple):
 
     @property
     def learns(self) -> bool:
-        return self.given.base in LEARNERS or self.policy.learns or self.policy.own is not None
+        return self.given.base in LEARNERS or self.policy.learns or self.policy.rule.learns
 
     @property
     def fitted(self) -> bool:
-        """Whether it knows the trace."""
-        known = isinstance(self.policy.rule, IndexRule | LookaheadRule)
-        return known and not self.learns
+        """Return whether it knows the trace."""
+        return self.policy.rule.fits and not self.learns
 
     @property
     def drawn(self) -> bool:
-        """Whether runs differ."""
-        forget = self.policy.forget
+        """Return whether runs differ."""
+        forget = self.policy.learner.forget
         picks = forget is not None and len(forget.half_lives) > 1  # one of several experts
-        draws = self.policy.learns and (self.policy.randomised or picks)
-        return draws or isinstance(self.policy.rule, RandomRule)
+        draws = self.policy.learns and (self.policy.learner.randomised or picks)
+        return draws or self.policy.rule.draws
 
 
 def backtest(
@@ -122,14 +118,31 @@ def backtest(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Backtest:
-    """What policies would have earned on a trace.
+    """Return the rewards that policies would have earned on a trace.
 
-    policies: names, with @pooled or @segment after those that know the dynamics, or `rmab.Policy`
-    objects. reward: of the good state, or of each state (default 1 for the highest of two, and from
-    0 to 1 in equal steps for more). same: a recording, by its number or name, on which `agents`
-    agents play each. schedule, draws, aggregation, options: as in a study; longest: no episode of a
-    learner has more slots. progress is called with the number of runs just done. Ctrl-C returns the
-    policies that are done, with `interrupted` set.
+    Ctrl-C returns the policies that are done, with `interrupted` set.
+
+    Parameters
+    ----------
+    trace : Trace
+        Recordings that the agents play on.
+    policies : sequence of str or Policy
+        Names, with @pooled or @segment after those that know the dynamics, or policy objects.
+    progress : callable, optional
+        Called with the number of runs just done.
+    plays : int, default 1
+        Arms K that each agent plays in a slot.
+    runs, seed : int, default 8 and 0
+        Number of runs of policies that draw, and their seed.
+    reward : float or sequence of float, optional
+        Reward of the good state, or of each state; default: 1 for the highest of two, and from 0
+        to 1 in equal steps for more.
+    same, agents : int or str, int, optional
+        Recording, by number or name, on which this number of agents plays.
+    schedule, draws, aggregation, options
+        As in a study.
+    longest : int, optional
+        Largest number of slots of a learner's episode.
     """
     check_usable(trace, "the trace")
     trace = _with_agents(trace, same, agents)
@@ -149,14 +162,14 @@ def backtest(
     )
     if longest is not None and not OPTIONS["longest"].allowed(longest):
         raise StudyError(f"longest must be {OPTIONS['longest'].rule}, got {shown(longest)}")
-    # What differences are to comes first, so that there are some whenever it is interrupted.
+    # References of differences come first, so that they are there whenever it is interrupted.
     everyone = {name: _Name(name, name) for name in _REFERENCES.values()}
     everyone.update({each.name: each for each in names})
     earned = {}
     interrupted = False
     try:
         for each, rewards in _played(field, study, list(everyone.values()), longest, progress):
-            earned[each.name] = Earned(rewards, each.learns, each.fitted, each.drawn)
+            earned[each.name] = PolicyRewards(rewards, each.learns, each.fitted, each.drawn)
     except KeyboardInterrupt:
         has_some = any(each.name in earned for each in names)
         if not has_some or not earned.keys() >= set(_REFERENCES.values()):
@@ -175,28 +188,28 @@ def backtest(
 
 
 def steps(policies: Sequence[str | Policy], runs: int) -> int:
-    """How many runs a back-test reports as done, of all its policies."""
+    """Return the runs that a back-test reports as done, of all its policies."""
     names = {each.name for each in _named(policies)}
     return runs * len(names.union(_REFERENCES.values()))
 
 
 def rewards_of_rules(trace: Trace, plays: int, policies: Sequence[str]) -> dict[str, float]:
-    """The average reward of policies that neither learn nor draw."""
+    """Return the average reward of policies that neither learn nor draw."""
     state = np.moveaxis(trace.state, 0, -1)[..., None]
-    found = rewards_of_twins(state, trace.segment, plays, policies, trace.states)
+    found = rewards_of_replicates(state, trace.segment, plays, policies, trace.states)
     return {name: float(rewards[0]) for name, rewards in found.items()}
 
 
-def rewards_of_twins(
+def rewards_of_replicates(
     state: States,
     segment: npt.NDArray[Any],
     plays: int,
     policies: Sequence[str],
     n_states: int = 2,
 ) -> dict[str, Floats]:
-    """The same on R traces at once, (R,) each, which have the same holes.
+    """Return the average rewards (R,) on R traces with common holes at once.
 
-    state: (T slots, N arms, M agents, R); segment: (T,). Laws are fitted to each trace by itself.
+    state: (T slots, N arms, M agents, R); segment: (T,). Chains are fitted to each trace by itself.
     """
     field = _Field(state, segment, n_states, _rewards_of(None, n_states))
     names = _named(policies)
@@ -211,7 +224,7 @@ def rewards_of_twins(
 
 
 class _Field:
-    """Where policies play: R traces of one shape, (T, N, M, R), and what states pay, (S,)."""
+    """R traces of one shape, (T, N, M, R), with the reward of each state, (S,)."""
 
     def __init__(
         self, state: States, segment: npt.NDArray[Any], n_states: int, rewards: Floats
@@ -230,16 +243,18 @@ class _Field:
 
     @cached_property
     def arms(self) -> Arms:
-        """The arms, with laws of all agents together."""
-        steps = step_laws(self.state, self.starts, self.n_states, pooled=True)[..., 0, 0, 0]
+        """Arms with the chains of all agents together."""
+        steps = transition_matrices(self.state, self.starts, self.n_states, pooled=True)[
+            ..., 0, 0, 0
+        ]
         return Arms([Arm(law, reward=self.rewards) for law in np.moveaxis(steps, -1, 0)])
 
     @cached_property
-    def recording(self) -> Recording:
+    def recording(self) -> ReplayedStates:
         begins = np.zeros(len(self.state), bool)
         begins[self.starts] = True
         kind = bool if self.n_states == 2 else np.int8
-        return Recording(
+        return ReplayedStates(
             state=jnp.asarray(np.maximum(self.state, 0).astype(kind)),
             measured=jnp.asarray(self.state[..., :1] >= 0),
             starts=jnp.asarray(begins),
@@ -247,8 +262,8 @@ class _Field:
         )
 
     def laws(self, given: _Name) -> Laws:
-        """What a policy knows of the trace."""
-        fit = share_laws if given.base in _SHARES else step_laws
+        """Return the fitted dynamics that a policy knows."""
+        fit = state_shares if given.base in _SHARES else transition_matrices
         steps = fit(
             self.state,
             self.starts,
@@ -263,7 +278,7 @@ class _Field:
         return Laws(steps, which)
 
     def study(self, names: Sequence[_Name], **settings: Any) -> Study:
-        """The study of the same size, as what a study refuses is refused here, too."""
+        """Return a study of this size, which refuses unsuitable policies and settings."""
         horizon, _, n_agents, _ = self.state.shape
         policies = {
             each.base: each.own or each.base for each in names if each.own or each.base in STUDIED
@@ -278,7 +293,7 @@ class _Field:
 
 
 def _with_agents(trace: Trace, same: int | str | None, agents: int | None) -> Trace:
-    """Several agents on one recording, where that is wanted."""
+    """Return the trace with several agents on one recording, if that is asked for."""
     if same is None:
         if agents is not None:
             raise TraceError("--agents needs --same: the recording that so many agents play on")
@@ -298,7 +313,7 @@ def _with_agents(trace: Trace, same: int | str | None, agents: int | None) -> Tr
 
 
 def _agent(trace: Trace, same: int | str) -> int:
-    """The number of an agent that is named, or numbered from 0."""
+    """Return the number of an agent that is given by name, or by number from 0."""
     names = trace.agents
     short = isinstance(same, int) or (same.isdecimal() and len(same) < len(str(len(names))) + 4)
     number = int(same) if short else -1
@@ -313,7 +328,7 @@ def _agent(trace: Trace, same: int | str) -> int:
 
 
 def _rewards_of(reward: float | Sequence[float] | None, n_states: int) -> Floats:
-    """What each state pays, (S,)."""
+    """Return the reward of each state, (S,)."""
     if reward is None:
         return np.linspace(0, 1, n_states)
     listed = [reward] if is_number(reward) else list(reward)  # type: ignore[arg-type]
@@ -332,7 +347,7 @@ def _rewards_of(reward: float | Sequence[float] | None, n_states: int) -> Floats
 
 
 def _named(policies: Sequence[str | Policy]) -> list[_Name]:
-    """What was asked for, taken apart."""
+    """Return the policies that were asked for, with their suffixes."""
     if isinstance(policies, str) or not policies:
         raise StudyError(f"policies must be a list of names, got {shown(policies)}")
     found = [_owned(each) if isinstance(each, Policy) else _parsed(each) for each in policies]
@@ -380,17 +395,17 @@ def _played(
     longest: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[_Chosen, Floats]]:
-    """What each policy earned, (W, M, runs): one run of those that always do the same."""
+    """Yield each policy with its rewards (W, M, runs); one run if all are alike."""
     slots, n_arms, n_agents, traces = field.state.shape
     setting = replace(
         setting_of_study(study),
         horizon=slots,
-        windows=len(field.timeline.slots),
         longest=longest,
     )
     if setting.channels:  # they need no tables, and one program serves all traces of a shape
         setting = replace(setting, max_age=Setting.max_age)
-    replay = Replay(field.arms, study.plays, setting, field.recording, study.seed)
+    windows = len(field.timeline.slots)
+    replay = Replay(field.arms, study.plays, setting, field.recording, windows, study.seed)
     width = max(1, _RUN_ELEMENTS // (n_arms * n_agents))
     chosen = [
         _Chosen(each, each.own or named(each.base, slots, study.options_of(each.base)))
@@ -399,7 +414,7 @@ def _played(
 
     for given in names:
         if given.own is not None:
-            check_planner(given.own, field.arms)
+            given.own.rule.check(given.own.name, field.arms)
 
     def play(each: _Chosen) -> Floats:
         laws = field.laws(each.given) if each.fitted else None

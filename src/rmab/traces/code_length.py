@@ -1,23 +1,22 @@
-"""Models of a series' next state, and how many bits each of them needs.
+"""Code lengths (MDL) of models of a series' next state.
 
-A pair is two neighbouring slots of a stretch, and every model says how likely the second is, given
-the stretch up to the first. So the first slot of a stretch is not predicted, and all models are
-asked about the same n slots. The code length of a model with k parameters, fitted by maximum
+A pair is two neighbouring slots of an interval, and every model gives the chance of the second,
+given the interval up to the first. The first slot of an interval is not predicted, so all models
+predict the same n slots. The code length of a model with k parameters, fitted by maximum
 likelihood, is
 
     - log2 (likelihood of the n next states) + (k / 2) log2 n      bits.
 
     iid      one share of each state; k = 1, with S states S - 1
     order1   the chain; k = 2, S (S - 1)
-    order2   next given the last two; in the second slot of a stretch the chain of order1; k = 4,
+    order2   next given the last two; in the second slot of an interval the chain of order1; k = 4,
              S^2 (S - 1)
-    ages     next given the state and how long the stretch has been in it, in slots: 1, 2-3, 4-7,
-             ..., 1024 and more, from 1 where a stretch begins; k = the cells seen, times S - 1
+    ages     next given the state and its run length in the interval, in slots: 1, 2-3, 4-7, ...,
+             1024 and more, from 1 where an interval begins; k = the cells seen, times S - 1
     regimes  chains on pieces: the pairs in order of time are 48 blocks of one size, and a dynamic
              programme cuts between blocks wherever that is shorter; k = 3 a piece, its chain and
              where it ends, S (S - 1) + 1
-    flicker  a hidden chain that is seen wrongly, rmab.traces.misclassified_hmm; k = 4; for two
-    states alone
+    flicker  the misclassified HMM of rmab.traces.misclassified_hmm; k = 4; for two states only
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import xlogy
 
-from rmab.traces.pairs import Floats, Ints, Pairs
+from rmab.traces.pairs import Floats, Ints, SlotPairs
 
 __all__ = [
-    "FLICKER_PARAMETERS",
+    "HMM_PARAMETERS",
     "MODELS",
     "Piece",
     "chain_bits",
@@ -41,26 +40,26 @@ __all__ = [
 ]
 
 MODELS = ("iid", "order1", "order2", "ages", "regimes", "flicker")
-FLICKER_PARAMETERS = 4
+HMM_PARAMETERS = 4
 _N_BLOCKS = 48
 _LAST_AGE_CLASS = 10  # 2^10 slots and more
 
 
 class Piece(NamedTuple):
-    """A piece of `regimes`: its first slot, the slot after its last, and its pairs."""
+    """Piece of `regimes`: its first slot, the slot after its last, and its pairs."""
 
     start: int
     end: int
     counts: Floats  # (S, S): pairs by last and next state
 
 
-def counts_of(pairs: Pairs, states: int) -> Floats:
-    """(S, S): pairs by last and next state."""
+def counts_of(pairs: SlotPairs, states: int) -> Floats:
+    """Return the pairs by last and next state, (S, S)."""
     return _table(pairs.last, pairs.next, states, states)
 
 
-def code_lengths(pairs: Pairs, states: int) -> dict[str, float]:
-    """Bits of all n next states under each model but `regimes` and `flicker`."""
+def code_lengths(pairs: SlotPairs, states: int) -> dict[str, float]:
+    """Return the bits of all n next states under iid, order1, order2 and ages."""
     log_n = np.log2(len(pairs.next))
     free = states - 1
     counts = counts_of(pairs, states)
@@ -82,18 +81,18 @@ def code_lengths(pairs: Pairs, states: int) -> dict[str, float]:
 
 
 def share_bits(counts: Floats) -> float:
-    """Code length of `iid` from how often each state came next: (S,)."""
+    """Return the code length of `iid` from the counts (S,) of next states."""
     return float(_bits(counts) + 0.5 * (len(counts) - 1) * np.log2(counts.sum()))
 
 
 def chain_bits(counts: Floats) -> float:
-    """Code length of `order1` from counts (S, S), of one series or of several with one law."""
+    """Return the code length of `order1` from counts (S, S) of one chain."""
     states = len(counts)
     return float(_bits(counts).sum() + 0.5 * states * (states - 1) * np.log2(counts.sum()))
 
 
-def regimes_of(pairs: Pairs, states: int) -> tuple[float, list[Piece]]:
-    """Code length of the best pieces, and the pieces."""
+def regimes_of(pairs: SlotPairs, states: int) -> tuple[float, list[Piece]]:
+    """Return the code length of the best pieces, and the pieces."""
     n = len(pairs.next)
     n_blocks = min(_N_BLOCKS, n)
     block = np.arange(n) * n_blocks // n
@@ -118,12 +117,12 @@ def regimes_of(pairs: Pairs, states: int) -> tuple[float, list[Piece]]:
 
 
 def _table(context: Ints, next_state: Ints, n_contexts: int, states: int) -> Floats:
-    """(contexts, S): how often each state came next in each context."""
+    """Return the counts of the next state in each context, (contexts, S)."""
     found = np.bincount(context * states + next_state, minlength=n_contexts * states)
     return found.reshape(n_contexts, states).astype(np.float64)
 
 
 def _bits(counts: Floats) -> Floats:
-    """Bits of counts (..., S) under their own shares: (...)."""
+    """Return the bits (...) of counts (..., S) under their own shares."""
     total = counts.sum(-1)
     return np.asarray((xlogy(total, total) - xlogy(counts, counts).sum(-1)) / np.log(2))

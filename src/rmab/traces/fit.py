@@ -1,21 +1,21 @@
-"""Whether a Markov chain is a fair model of a trace.
+"""Fit of a trace: whether a Markov chain is a fair model of it.
 
-Two currencies, and no tests of significance: bits a slot that a model leaves on the table
-(rmab.traces.code_length), and what policies earn on the trace and on its twins
+Effects are measured in two units, and there are no tests of significance: bits a slot that a model
+could save (rmab.traces.code_length), and rewards of policies on the trace and on its replicates
 (rmab.traces.replicates).
 
 A series, one arm of one agent, is tested if it has 100 pairs of neighbouring slots and 8 changes.
 Bits are of all tested series, a slot: b(model) = sum of code lengths / sum of n. The share of a
-model is what it predicts beyond `iid`, of what the best of them does:
+model is its gain over `iid`, divided by that of the best model:
 
     share(model) = (b(iid) - b(model)) / (b(iid) - b(best)).
 
-Agents are alike as far as one law for all of them, arm by arm, loses no bits. With b(one share) and
-b(one chain) for tested series of an arm under one law,
+Agents are alike as far as one chain for all of them, arm by arm, loses no bits. With b(one share)
+and b(one chain) for tested series of an arm together,
 
     lost = (b(one chain) - b(order1)) / (b(one share) - b(order1)),
 
-0 where one chain is as good as a chain for each agent, 1 where it says no more than one share does.
+0 where one chain is as good as a chain for each agent, 1 where it is no better than one share.
 Agents are correlated by rho, the correlation of the states of two agents on one arm in slots that
 both measured: the mean over pairs, then over arms. M agents are then worth M / (1 + (M - 1) rho).
 """
@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmab.traces.backtest import rewards_of_twins
+from rmab.traces.backtest import rewards_of_replicates
 from rmab.traces.code_length import (
-    FLICKER_PARAMETERS,
+    HMM_PARAMETERS,
     MODELS,
     Piece,
     chain_bits,
@@ -42,30 +42,38 @@ from rmab.traces.code_length import (
     share_bits,
 )
 from rmab.traces.fitted_chains import fitted_chains, pair_counts
-from rmab.traces.misclassified_hmm import fit_flicker
+from rmab.traces.misclassified_hmm import fit_misclassified_hmm
 from rmab.traces.pairs import Floats, States, by_series, pairs_of
-from rmab.traces.replicates import N_TWINS, twins_of
-from rmab.traces.summaries import Portrait, portrait_of
+from rmab.traces.replicates import N_REPLICATES, replicates_of
+from rmab.traces.summaries import SummaryStatistics, summary_statistics
 from rmab.traces.trace import MISSING, Trace, check_usable
 from rmab.traces.verdicts import CORRELATED, DIFFER, FITS, UNKNOWN, Sizes, Verdict, verdicts_of
 
-__all__ = ["POLICIES", "Earned", "Fit", "Series", "fit_trace", "steps_of", "study_text"]
+__all__ = [
+    "POLICIES",
+    "Fit",
+    "FittedSeries",
+    "ReplicatedReward",
+    "fit_trace",
+    "steps_of",
+    "study_text",
+]
 
 POLICIES = ("stay", "myopic", "whittle", "genie")
 _MIN_PAIRS = 100
 _MIN_CHANGES = 8
 _PLAYS = 1
-_RANKED = ("stay", "myopic", "whittle")  # whose order is compared; genie is above them all
+_RANKED = ("stay", "myopic", "whittle")  # policies in order; the oracle is above them all
 _AS_FITTING = {"agents correlated": "agents independent"}  # what would fit
-_NEARLY_ALL = 0.95  # of the twins
+_NEARLY_ALL = 0.95  # of the replicates
 _MATTERS = 1 / 500  # of the reward
 _STUDY_POLICIES = ("stay", "fedtswi-gap", "myopic", "whittle", "fixed-best")
 _MAX_STUDY_HORIZON = 2000
 _STUDY_TRIALS = 200
 
 
-class Series(NamedTuple):
-    """One arm as one agent measured it."""
+class FittedSeries(NamedTuple):
+    """One arm as one agent measured it, with the models fitted to it."""
 
     agent: int
     arm: int
@@ -78,36 +86,37 @@ class Series(NamedTuple):
     errors: tuple[float, float] | None  # of `flicker`: good seen when bad, bad seen when good
 
 
-class Earned(NamedTuple):
-    """The average reward of a policy on the trace and on each of its twins."""
+class ReplicatedReward(NamedTuple):
+    """Average reward of a policy on the trace and on each of its replicates."""
 
     trace: float
-    twins: Floats  # (twins,)
+    replicates: Floats  # (replicates,)
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """What was found.
+    """Models fitted to a trace, its summary statistics and replicates, and rewards on them.
 
-    counts: (S, S, agents, arms), pairs by state and next state; twin_states: the first twin.
+    counts: (S, S, agents, arms), pairs by state and next state; replicate_state: the states of the
+    first replicate.
     """
 
     trace: Trace
     counts: Floats
-    series: tuple[Series, ...]
-    portrait: Portrait
-    twin_states: States
-    twins: tuple[Portrait, ...]
-    earned: Mapping[str, Earned]
+    series: tuple[FittedSeries, ...]
+    summary: SummaryStatistics
+    replicate_state: States
+    replicates: tuple[SummaryStatistics, ...]
+    earned: Mapping[str, ReplicatedReward]
 
     @cached_property
-    def tested(self) -> list[Series]:
-        """The series with enough pairs and changes."""
+    def tested(self) -> list[FittedSeries]:
+        """Series with enough pairs and changes."""
         return [each for each in self.series if each.bits]
 
     @cached_property
     def bits(self) -> dict[str, float | None]:
-        """Bits a slot by model; None where nothing was tested, or the model is of two states."""
+        """Bits a slot by model; None without a tested series, or a model of two states only."""
         n = sum(each.pairs for each in self.tested)
         known = self.tested[0].bits if self.tested else ()
         return {
@@ -117,12 +126,12 @@ class Fit:
 
     @cached_property
     def best(self) -> str:
-        """The model of fewest bits; `iid` where nothing was tested."""
+        """Model of fewest bits; `iid` where nothing was tested."""
         return min(self.bits, key=lambda model: _or_inf(self.bits[model]))
 
     @cached_property
     def share(self) -> dict[str, float | None]:
-        """What each model predicts beyond iid, of what the best does; None if that is nothing."""
+        """Gain of each model over iid as a share of the best gain; None if there is no gain."""
         most = self._beyond_iid(self.best)
         if not most:
             return dict.fromkeys(MODELS)
@@ -135,7 +144,7 @@ class Fit:
 
     @cached_property
     def pooling_bits_lost(self) -> float | None:
-        """The share of bits lost by one law for all agents, from 0 to 1."""
+        """Share of bits lost by one chain for all agents, from 0 to 1."""
         if not self.tested:
             return None
         own = sum(each.bits["order1"] for each in self.tested)
@@ -150,23 +159,23 @@ class Fit:
 
     @cached_property
     def correlation(self) -> float | None:
-        """Of two agents on one arm; None where there is one agent, or no two have common slots."""
-        return _mean(self.portrait.agents)
+        """Correlation of two agents on one arm; None if no two have common slots."""
+        return _mean(self.summary.agents)
 
     @cached_property
     def effective(self) -> float:
-        """How many independent agents the agents are worth; a negative correlation counts as 0."""
+        """Number of independent agents of equal worth; negative correlation counts as 0."""
         M = self.n_agents
         return M / (1 + (M - 1) * max(self.correlation or 0.0, 0.0))
 
     @cached_property
     def n_agents(self) -> int:
-        """How many agents measured anything."""
+        """Number of agents that measured anything."""
         return len({each.agent for each in self.series})
 
     @cached_property
     def errors(self) -> tuple[float | None, float | None]:
-        """Good seen in bad slots and bad in good ones: medians over tested series."""
+        """Errors of the misclassified HMM, e0 and e1: medians over tested series."""
         both = [each.errors for each in self.tested if each.errors is not None]
         if not both:
             return None, None
@@ -175,10 +184,10 @@ class Fit:
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
-        """The six questions, answered."""
+        """Verdicts on the six questions."""
         order1, regimes, flicker = (self.share[m] for m in ("order1", "regimes", "flicker"))
         saved, iid = self._beyond_iid("order1"), self.bits["iid"]
-        chances = [_mean(each.agents) or 0.0 for each in self.twins]
+        chances = [_mean(each.agents) or 0.0 for each in self.replicates]
         good_when_bad, bad_when_good = self.errors
         return verdicts_of(
             Sizes(
@@ -201,7 +210,7 @@ class Fit:
 
     @cached_property
     def regimes(self) -> tuple[float | None, float | None]:
-        """The median number of pieces of a tested series, and the share that has several."""
+        """Median number of pieces of a tested series, and the share that has several."""
         pieces = [len(each.pieces) for each in self.tested]
         if not pieces:
             return None, None
@@ -209,23 +218,23 @@ class Fit:
 
     @cached_property
     def reversals(self) -> list[tuple[str, str]]:
-        """Policies (a, b), where a earns more than b on the trace and less on nearly all twins."""
+        """Policies (a, b): a earns more than b on the trace, less on nearly all replicates."""
         return [
             (a, b)
             for a, b in permutations(_RANKED, 2)
             if self.earned[a].trace > self.earned[b].trace
-            and (self.earned[a].twins < self.earned[b].twins).mean() >= _NEARLY_ALL
+            and (self.earned[a].replicates < self.earned[b].replicates).mean() >= _NEARLY_ALL
         ]
 
     @cached_property
     def reversal_matters(self) -> bool:
-        """Whether what the twins would recommend costs at least a five-hundredth of the reward."""
+        """True if the order on replicates costs a five-hundredth of the reward or more."""
         earned = [(self.earned[a].trace, self.earned[b].trace) for a, b in self.reversals]
         return any(a - b >= _MATTERS * a for a, b in earned)
 
     @cached_property
     def in_short(self) -> str:
-        """Which questions fit and which do not, in a sentence or two."""
+        """Questions that fit and questions that do not, in a sentence or two."""
         by_answer: dict[str, list[str]] = {answer: [] for answer in (FITS, "", UNKNOWN)}
         for v in self.verdicts:
             by_answer[v.answer if v.answer in (FITS, UNKNOWN) else ""].append(
@@ -242,7 +251,7 @@ class Fit:
 
     @cached_property
     def order_in_words(self) -> str:
-        """Whether policies change places between trace and twins, in a sentence or two."""
+        """Comparison of the order of policies on trace and replicates, in words."""
         if not self.reversals:
             return self._no_reversal()
         promised: dict[str, list[str]] = {}
@@ -250,29 +259,31 @@ class Fit:
             promised.setdefault(b, []).append(a)
         said = ["The order reverses."]
         for b, others in promised.items():
-            twin = _against(b, others, {x: _on_twins(e) for x, e in self.earned.items()})
+            replicate = _against(b, others, {x: _on_replicates(e) for x, e in self.earned.items()})
             trace = _against(b, others, {x: _on_trace(e) for x, e in self.earned.items()})
-            said.append(f"On its twins {b} earns more ({twin}), on the trace less ({trace}).")
+            said.append(f"On its twins {b} earns more ({replicate}), on the trace less ({trace}).")
         if not self.reversal_matters:
             said.append("On the trace that is less than a five-hundredth of the reward.")
         return " ".join(said)
 
     def _no_reversal(self) -> str:
-        trace, twin = (
+        trace, average = (
             sorted(_RANKED, key=lambda name: -reward(self.earned[name]))
-            for reward in (_on_trace, _on_twins)
+            for reward in (_on_trace, _on_replicates)
         )
+        order = ", ".join(average)
         if any(
-            _on_trace(self.earned[a]) < _on_trace(self.earned[b]) for a, b in combinations(twin, 2)
+            _on_trace(self.earned[a]) < _on_trace(self.earned[b])
+            for a, b in combinations(average, 2)
         ):
             return (
-                f"The order differs, but twins do not agree on theirs: {', '.join(twin)} on their "
-                f"mean, {', '.join(trace)} on the trace."
+                f"The order differs, but twins do not agree on theirs: {order} on their mean, "
+                f"{', '.join(trace)} on the trace."
             )
-        return f"The order is the same on trace and twins: {', '.join(twin)}."
+        return f"The order is the same on trace and twins: {order}."
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the pictures; what is not known is None."""
+        """Return everything except the pictures; unknown numbers are None."""
         median, changed = self.regimes
         good_when_bad, bad_when_good = self.errors
         agents, arms = self.trace.agents, self.trace.arms
@@ -291,9 +302,9 @@ class Fit:
             "twin": {
                 name: {
                     "trace": each.trace,
-                    "twin": float(each.twins.mean()),
-                    "low": float(each.twins.min()),
-                    "high": float(each.twins.max()),
+                    "twin": float(each.replicates.mean()),
+                    "low": float(each.replicates.min()),
+                    "high": float(each.replicates.max()),
                 }
                 for name, each in self.earned.items()
             },
@@ -316,30 +327,33 @@ class Fit:
 
 
 def steps_of(trace: Trace) -> int:
-    """How much `fit_trace` tells of: twins, and arms of agents that were measured."""
-    return N_TWINS + int((by_series(trace.state) >= 0).any(-1).sum())
+    """Return the steps that `fit_trace` reports: replicates, and measured arms of agents."""
+    return N_REPLICATES + int((by_series(trace.state) >= 0).any(-1).sum())
 
 
 def fit_trace(trace: Trace, advance: Callable[[int], None] | None = None) -> Fit:
-    """Hold the trace against the model: bits, agents, twins.
+    """Compare a trace with the model: bits, agents, replicates.
 
-    advance: called with what is done of `steps_of`.
+    Parameters
+    ----------
+    advance : callable, optional
+        Called with the number of steps just done, of `steps_of`.
     """
     check_usable(trace, "the trace")
     done = advance or (lambda _: None)
-    portraits: list[Portrait] = []
+    summaries: list[SummaryStatistics] = []
     rewards: dict[str, list[Floats]] = {name: [] for name in POLICIES}
     first: States | None = None
-    for twins in twins_of(trace):
-        portraits += [portrait_of(each, trace.segment, trace.states) for each in twins]
-        played = twins
+    for replicates in replicates_of(trace):
+        summaries += [summary_statistics(each, trace.segment, trace.states) for each in replicates]
+        played = replicates
         if first is None:
-            first = twins[0].copy()
-            played = np.concatenate([trace.state[None], twins])  # one program for both
+            first = replicates[0].copy()
+            played = np.concatenate([trace.state[None], replicates])  # one program for both
         in_order = np.moveaxis(_good_or_bad(played, trace.states), (2, 3, 1, 0), (0, 1, 2, 3))
-        for name, each in rewards_of_twins(in_order, trace.segment, _PLAYS, POLICIES).items():
+        for name, each in rewards_of_replicates(in_order, trace.segment, _PLAYS, POLICIES).items():
             rewards[name].append(each)
-        done(len(twins))
+        done(len(replicates))
     assert first is not None
     earned = {name: np.concatenate(each) for name, each in rewards.items()}
     counts = pair_counts(trace)
@@ -347,25 +361,25 @@ def fit_trace(trace: Trace, advance: Callable[[int], None] | None = None) -> Fit
         trace=trace,
         counts=counts,
         series=tuple(_series_of(trace, counts, done)),
-        portrait=portrait_of(trace.state, trace.segment, trace.states),
-        twin_states=first,
-        twins=tuple(portraits),
-        earned={name: Earned(float(each[0]), each[1:]) for name, each in earned.items()},
+        summary=summary_statistics(trace.state, trace.segment, trace.states),
+        replicate_state=first,
+        replicates=tuple(summaries),
+        earned={name: ReplicatedReward(float(each[0]), each[1:]) for name, each in earned.items()},
     )
 
 
 def _good_or_bad(state: States, states: int) -> States:
-    """1 for the highest state, 0 for all others, -1 where nothing was measured.
+    """Return 1 for the highest state, 0 for all others, -1 where nothing was measured.
 
-    Indices of more states take a second for each law, and each twin has laws of its own.
+    Indices of more states take a second for each chain, and each replicate has its own chains.
     """
     if states == 2:
         return state
     return np.where(state < 0, MISSING, state == states - 1).astype(np.int8)
 
 
-def _series_of(trace: Trace, counts: Floats, done: Callable[[int], None]) -> list[Series]:
-    """Every arm that an agent measured, in the order of agents and arms."""
+def _series_of(trace: Trace, counts: Floats, done: Callable[[int], None]) -> list[FittedSeries]:
+    """Return every arm that an agent measured, in the order of agents and arms."""
     rows = by_series(trace.state)
     chances = fitted_chains(_good_and_not(counts))
     found = []
@@ -381,28 +395,28 @@ def _series_of(trace: Trace, counts: Floats, done: Callable[[int], None]) -> lis
             bits["regimes"], pieces = regimes_of(pairs, trace.states)
         p01, p11 = (float(p) for p in chances[:, 1, agent, arm])
         good = float(np.mean(row[row >= 0] == trace.states - 1))
-        found.append(Series(agent, arm, p01, p11, good, n, bits, tuple(pieces), None))
+        found.append(FittedSeries(agent, arm, p01, p11, good, n, bits, tuple(pieces), None))
         done(1)
-    return found if trace.states > 2 else _with_flicker(trace, rows, found)
+    return found if trace.states > 2 else _with_hmm(trace, rows, found)
 
 
 def _good_and_not(counts: Floats) -> Floats:
-    """(2, 2, ...): pairs of (S, S, ...) with all states but the highest as one."""
+    """Return pairs (2, 2, ...) of (S, S, ...) with all states below the highest as one."""
     rows = np.stack([counts[:-1].sum(0), counts[-1]])
     return np.stack([rows[:, :-1].sum(1), rows[:, -1]], axis=1)
 
 
-def _with_flicker(trace: Trace, rows: States, series: list[Series]) -> list[Series]:
-    """The same with the hidden chain, fitted to all tested series at once."""
+def _with_hmm(trace: Trace, rows: States, series: list[FittedSeries]) -> list[FittedSeries]:
+    """Return the series with the misclassified HMM, fitted to all tested ones at once."""
     tested = [each.agent * len(trace.arms) + each.arm for each in series if each.bits]
     if not tested:
         return series
-    fitted = zip(*fit_flicker(rows[tested], trace.segment), strict=True)
+    fitted = zip(*fit_misclassified_hmm(rows[tested], trace.segment), strict=True)
     found = []
     for each in series:
         if each.bits:
             _, _, good_when_bad, bad_when_good, needed = map(float, next(fitted))
-            bits = needed + 0.5 * FLICKER_PARAMETERS * float(np.log2(each.pairs))
+            bits = needed + 0.5 * HMM_PARAMETERS * float(np.log2(each.pairs))
             found.append(
                 each._replace(
                     bits={**each.bits, "flicker": bits}, errors=(good_when_bad, bad_when_good)
@@ -413,16 +427,16 @@ def _with_flicker(trace: Trace, rows: States, series: list[Series]) -> list[Seri
     return found
 
 
-def _on_trace(earned: Earned) -> float:
+def _on_trace(earned: ReplicatedReward) -> float:
     return earned.trace
 
 
-def _on_twins(earned: Earned) -> float:
-    return float(earned.twins.mean())
+def _on_replicates(earned: ReplicatedReward) -> float:
+    return float(earned.replicates.mean())
 
 
 def _against(name: str, others: Sequence[str], rewards: Mapping[str, float]) -> str:
-    """The reward of a policy beside others', in words."""
+    """Return the reward of a policy beside those of others, in words."""
     theirs = " and ".join(f"{rewards[other]:.4f} of {other}" for other in others)
     return f"{rewards[name]:.4f} against {theirs}"
 
@@ -440,11 +454,11 @@ def _mean(values: Floats) -> float | None:
 
 
 def study_text(fit: Fit) -> str:
-    """The fitted arms as a study file, which `rmab run` takes as it is.
+    """Return the fitted arms as a study file for `rmab run`.
 
-    An arm has one law for all agents: that of all agents' pairs, counted together. Where agents
-    differ each has laws of its own, too, unless they are correlated: only agents of the same laws
-    can share realisations. An arm that nobody measured is left out.
+    An arm has one chain for all agents: that of all agents' pairs, counted together. Where agents
+    differ each has chains of its own, too, unless they are correlated: only agents with equal
+    chains can share realisations. An arm that was never measured is left out.
     """
     trace = fit.trace
     alike, correlated = (verdict.answer for verdict in fit.verdicts[-2:])
@@ -472,7 +486,7 @@ def study_text(fit: Fit) -> str:
 
 
 def _agents_apart(fit: Fit, arms: list[int]) -> list[str]:
-    """Tables of agents' own laws; an arm that an agent did not measure keeps that of all."""
+    """Return tables of each agent's chains; an unmeasured arm keeps the common chain."""
     chains = fitted_chains(fit.counts)  # (S, S, agents, arms)
     lines = ["", "# Agents differ: the arms that an agent measured have its own laws."]
     for agent, name in enumerate(fit.trace.agents):
@@ -486,7 +500,7 @@ def _agents_apart(fit: Fit, arms: list[int]) -> list[str]:
 
 
 def _law(chain: Floats) -> list[str]:
-    """The lines of an arm: a channel, or with more states its matrix; the highest state pays 1."""
+    """Return the lines of an arm: p01 and p11, or a matrix; the highest state pays 1."""
     if len(chain) == 2:
         p01, p11 = (round(float(p), 9) for p in chain[:, 1])
         return [f"p01 = {p01!r}", f"p11 = {p11!r}", "reward = 1.0"]

@@ -1,4 +1,4 @@
-"""Outcome of a back-test: rewards by window, agent and run, and what is made of them.
+"""Outcome of a back-test: rewards by window, agent and run, with means and intervals.
 
 A difference D of average rewards has a 95 % interval by Student's t over blocks of slots. With x_b
 a block's difference of rewards, n_b its slots and B blocks,
@@ -9,10 +9,10 @@ a block's difference of rewards, n_b its slots and B blocks,
 A block is about a fiftieth of the trace and lies within a segment. The error is too small where
 blocks are correlated. With a correlation time tau (the sum of all autocorrelations, in windows) a
 block of L windows misses about (tau - 1 / tau) / (2 L) of the variance. So blocks are joined,
-across segments too, until each has tau windows and 2 (tau - 1 / tau); what neighbours have in
-common then, a quarter at most, is the last sum. The luck of draws, which may last for a whole run,
-is added: the variance of D over runs. Where fewer than eight blocks are left, or one run was drawn,
-there is no interval, and nothing is decided.
+across segments too, until each has tau windows and 2 (tau - 1 / tau); the correlation that
+neighbours then keep, a quarter at most, is in the last sum. The luck of draws, which may last for a
+whole run, is added: the variance of D over runs. Where fewer than eight blocks are left, or one run
+was drawn, there is no interval, and nothing is decided.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ from scipy.special import stdtrit
 
 from rmab.traces.trace import Trace
 
-__all__ = ["FEWEST_BLOCKS", "Backtest", "Difference", "Earned", "Timeline", "correlation_time"]
+__all__ = [
+    "FEWEST_BLOCKS",
+    "Backtest",
+    "Difference",
+    "PolicyRewards",
+    "Timeline",
+    "correlation_time",
+]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -42,10 +49,10 @@ _LAGS = 5.0  # correlation times over which autocorrelations are added up (Sokal
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """The slots in windows, of which blocks are made; neither crosses a segment.
+    """Slots in windows, which form blocks; neither crosses a segment.
 
     window: (T,) the window of each slot; first: (W,) its first slot; block: (W,) its block, 0..B-1;
-    slots: (W, M) how many slots of it an agent had an arm measured in.
+    slots: (W, M) the number of its slots in which an agent had an arm measured.
     """
 
     window: Ints
@@ -55,7 +62,10 @@ class Timeline:
 
     @classmethod
     def of(cls, starts: npt.NDArray[Any], measured: npt.NDArray[np.bool_]) -> Timeline:
-        """starts: the first slot of each segment; measured: (T, M) whether an agent can play."""
+        """Cut a horizon into windows and blocks.
+
+        starts: the first slot of each segment; measured: (T, M) whether an agent can play.
+        """
         horizon = len(measured)
         blocks = _cut(starts, horizon, _BLOCKS)
         first = _cut(blocks, horizon, _WINDOWS)
@@ -70,19 +80,19 @@ class Timeline:
 
     @property
     def n_blocks(self) -> int:
-        """B."""
+        """Number of blocks B."""
         return int(self.block[-1]) + 1
 
     def by_block(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """(W, ...) added up to (B, ...)."""
+        """Return the sums (B, ...) of (W, ...)."""
         edges = np.flatnonzero(np.r_[True, np.diff(self.block) > 0])
         return np.add.reduceat(values, edges, axis=0)
 
 
 def _cut(starts: npt.NDArray[Any], horizon: int, parts: int) -> Ints:
-    """The first slots of parts of about one length, which end where a stretch ends.
+    """Return the first slots of parts of about one length, within segments.
 
-    starts: the first slot of each stretch; parts: how many there would be of one stretch.
+    starts: the first slot of each segment; parts: their number if there were one segment.
     """
     found = []
     for start, end in zip(starts, [*starts[1:], horizon], strict=True):
@@ -91,8 +101,8 @@ def _cut(starts: npt.NDArray[Any], horizon: int, parts: int) -> Ints:
     return np.concatenate(found).astype(np.int64)
 
 
-class Earned(NamedTuple):
-    """What a policy earned, (W, M, runs); one run where all are the same.
+class PolicyRewards(NamedTuple):
+    """Rewards of a policy, (W, M, runs); one run if all are alike.
 
     learns: whether it learns; fitted: whether it knew the trace; drawn: whether runs differ.
     """
@@ -104,10 +114,10 @@ class Earned(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A difference of two policies' average rewards, with a 95 % interval.
+    """Difference of two policies' average rewards, with a 95 % interval.
 
-    blocks: how many there are that are as long as rewards are correlated; undecided: why there is
-    no interval, and so no low and no high, else nothing.
+    blocks: number of blocks that are as long as rewards are correlated; undecided: the reason if
+    there is no interval, and so no low and no high, else empty.
     """
 
     difference: float
@@ -118,7 +128,7 @@ class Difference(NamedTuple):
 
     @property
     def interval(self) -> str:
-        """The interval for people."""
+        """Interval for people."""
         if self.low is None or self.high is None:
             return f"undecided: {self.undecided}"
         return f"{self.low:+.4f} to {self.high:+.4f}"
@@ -126,9 +136,9 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Backtest:
-    """What policies earned on a trace, by name.
+    """Rewards of policies on a trace, by name.
 
-    references: what differences are to, "stay" and "fixed", which is the best fixed choice;
+    references: policies that differences refer to, "stay" and "fixed", the best fixed choice;
     interrupted: some policies are missing.
     """
 
@@ -137,35 +147,35 @@ class Backtest:
     runs: int
     seed: int
     timeline: Timeline
-    earned: Mapping[str, Earned]
-    references: Mapping[str, Earned]
+    earned: Mapping[str, PolicyRewards]
+    references: Mapping[str, PolicyRewards]
     interrupted: bool = False
 
     @property
     def mean(self) -> dict[str, float]:
-        """The average reward of each policy."""
+        """Average reward of each policy."""
         return {name: float(self._by_run(each).mean()) for name, each in self.earned.items()}
 
     @property
     def se(self) -> dict[str, float]:
-        """Its standard error over runs: 0 where they do not differ, NaN where one was drawn."""
+        """Standard error over runs: 0 if runs are alike, NaN with one run of draws."""
         return {name: self._se(each) for name, each in self.earned.items()}
 
     def note(self, name: str) -> str:
-        """What a table says beside a policy that saw more than it could have; else nothing."""
+        """Return the remark on a policy that saw more than a player can see, else nothing."""
         if name == "genie":
             return "sees the states"
         return "fitted to this trace" if self.earned[name].fitted else ""
 
     def mean_text(self, name: str) -> str:
-        """The average reward for people, with its standard error where runs differ."""
+        """Return the average reward for people, with its standard error if runs differ."""
         se = self.se[name]
         plain = f"{self.mean[name]:.4f}"
         return plain if np.isnan(se) or not self.earned[name].drawn else f"{plain} ± {se:.4f}"
 
     @property
     def in_short(self) -> str:
-        """Which policy would have earned most, and whether learning would have paid."""
+        """Best policy, and whether learning would have paid, in a sentence or two."""
         honest = [name for name in self.earned if not self.note(name)]
         said = []
         if honest:
@@ -180,19 +190,19 @@ class Backtest:
         return " ".join(said)
 
     def by_agent(self, name: str) -> Floats:
-        """(M,), NaN for an agent that could never play."""
+        """Return average rewards (M,), NaN for an agent that could never play."""
         rewards = self.earned[name].rewards.mean(-1).sum(0)
         return _ratio(rewards, self.timeline.slots.sum(0))
 
     def by_block(self, name: str) -> Floats:
-        """(B,), NaN where nobody could play."""
+        """Return average rewards (B,), NaN where no agent could play."""
         rewards = self.timeline.by_block(self.earned[name].rewards.mean(-1).sum(1))
         return _ratio(rewards, self.timeline.by_block(self.timeline.slots.sum(1)))
 
     def over_time(self, name: str, bins: int | None = None) -> tuple[Ints, Floats, Floats]:
-        """By window: the first slot, the average reward, and its standard error over runs.
+        """Return by window the first slot, the average reward, and its standard error over runs.
 
-        bins: so many windows at most, several together where there are more.
+        bins: largest number of windows, which are joined where there are more.
         """
         slots, rewards = self.timeline.slots.sum(1), self.earned[name].rewards.sum(1)
         first = self.timeline.first
@@ -207,7 +217,7 @@ class Backtest:
         return first[there], means.mean(1), se
 
     def over(self, name: str, reference: str) -> Difference:
-        """The average reward less that of "stay", or of the best "fixed" choice."""
+        """Return the average reward less that of "stay", or of the best "fixed" choice."""
         mine, other = self.earned[name], self.references[reference]
         apart = mine.rewards.mean(-1).sum(1) - other.rewards.mean(-1).sum(1)
         slots = self.timeline.slots.sum(1).astype(np.float64)
@@ -216,7 +226,7 @@ class Backtest:
         return _difference(apart[there], slots[there], self.timeline.block[there], luck)
 
     def to_json(self) -> dict[str, Any]:
-        """What the command gives with --json."""
+        """Return the object that the command prints with --json."""
         policies = {}
         for name, each in self.earned.items():
             se = self._se(each)
@@ -238,10 +248,10 @@ class Backtest:
             "policies": policies,
         }
 
-    def _by_run(self, each: Earned) -> Floats:
+    def _by_run(self, each: PolicyRewards) -> Floats:
         return np.asarray(each.rewards.sum((0, 1)) / self.timeline.slots.sum())
 
-    def _se(self, each: Earned) -> float:
+    def _se(self, each: PolicyRewards) -> float:
         runs = self._by_run(each)
         if len(runs) > 1:
             return float(runs.std(ddof=1) / np.sqrt(len(runs)))
@@ -249,7 +259,7 @@ class Backtest:
 
 
 def _paid(best: str, apart: Difference) -> str:
-    """Whether the best learner earned more than stay, in a sentence; only what is significant."""
+    """Return a sentence on whether the best learner earned more than stay, if significant."""
     ahead = abs(apart.difference)
     if apart.low is None or apart.high is None:
         return (

@@ -1,7 +1,7 @@
-"""What a trace has of pairs and runs.
+"""Pairs of neighbouring slots, and runs of equal states.
 
-A *series* is one arm as one agent measured it. It falls into *stretches*: measured slots that
-follow one another inside a segment. Nothing is said about two slots of different stretches.
+A *series* is one arm as one agent measured it. Its *intervals* are measured slots that follow one
+another in a segment. Two slots of different intervals are no neighbours.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ __all__ = [
     "Floats",
     "Ints",
     "Lanes",
-    "Pairs",
     "Runs",
+    "SlotPairs",
     "States",
     "by_series",
     "joined",
@@ -32,23 +32,23 @@ Bools = npt.NDArray[np.bool_]
 States = npt.NDArray[np.int8]
 
 
-class Pairs(NamedTuple):
-    """The pairs of neighbouring slots of one series, in order of time; all (n,)."""
+class SlotPairs(NamedTuple):
+    """Pairs of neighbouring slots of one series, in order of time; all (n,)."""
 
     at: Ints  # the slot of the second
     last: Ints  # the state of the first
     next: Ints  # the state of the second
-    before: Ints  # the state of the slot before the first, -1 where the stretch begins there
-    age: Ints  # slots that the stretch has been in `last`, from 1
+    before: Ints  # the state of the slot before the first, -1 where the interval begins there
+    age: Ints  # run length of `last` so far, from 1 slot
 
 
 class Runs(NamedTuple):
-    """The runs of equal states of several series, one after another; all (n,)."""
+    """Runs of equal states of several series, one after another; all (n,)."""
 
     series: Ints
     state: Ints
     length: Ints  # slots
-    begins: Bools  # whether it is the first of a stretch
+    begins: Bools  # whether it is the first of an interval
 
 
 class Lanes(NamedTuple):
@@ -59,21 +59,21 @@ class Lanes(NamedTuple):
 
 
 def by_series(state: States) -> States:
-    """(agents x arms, slots) of (agents, slots, arms)."""
+    """Return states (agents, slots, arms) as (agents x arms, slots)."""
     agents, slots, arms = state.shape
     return np.ascontiguousarray(state.swapaxes(1, 2)).reshape(agents * arms, slots)
 
 
 def joined(state: States, segment: Ints) -> Bools:
-    """(..., slots): whether a slot follows the one before it in one stretch."""
+    """Return whether each slot (..., slots) follows the one before it in an interval."""
     found = np.zeros(state.shape, bool)
     measured = state >= 0
     found[..., 1:] = measured[..., 1:] & measured[..., :-1] & (segment[1:] == segment[:-1])
     return found
 
 
-def pairs_of(state: States, segment: Ints) -> Pairs:
-    """All pairs of one series: state and segment are (slots,)."""
+def pairs_of(state: States, segment: Ints) -> SlotPairs:
+    """Return all pairs of one series; state and segment have shape (slots,)."""
     follows = joined(state, segment)
     changed = ~follows
     changed[1:] |= state[1:] != state[:-1]
@@ -82,11 +82,11 @@ def pairs_of(state: States, segment: Ints) -> Pairs:
     at = np.flatnonzero(follows)
     before = np.where(follows[at - 1], state[at - 2], -1)  # the first slot follows none: at >= 1
     rest = (x.astype(np.int64) for x in (state[at - 1], state[at], before, since[at - 1]))
-    return Pairs(at, *rest)
+    return SlotPairs(at, *rest)
 
 
 def runs_of(state: States, segment: Ints) -> Runs:
-    """All runs of several series; state: (series, slots)."""
+    """Return all runs of several series (series, slots)."""
     measured = state >= 0
     follows = joined(state, segment)
     starts = measured & ~follows
@@ -102,7 +102,7 @@ def runs_of(state: States, segment: Ints) -> Runs:
 
 
 def lanes_of(segment: Ints) -> Lanes:
-    """Segments side by side, several short ones in a lane that is as long as the longest."""
+    """Return segments side by side, with short ones after one another in a lane."""
     starts = np.flatnonzero(np.diff(segment, prepend=segment[0] - 1))
     lengths = np.diff(starts, append=len(segment))
     longest = int(lengths.max())

@@ -1,8 +1,10 @@
-"""The twin of a trace: first-order chains with the fitted dynamics, the same segments and holes.
+"""Parametric-bootstrap replicates of a trace.
 
-A twin is what the trace would be if the model were true. Where trace and twins differ, in a picture
-or in what a policy earns, the model misses something that matters there. The arms of a twin are
-independent, begin every segment at their stationary law, and move in holes too.
+A replicate is simulated from the first-order chains that were fitted to the trace, with the same
+segments and holes: a trace as it would be if the model were true. Where trace and replicates
+differ, in a picture or in the rewards of policies, the model misses something that matters there.
+The arms of a replicate are independent, begin every segment at their stationary distribution, and
+move in holes too. The page `fit.html` calls replicates twins.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ from rmab.traces.fitted_chains import fitted_chains, pair_counts
 from rmab.traces.pairs import Floats, States, lanes_of
 from rmab.traces.trace import MISSING, Trace
 
-__all__ = ["N_TWINS", "twins_of"]
+__all__ = ["N_REPLICATES", "replicates_of"]
 
-N_TWINS = 20
-_MAX_CELLS = 1 << 26  # of the twins that are made together
+N_REPLICATES = 20
+_MAX_CELLS = 1 << 26  # of the replicates that are made together
 
 
-def twins_of(trace: Trace, n: int = N_TWINS, seed: int = 0) -> Iterator[States]:
-    """n twins, in groups of (twins, agents, slots, arms) that fit into memory."""
+def replicates_of(trace: Trace, n: int = N_REPLICATES, seed: int = 0) -> Iterator[States]:
+    """Yield n replicates in groups (replicates, agents, slots, arms) that fit into memory."""
     chains = fitted_chains(pair_counts(trace))
     together = int(np.clip(_MAX_CELLS // trace.state.size, 1, n))
     rng = np.random.default_rng(seed)
@@ -32,7 +34,7 @@ def twins_of(trace: Trace, n: int = N_TWINS, seed: int = 0) -> Iterator[States]:
 
 
 def _made(trace: Trace, chains: Floats, n: int, rng: np.random.Generator) -> States:
-    """Twins that are made together; a step of the loop is one slot of every lane of segments."""
+    """Return n replicates; a step of the loop is one slot of every lane of segments."""
     agents, _, arms = trace.state.shape
     lanes = lanes_of(trace.segment)
     reach = chains.cumsum(1)[:, :-1].swapaxes(0, 1)  # [j, i]: below it, from i to j or lower

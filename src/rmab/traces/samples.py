@@ -8,17 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
 
 import numpy as np
 
 from rmab.errors import TraceError
 from rmab.traces.readers.arrays import MAX_CELLS, check_cells
+from rmab.traces.readers.clock import NS
 
 __all__ = [
     "DUPLICATES",
-    "Clock",
     "Samples",
     "Series",
     "natural_order",
@@ -27,11 +25,7 @@ __all__ = [
     "segments",
 ]
 
-NS = 1_000_000_000
 DUPLICATES = ("first", "last", "mean")  # what becomes of samples of one arm at one time
-_LATEST = 9_000_000_000  # seconds; 64 bits of nanoseconds end at 9.2e9
-# Of a second: 10:00.5 ends in half a minute, and is refused.
-_FRACTION = re.compile(r"(.*[T ](?:\d\d:\d\d:\d\d|\d{6}))[.,](\d+)(.*)", re.ASCII | re.DOTALL)
 # A time may lie so much before a slot's start, in slots, and still count as at it: times that
 # were added up from steps, or printed with few digits, are a little off.
 _SLACK = 1e-5
@@ -40,7 +34,7 @@ _LEAST_FILLED = 0.01  # of a grid
 
 @dataclass
 class Series:
-    """What one agent measured of one arm.
+    """Samples of one arm as one agent measured it.
 
     times: (samples,) int64: nanoseconds, or slots where the recording has no times.
     values: (samples,) float64, NaN where nothing was measured.
@@ -57,8 +51,10 @@ class Series:
         self.lines = None if self.lines is None else self.lines[places]
 
     def merge(self, how: str) -> None:
-        """Make one sample of those of one time: the first or the last that was measured, or the
-        mean of those that were; times must not go back."""
+        """Keep one sample of each time, as one of DUPLICATES; times must not go back.
+
+        It is the first or the last that was measured, or the mean of those that were.
+        """
         if not self.times.size:
             return
         starts = np.flatnonzero(np.diff(self.times, prepend=self.times[0] - 1))
@@ -82,11 +78,11 @@ class Series:
 
 @dataclass
 class Samples:
-    """A recording: series by the places of agent and arm.
+    """Samples of a recording: series by the places of agent and arm.
 
     timed: whether samples have times; where not, each has a slot.
-    not_finite: how many values were NaN or infinite, and so were read as missing.
-    segment: (slots,) ids, where the recording says them itself.
+    not_finite: number of values that were NaN or infinite, and so were read as missing.
+    segment: (slots,) ids, where the recording has them itself.
     """
 
     agents: tuple[str, ...]
@@ -98,7 +94,7 @@ class Samples:
     slot_s: float | None = None
 
     def place(self, key: tuple[int, int], i: int) -> str:
-        """Where in the file sample i of a series is."""
+        """Return the place of sample i of a series in its file."""
         one = self.series[key]
         if one.lines is None:
             return f"cell [{key[0]}, {one.times[i]}, {key[1]}]"
@@ -129,92 +125,14 @@ class Samples:
             raise TraceError(f"{path}: line {worst[0]}: {worst[1]}")
 
 
-class Clock:
-    """Reads times: seconds, or dates with times of day by ISO 8601, all of one kind.
-
-    decimal: the mark before a second's fraction; dates: the form of dates, as strptime of Python
-    has it, in place of both.
-    """
-
-    def __init__(self, decimal: str = ".", dates: str | None = None) -> None:
-        self._decimal = decimal
-        self._dates = dates
-        self._kind = ""
-        self._last = "", 0  # rows of one time follow one another
-
-    def read(self, text: str) -> int:
-        """Nanoseconds; ValueError says what is wrong, without the place."""
-        if text != self._last[0] or not text:
-            self._last = text, self._read(text)
-        return self._last[1]
-
-    def _read(self, text: str) -> int:
-        if self._dates is not None:
-            return self._date_of_form(text, self._dates)
-        try:
-            plain = "_" not in text  # which Python allows in a number
-            plain = plain and (self._decimal == "." or "." not in text)
-            seconds = Decimal(text.replace(self._decimal, ".") if plain else "")
-        except InvalidOperation:
-            return self._date(text)
-        if not seconds.is_finite():
-            raise ValueError(f"time {text!r} must be a finite number of seconds")
-        if abs(seconds) > _LATEST:
-            raise ValueError(
-                f"time {text!r} must be seconds, below 9e9; milliseconds must be divided by 1000"
-            )
-        self._same("seconds", text)
-        return round(seconds * NS)
-
-    def _date(self, text: str) -> int:
-        """Without a zone a time counts as one of UTC."""
-        found = _FRACTION.fullmatch(text)  # which the library cuts off after six digits
-        fraction = int(found[2][:9].ljust(9, "0")) if found else 0
-        try:
-            if not found and not {".", ","}.isdisjoint(text):
-                raise ValueError  # which Python takes for a second's
-            time = datetime.fromisoformat(found[1] + found[3] if found else text)
-        except ValueError:
-            raise ValueError(
-                f"time {text!r} is neither a number of seconds nor a date by ISO 8601; --dates "
-                "says what form dates have, and --decimal , that numbers have decimal commas"
-            ) from None
-        return self._nanoseconds(time, fraction, text)
-
-    def _date_of_form(self, text: str, form: str) -> int:
-        try:
-            time = datetime.strptime(text, form)
-        except ValueError:
-            raise ValueError(f"time {text!r} is no date of the form {form!r}") from None
-        return self._nanoseconds(time.replace(microsecond=0), time.microsecond * 1000, text)
-
-    def _nanoseconds(self, time: datetime, fraction: int, text: str) -> int:
-        """Since 1970; fraction: of the second, in nanoseconds."""
-        self._same("dates without a zone" if time.tzinfo is None else "dates with a zone", text)
-        since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - datetime(
-            1970, 1, 1, tzinfo=UTC
-        )
-        seconds = since.days * 86_400 + since.seconds
-        if abs(seconds) > _LATEST:
-            raise ValueError(f"time {text!r} must lie within 285 years of 1970")
-        return seconds * NS + fraction
-
-    def _same(self, kind: str, text: str) -> None:
-        self._kind = self._kind or kind
-        if kind != self._kind:
-            raise ValueError(
-                f"time {text!r}: all times must be of one kind, and these were {self._kind}"
-            )
-
-
 def _number_key(digits: str) -> tuple[int, int, str]:
-    """Sorts as the number does, however many digits it has."""
+    """Return a key that sorts digits as their number, whatever their length."""
     digits = digits.lstrip("0")
     return 1, len(digits), digits
 
 
 def natural_order(names: list[str]) -> list[str]:
-    """Sorted, with the numbers in them as numbers."""
+    """Return the names sorted, with the numbers in them as numbers."""
 
     def key(name: str) -> tuple[list[tuple[int, int, str]], str]:
         parts = re.split(r"([0-9]+)", name)
@@ -225,7 +143,7 @@ def natural_order(names: list[str]) -> list[str]:
 
 
 def on_grid(path: str, samples: Samples, slot_s: float) -> int:
-    """Put the samples on a grid from the first one on; how many slots it has."""
+    """Put the samples on a grid from the first one on; return its slots."""
     times = [one.times for one in samples.series.values() if one.times.size]
     start, end = min(int(t.min()) for t in times), max(int(t.max()) for t in times)
     resolution = float(np.spacing(max(abs(start), abs(end)) / NS))
@@ -245,9 +163,9 @@ def on_grid(path: str, samples: Samples, slot_s: float) -> int:
 
 
 def on_steps(path: str, samples: Samples) -> tuple[int, float]:
-    """A slot for each time that occurs, and for each median step that was left out between two.
+    """Give each time its slot, with a slot for each median step that was left out.
 
-    Gives how many slots there are, and the median step in seconds.
+    Returns the number of slots, and the median step in seconds.
     """
     times = np.unique(np.concatenate([one.times for one in samples.series.values()]))
     if times.size < 2:

@@ -1,4 +1,4 @@
-"""What pictures show of a trace, so that it can be held beside its twins.
+"""Summary statistics of a trace, which pictures compare with those of its replicates.
 
 Good is the highest state, all others are bad.
 """
@@ -11,14 +11,21 @@ import numpy as np
 
 from rmab.traces.pairs import Floats, Ints, States, by_series, runs_of
 
-__all__ = ["N_BLOCKS", "Portrait", "correlations", "lags_of", "mean_correlation", "portrait_of"]
+__all__ = [
+    "N_BLOCKS",
+    "SummaryStatistics",
+    "correlations",
+    "lags_of",
+    "mean_correlation",
+    "summary_statistics",
+]
 
 N_BLOCKS = 48
 _MAX_LAG = 512
 
 
-class Portrait(NamedTuple):
-    """One trace, or one twin of it."""
+class SummaryStatistics(NamedTuple):
+    """Summary statistics of a trace, or of one replicate."""
 
     good_runs: Floats  # (lengths,): share of runs of good that are at least 1, 2, 4, ... slots long
     bad_runs: Floats
@@ -29,14 +36,14 @@ class Portrait(NamedTuple):
     arms: Floats  # (agents,): mean correlation of two arms of an agent
 
 
-def portrait_of(state: States, segment: Ints, states: int = 2) -> Portrait:
-    """Of states (agents, slots, arms)."""
+def summary_statistics(state: States, segment: Ints, states: int = 2) -> SummaryStatistics:
+    """Return the summary statistics of states (agents, slots, arms)."""
     good = np.where(state < 0, state, state == states - 1).astype(np.int8)
     series = by_series(good)
     runs = runs_of(series, segment)
     lengths = 2 ** np.arange(int(np.log2(len(segment))) + 1)
     since_bad, since_good = _after(series, segment)
-    return Portrait(
+    return SummaryStatistics(
         _longer(runs.length[runs.state == 1], lengths),
         _longer(runs.length[runs.state == 0], lengths),
         _blocks(good),
@@ -48,12 +55,12 @@ def portrait_of(state: States, segment: Ints, states: int = 2) -> Portrait:
 
 
 def _longer(found: Ints, lengths: Ints) -> Floats:
-    """Share of runs that are at least this long."""
+    """Return the share of runs that are at least as long as each of `lengths`."""
     return np.asarray((found[:, None] >= lengths).mean(0) if found.size else lengths * np.nan)
 
 
 def _blocks(good: States) -> Floats:
-    """Share of good in blocks of slots of one size: (blocks, agents, arms)."""
+    """Return the share of good in blocks of equal numbers of slots, (blocks, agents, arms)."""
     slots = good.shape[1]
     starts = np.unique(np.arange(N_BLOCKS) * slots // N_BLOCKS)
     n = np.add.reduceat((good >= 0).astype(np.int64), starts, axis=1)
@@ -62,14 +69,14 @@ def _blocks(good: States) -> Floats:
 
 
 def lags_of(slots: int) -> Ints:
-    """1, 2, 3, 4, 6, 8, 12, ... slots, up to a quarter of the trace."""
+    """Return the lags 1, 2, 3, 4, 6, 8, 12, ... slots, up to a quarter of the trace."""
     powers = 2 ** np.arange(int(np.log2(_MAX_LAG)) + 1)
     lags = np.unique(np.concatenate([powers, powers[1:] * 3 // 2]))
     return np.asarray(lags[lags <= max(min(_MAX_LAG, slots // 4), 1)])
 
 
 def _after(series: States, segment: Ints) -> tuple[Floats, Floats]:
-    """Share of good k slots after bad and after good, inside segments: (lags,) each."""
+    """Return the share of good k slots after bad and after good, in segments; (lags,) each."""
     found = []
     bad, good = series == 0, series == 1
     for k in lags_of(len(segment)):
@@ -82,7 +89,7 @@ def _after(series: States, segment: Ints) -> tuple[Floats, Floats]:
 
 
 def correlations(good: States) -> tuple[Floats, Floats]:
-    """(n, n) correlations of columns of (slots, n) where both are measured, and those slots."""
+    """Return correlations (n, n) of columns of (slots, n), and the slots that both have."""
     measured = (good >= 0).astype(np.float64)
     x = np.maximum(good, 0).astype(np.float64)
     n = measured.T @ measured
@@ -96,7 +103,7 @@ def correlations(good: States) -> tuple[Floats, Floats]:
 
 
 def mean_correlation(correlation: Floats, n: Floats) -> float:
-    """Of two different columns, weighted by the slots that both have; NaN where there is none."""
+    """Return the mean correlation of two columns, weighted by common slots, or NaN."""
     weight = np.where(np.isnan(correlation), 0, n)
     np.fill_diagonal(weight, 0)
     total = weight.sum()

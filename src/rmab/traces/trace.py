@@ -1,10 +1,10 @@
-"""A trace: the states of arms, slot by slot, as several agents recorded them.
+"""Trace: the states of arms, slot by slot, as several agents recorded them.
 
 A trace is kept as an .npz file with the arrays
 
     state  (agents, slots, arms)  0..S-1, of two 1 good and 0 bad; -1 where nothing was measured
     seg    (slots,)               segment ids; a new one where the recording was interrupted
-    level  (agents, slots, arms)  the same in several states, where there are any
+    level  (agents, slots, arms)  states of several levels, where there are any
     meta   text, JSON             slot_s, agents, channels, source, states, level_states
 
 of which only `state` is needed.
@@ -31,7 +31,7 @@ from rmab.traces.readers.arrays import ArrayFile, fits_memory
 
 __all__ = [
     "MISSING",
-    "Comparison",
+    "Threshold",
     "Trace",
     "check_usable",
     "is_one_line",
@@ -55,15 +55,15 @@ _COMPARISON = re.compile(r"\s*(<=|>=|==|!=|<|>)\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A rule for good, such as `<= -95`."""
+class Threshold:
+    """Rule for good, such as `<= -95`."""
 
     sign: str
     bound: float
 
     @classmethod
-    def parse(cls, text: str) -> Comparison:
-        """The rule of a text such as "<= -95"."""
+    def parse(cls, text: str) -> Threshold:
+        """Return the rule of a text such as "<= -95"."""
         found = _COMPARISON.fullmatch(text)
         try:
             bound = float(found[2]) if found else float("nan")
@@ -77,10 +77,10 @@ class Comparison:
         return cls(found[1], bound)
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
-        """Whether each value is good, in the shape of `values`.
+        """Return whether each value is good, in the shape of `values`.
 
-        A value is held against the bound as its own precision has it: of single precision .95 is
-        at least .95.
+        A value is compared with the bound in its own precision: of single precision .95 is at least
+        .95.
         """
         kind = values.dtype if values.dtype.kind == "f" else np.float64
         with np.errstate(over="ignore"):
@@ -88,8 +88,8 @@ class Comparison:
         good: np.ndarray = _OPERATORS[self.sign](values, bound)
         return good
 
-    def stricter(self, by: float) -> Comparison:
-        """The same with a bound that is harder to meet by so much."""
+    def stricter(self, by: float) -> Threshold:
+        """Return the rule with a bound that is harder to meet by this amount."""
         return replace(self, bound=self.bound + (by if ">" in self.sign else -by))
 
     def __str__(self) -> str:
@@ -98,15 +98,15 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The states of arms as they were recorded.
+    """States of arms as they were recorded.
 
     state: (agents, slots, arms) int8, 0..states-1, -1 where nothing was measured. The highest state
         is good: of two, 1 is good and 0 bad.
     segment: (slots,) ids that never fall; slots of different segments are no neighbours.
     slot_s: seconds of a slot, or None where that is not known.
     arms, agents: their names.
-    source: where it came from, and the rule for good.
-    states: how many states an arm has.
+    source: origin, and the rule for good.
+    states: number of states of an arm.
 
     The arrays cannot be written to.
     """
@@ -156,28 +156,28 @@ class Trace:
 
     @property
     def measured(self) -> np.ndarray:
-        """(agents, slots, arms) bool: where there is a state."""
+        """Cells (agents, slots, arms) with a state, as booleans."""
         measured: np.ndarray = self.state != MISSING
         return measured
 
     @property
     def n_segments(self) -> int:
-        """How many segments there are."""
+        """Number of segments."""
         return int(np.count_nonzero(np.diff(self.segment))) + 1
 
     @property
     def agent_slots(self) -> int:
-        """How many pairs of agent and slot have an arm measured."""
+        """Number of pairs of agent and slot with an arm measured."""
         return int(np.count_nonzero(self.measured.any(axis=2)))
 
     @property
     def missing(self) -> float:
-        """The share of cells where nothing was measured."""
+        """Share of cells where nothing was measured."""
         return float(np.count_nonzero(self.state == MISSING)) / max(1, self.state.size)
 
     @property
     def good(self) -> float:
-        """The share of good among what was measured."""
+        """Share of good among measured cells."""
         n_measured = int(np.count_nonzero(self.measured))
         return float(np.count_nonzero(self.state == self.states - 1)) / max(1, n_measured)
 
@@ -188,7 +188,7 @@ class Trace:
         return [(int(m), int(n)) for m, n in zip(agents, arms, strict=True)]
 
     def summary(self) -> dict[str, Any]:
-        """Its size and shares as commands give them with --json."""
+        """Return sizes and shares as commands give them with --json."""
         agents, slots, arms = self.state.shape
         return {
             "agents": agents,
@@ -201,12 +201,12 @@ class Trace:
         }
 
     def regraded(self, good: str) -> Trace:
-        """The same with two states, where good is what `good` says of the states it has.
+        """Return the trace with two states, where good are the states that the rule `good` names.
 
         `regraded("== 0")` exchanges good and bad; `regraded(">= 2")` makes the upper ones of
         several states good.
         """
-        rule = Comparison.parse(good)
+        rule = Threshold.parse(good)
         state = np.where(self.measured, rule(self.state).astype(np.int8), np.int8(MISSING))
         made = replace(
             self, state=state, states=2, source=f"{self.source}; good: state {rule}".lstrip("; ")
@@ -232,7 +232,7 @@ def check_usable(trace: Trace, place: str) -> None:
 
 
 def load_trace(path: str | PathLike[str], levels: bool = False) -> Trace:
-    """The trace of an .npz file; levels: in the states of its array `level`."""
+    """Return the trace of an .npz file; levels: in the states of its array `level`."""
     with fits_memory(path):
         return _loaded(path, levels)
 
@@ -279,7 +279,7 @@ def _loaded(path: str | PathLike[str], levels: bool) -> Trace:
 
 
 def save_trace(trace: Trace, path: str | PathLike[str], levels: Trace | None = None) -> None:
-    """Write the trace as an .npz file; levels: the same trace in several states, as `level`.
+    """Write the trace as an .npz file; levels: the trace in several states, as `level`.
 
     A trace that has more than two states itself is written as `state` and `level` alike.
     """
@@ -302,7 +302,7 @@ def save_trace(trace: Trace, path: str | PathLike[str], levels: Trace | None = N
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
-    """A view that cannot be written to."""
+    """Return a view that cannot be written to."""
     view = array.view()
     view.flags.writeable = False
     return view
@@ -320,7 +320,7 @@ def _check_states(state: np.ndarray, states: int) -> None:
 
 
 def _blocks(segment: np.ndarray | None, slots: int) -> np.ndarray:
-    """Ids 0, 1, ... of the blocks of equal ids, which may come in any order."""
+    """Return ids 0, 1, ... of the blocks of equal ids, which may come in any order."""
     if segment is None:
         return np.zeros(slots, np.int64)
     if segment.shape != (slots,) or segment.dtype.kind not in "biu":
@@ -332,7 +332,7 @@ def _blocks(segment: np.ndarray | None, slots: int) -> np.ndarray:
 
 
 def _meta(path: str | PathLike[str], array: np.ndarray) -> dict[str, Any]:
-    """The JSON object of `meta`."""
+    """Return the JSON object of `meta`."""
     if array.ndim == 0 and array.dtype.kind in "US" and array.dtype.itemsize <= 4 * _MAX_NAMES:
         try:
             meta = json.loads(array.item())
@@ -344,14 +344,14 @@ def _meta(path: str | PathLike[str], array: np.ndarray) -> dict[str, Any]:
 
 
 def is_one_line(name: str) -> bool:
-    """Whether a name has no characters that end lines or steer a terminal."""
+    """Return whether a name has no characters that end lines or steer a terminal."""
     return not any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in name)
 
 
 def _names(listed: Any, n: int) -> tuple[str, ...]:
-    """The names of agents or arms.
+    """Return the names of agents or arms.
 
-    Their numbers where each agent has names of its own, or a name cannot be printed.
+    They are numbers where each agent has names of its own, or a name cannot be printed.
     """
     if isinstance(listed, list) and not any(isinstance(name, list | dict) for name in listed):
         names = tuple(map(str, listed))

@@ -1,13 +1,13 @@
-"""Six questions about a trace, each answered by the size of an effect, with what to set.
+"""Verdicts on a trace: six questions, each answered by the size of an effect, with advice.
 
-memory             what order1 saves of the bits of iid                       fits from 2 %
-order              order1's share of what the best model predicts             fits from 75 %
+memory             bits of iid that order1 saves                              fits from 2 %
+order              share of order1 in the gain of the best model              fits from 75 %
 regimes            how much larger the share of chains on pieces is           fits below 5 %
-flicker            how much larger that of a hidden chain seen wrongly is     fits below 5 %, or
-                   where another model predicts far more than the hidden chain does
-agents alike       share of bits lost by one law for all agents               fits below 5 %
+flicker            how much larger that of the misclassified HMM is           fits below 5 %, or
+                   where another model predicts far more than the HMM does
+agents alike       share of bits lost by one chain for all agents             fits below 5 %
 agents correlated  correlation of two agents on one arm                       fits below .1, and
-                   where it is no larger than in the trace's twins, which are independent
+                   where it is no larger than in the trace's replicates, which are independent
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ CORRELATED = "correlated"
 DIFFER = "agents differ"
 _MIN_MEMORY = 0.02
 _MIN_ORDER = 0.75
-_MAX_MORE = 0.05  # that regimes or flicker add, or one law loses
-_NEARLY_BEST = 0.85  # of what the best model predicts: less is no sign of wrong sensing
+_MAX_MORE = 0.05  # gain of regimes or the HMM, or loss by one chain
+_NEARLY_BEST = 0.85  # of the best gain: less is no sign of wrong sensing
 _MAX_CORRELATION = 0.1
 _FLAKY = 0.4  # an error from here on, near 1/2, is none of a sensor
 
 
 class Verdict(NamedTuple):
-    """An answer in a word or two, what to set, and a sentence with the size."""
+    """Verdict: an answer in a word or two, advice, and a sentence with the size."""
 
     question: str
     size: float | None  # None where it is not known
@@ -39,7 +39,7 @@ class Verdict(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What verdicts are about."""
+    """Sizes of the effects behind the verdicts."""
 
     tested: bool  # whether any series has enough pairs and changes
     memory: float
@@ -53,13 +53,13 @@ class Sizes(NamedTuple):
     n_agents: int
     lost: float | None
     correlation: float | None
-    by_chance: float  # the largest correlation of twins
+    by_chance: float  # the largest correlation of replicates
     effective: float
 
 
 def verdicts_of(sizes: Sizes) -> list[Verdict]:
-    """The six, in the order of the questions."""
-    of_models = {"memory": _memory, "order": _order, "regimes": _regimes, "flicker": _flicker}
+    """Return the six verdicts, in the order of the questions."""
+    of_models = {"memory": _memory, "order": _order, "regimes": _regimes, "flicker": _misread}
     found = [
         answer(sizes) if sizes.tested else _untested(question)
         for question, answer in of_models.items()
@@ -120,7 +120,7 @@ def _regimes(sizes: Sizes) -> Verdict:
     return Verdict("regimes", more, answer, so, sentence)
 
 
-def _flicker(sizes: Sizes) -> Verdict:
+def _misread(sizes: Sizes) -> Verdict:
     if sizes.good_when_bad is None or sizes.bad_when_good is None:
         sentence = "A hidden chain is fitted to two states alone."
         return Verdict("flicker", None, UNKNOWN, "Leave out --levels to ask this.", sentence)
@@ -154,7 +154,7 @@ def _flicker(sizes: Sizes) -> Verdict:
 
 
 def _gain(share: float | None, order1: float | None, name: str) -> tuple[float, str]:
-    """How much more than the chain a model predicts, and both shares in words."""
+    """Return the gain of a model over the chain, and both shares in words."""
     if share is None or order1 is None:
         return 0.0, f"{name} nothing either"
     return max(share - order1, 0.0), f"{name} {_percent(share)}, one chain {_percent(order1)}"

@@ -22,15 +22,17 @@ _BLOCK = 256  # channels that are drawn at once: what they take fits a core's ca
 
 
 def _beta(policy: Policy) -> tuple[float, float]:
-    prior = policy.prior
+    prior = policy.learner.prior
     assert not isinstance(prior, str)
     return prior if isinstance(prior, tuple) else (float(prior), float(prior))
 
 
 def laws_of(policy: Policy, merged: Array) -> Laws:
     """The one law of each channel, from counts of all agents (C, 2, 2, N, R)."""
-    kinds = merged[: policy.gaps + 1] if policy.gaps else merged[:1]
-    mean, covariance = channel_laws(jnp.asarray(kinds, jnp.float32), _beta(policy), policy.gaps)
+    kinds = merged[: policy.learner.gaps + 1] if policy.learner.gaps else merged[:1]
+    mean, covariance = channel_laws(
+        jnp.asarray(kinds, jnp.float32), _beta(policy), policy.learner.gaps
+    )
     return Laws(mean[None], covariance[None])
 
 
@@ -53,8 +55,10 @@ def draw_each(policy: Policy, sums: Array, own: Array, draws: Draws, doubt: floa
     each agent's.
     """
     agents = own.shape[-2]
-    own = jnp.asarray(own[: policy.gaps + 1] if policy.gaps else own[:1], jnp.float32)
-    if not policy.gaps:  # no pair is further apart than one slot
+    own = jnp.asarray(
+        own[: policy.learner.gaps + 1] if policy.learner.gaps else own[:1], jnp.float32
+    )
+    if not policy.learner.gaps:  # no pair is further apart than one slot
         own = jnp.concatenate([own, jnp.zeros_like(own)])
     laws = _laws_of_each(policy, sums)
     shape = (own.shape[3], agents * own.shape[-1])  # (N, A R)

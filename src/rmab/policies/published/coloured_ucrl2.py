@@ -24,8 +24,9 @@ from rmab.linalg import array_namespace
 from rmab.model.arms import Intervals
 from rmab.policies.capabilities import Capabilities, channels_only, few_arms
 from rmab.policies.entry import BROKEN, Entry
+from rmab.policies.episode_rules import PairDoubling
 from rmab.policies.options import AGES, shared
-from rmab.policies.policy import JointRule, Policy
+from rmab.policies.policy import Policy
 
 if TYPE_CHECKING:
     from rmab.learning.learners import Evidence
@@ -68,12 +69,14 @@ def coloured_ucrl2(
     name: str, _horizon: int, *, ages: int = AGES, delta: float = 1e-3, scale: float = 1.0
 ) -> Policy:
     """Return coloured UCRL2."""
+    from rmab.policies.rules.joint import OptimisticJointRule
+
     return Policy(
         name,
-        rule=JointRule(ages, intervals=True),
+        rule=OptimisticJointRule(ages),
         learner=partial(colours, scale=scale, delta=delta),
         gaps=ages - 1,
-        own_pairs=True,
+        episodes=PairDoubling(),
         randomised=False,
         reads_visits=False,
     )

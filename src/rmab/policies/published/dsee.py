@@ -20,7 +20,8 @@ from rmab.linalg import Array, array_namespace, repeat
 from rmab.policies.capabilities import Capabilities
 from rmab.policies.entry import BROKEN, Entry
 from rmab.policies.options import positive, shared
-from rmab.policies.policy import Lengths, Policy, TurnsRule
+from rmab.policies.policy import Lengths, Policy
+from rmab.policies.rules.turns import TurnsRule
 
 if TYPE_CHECKING:
     from rmab.learning.learners import Evidence

@@ -16,7 +16,8 @@ from rmab.linalg import Array, array_namespace
 from rmab.policies.capabilities import Capabilities, Case
 from rmab.policies.entry import Entry
 from rmab.policies.options import Option, shared
-from rmab.policies.policy import Lengths, Policy, TurnsRule
+from rmab.policies.policy import Lengths, Policy
+from rmab.policies.rules.turns import TurnsRule
 from rmab.text import is_number, shown
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from rmab.linalg import Array, array_namespace
 from rmab.policies.capabilities import Capabilities
 from rmab.policies.entry import BROKEN, Entry
 from rmab.policies.options import number, shared, whole
-from rmab.policies.policy import Lengths, Policy, TurnsRule
+from rmab.policies.policy import Lengths, Policy
 from rmab.policies.published.fed1_ucb import phase_slots
+from rmab.policies.rules.turns import WaitingTurnsRule
 
 if TYPE_CHECKING:
     from rmab.learning.learners import Evidence
@@ -78,7 +79,7 @@ def fed2_ucb(
     """Return Fed2-UCB."""
     return Policy(
         name,
-        rule=TurnsRule(waits=True),
+        rule=WaitingTurnsRule(),
         learner=partial(
             joining_survivors, pulls=pulls, horizon=horizon, sigma=sigma, sigma_c=sigma_c
         ),

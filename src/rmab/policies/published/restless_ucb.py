@@ -11,7 +11,6 @@ for online restless bandits", NeurIPS 2020.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from rmab.policies.policy import Lengths, Policy
 
 if TYPE_CHECKING:
     from rmab.learning.learners import Evidence
+    from rmab.policies.rules.dynamics import ExploringDynamics
     from rmab.rng.variates import Draws
 
 __all__ = ["ENTRIES", "explored_arms", "raised_steps", "slots_to_explore", "steps_wanted"]
@@ -95,18 +95,29 @@ def raised_steps(evidence: Evidence, _draws: Draws, *, radius: float) -> Moves:
     return Moves(rows, rows)
 
 
+def explored_dynamics(
+    evidence: Evidence, draws: Draws, *, wanted: int, radius: float
+) -> ExploringDynamics:
+    """Return the optimistic dynamics, and the arms to be explored before all others."""
+    from rmab.policies.rules.dynamics import ExploringDynamics
+
+    moves = raised_steps(evidence, draws, radius=radius)
+    return ExploringDynamics(moves, explored_arms(evidence, wanted))
+
+
 def restless_ucb(
     name: str, horizon: int, *, radius: float = 1.0, scale: float = 1.0, exponent: float = 2 / 3
 ) -> Policy:
     """Return Restless-UCB."""
     from rmab.policies.planners import WHITTLE
+    from rmab.policies.rules.exploring import ExploringRule
 
     wanted = steps_wanted(horizon, scale, exponent)
     raised = radius * math.sqrt(math.log(horizon) / (2 * wanted))
     return Policy(
         name,
-        rule=replace(WHITTLE, first=partial(explored_arms, wanted=wanted)),
-        learner=partial(raised_steps, radius=raised),
+        rule=ExploringRule(WHITTLE),
+        learner=partial(explored_dynamics, wanted=wanted, radius=raised),
         randomised=False,
         reads_visits=False,
         lengths=Lengths(partial(slots_to_explore, wanted=wanted, horizon=horizon)),

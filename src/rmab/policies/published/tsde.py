@@ -13,7 +13,7 @@ from functools import partial
 from rmab.policies.capabilities import Capabilities, few_arms
 from rmab.policies.entry import BROKEN, Entry
 from rmab.policies.options import AGES, shared
-from rmab.policies.policy import JointRule, Policy
+from rmab.policies.policy import Policy
 
 __all__ = ["ENTRIES"]
 
@@ -23,6 +23,7 @@ def tsde(
 ) -> Policy:
     """Return TSDE; ages: slots since an observation that the plan distinguishes."""
     from rmab.learning.learners import thompson
+    from rmab.policies.rules.joint import JointRule
 
     return Policy(
         name,

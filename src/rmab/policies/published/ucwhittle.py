@@ -231,9 +231,11 @@ def _ucwhittle(
     delta: float = 1e-3,
 ) -> Policy:
     """Return UCWhittle by a table of indices."""
+    from rmab.policies.rules.random_ties import RandomTiesRule
+
     return Policy(
         name,
-        rule=IndexRule(table=table, by_chance=True),
+        rule=RandomTiesRule(IndexRule(table=table)),
         learner=partial(confident_rows, scale=scale, delta=delta),
         randomised=False,
         reads_visits=False,

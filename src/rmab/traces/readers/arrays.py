@@ -1,7 +1,8 @@
-"""Arrays from files that anybody may have made: .npy, and .npz, a zip file of them.
+"""Arrays from untrusted files: .npy, and .npz, a zip file of them.
 
-An array's header is read first. What is pickled, what has more than 2^31 cells and what says more
-than its file can hold is refused by it, so a file of a few kilobytes cannot fill the memory.
+An array's header is read first. Pickled arrays, arrays of more than 2^31 cells, and headers that
+promise more than their file can hold are refused, so a file of a few kilobytes cannot fill the
+memory.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def check_cells(place: str, shape: tuple[int, ...]) -> None:
 
 
 def chosen(path: str, asked: str | None, names: list[str], fit: list[str]) -> str:
-    """The array of a file that is asked for, or the only one that may be a recording."""
+    """Return the array of a file that is asked for, or the only one that may be a recording."""
     if asked is not None:
         if asked not in names:
             raise TraceError(f"{path}: no array {asked!r}; there are {', '.join(names) or 'none'}")
@@ -59,7 +60,7 @@ def chosen(path: str, asked: str | None, names: list[str], fit: list[str]) -> st
 
 @contextmanager
 def fits_memory(path: str | PathLike[str]) -> Iterator[None]:
-    """Say of which file what is read does not fit into memory."""
+    """Turn a lack of memory into an error that names the file."""
     try:
         yield
     except MemoryError:
@@ -68,7 +69,7 @@ def fits_memory(path: str | PathLike[str]) -> Iterator[None]:
 
 @contextmanager
 def opened(path: str | PathLike[str]) -> Iterator[IO[bytes]]:
-    """The file's bytes; every way the system refuses them names it."""
+    """Open a file of bytes; every error of the system names it."""
     try:
         file = Path(path).open("rb")  # noqa: SIM115  # closed below; here only its opening is guarded
     except FileNotFoundError:
@@ -81,13 +82,13 @@ def opened(path: str | PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def read_npy(path: str | PathLike[str]) -> np.ndarray:
-    """The array of a .npy file."""
+    """Return the array of a .npy file."""
     with opened(path) as file, _damage(f"{path}: not a .npy file"):
         return _read(str(path), file, Path(path).stat().st_size)
 
 
 class ArrayFile:
-    """The arrays of a .npz file, each read when it is asked for. Used as a context."""
+    """Arrays of a .npz file, each read when it is asked for. Used as a context."""
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self._path = path
@@ -107,16 +108,16 @@ class ArrayFile:
         self._open.close()
 
     def read(self, name: str) -> np.ndarray:
-        """The array of that name."""
+        """Return an array by its name."""
         place = f"{self._path}: {name}"
         info = self._zip.getinfo(name + _SUFFIX)
         with _damage(f"{place}: cannot be read"), self._zip.open(info) as file:
             return _read(place, file, info.file_size)
 
     def is_numbers(self, name: str, kinds: str = "biuf") -> bool:
-        """Whether it is an array of numbers with two or three axes, by its header.
+        """Return whether an array has numbers and two or three axes, by its header.
 
-        kinds: NumPy's letters of types; "O" is one that is pickled.
+        kinds: NumPy's letters of types; "O" stands for pickled objects.
         """
         place = f"{self._path}: {name}: cannot be read"
         with _damage(place), self._zip.open(name + _SUFFIX) as file:
@@ -127,7 +128,7 @@ class ArrayFile:
 
 @contextmanager
 def _damage(what: str) -> Iterator[None]:
-    """Say so of a file that is not what its name says, whatever NumPy and zipfile raise at it."""
+    """Turn errors of NumPy and zipfile at a damaged file into one that names it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of headers that Python 2 wrote
@@ -143,7 +144,7 @@ def _damage(what: str) -> Iterator[None]:
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and type that an array's header tells; the file is then at its data."""
+    """Return shape and type of an array's header; the file is then at its data."""
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
         raise ValueError(f"version {version} of the .npy format is not read")
@@ -152,7 +153,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def _read(place: str, file: IO[bytes], size: int) -> np.ndarray:
-    """The array in `file`, of `size` bytes, if its header promises one that may be read."""
+    """Return the array in a file of `size` bytes, if its header promises a permitted one."""
     shape, kind = _header(file)
     if kind.hasobject:
         raise TraceError(f"{place}: pickled arrays are not read; save plain numbers or text")

@@ -34,14 +34,14 @@ _HEAD = 4096  # bytes of an array in which the type of its numbers is found
 
 
 class _Content(NamedTuple):
-    """What an array says of its numbers."""
+    """Type of an array's numbers."""
 
     type: int
     is_complex: bool
 
 
 def read_mat(path: str, asked: str | None) -> tuple[str, np.ndarray]:
-    """The name and the array asked for, or the only one that may be a recording."""
+    """Return name and array: the one asked for, or the only one that may be a recording."""
     with opened(path) as file:
         start = file.read(520)
         if b"MATLAB 7.3" in start[:_HEADER] or _HDF5 in (start[:8], start[512:520]):
@@ -76,12 +76,12 @@ def read_mat(path: str, asked: str | None) -> tuple[str, np.ndarray]:
 
 
 def _fits(shape: tuple[int, ...]) -> bool:
-    """Whether it may be a recording: MATLAB's numbers and rows are arrays with two axes, too."""
+    """Return whether an array may be a recording; MATLAB's numbers have two axes, too."""
     return len(shape) in (2, 3) and shape[-2] > 1
 
 
 def _contents(file: IO[bytes]) -> Iterator[tuple[str, _Content]]:
-    """The arrays of a file of version 5 to 7, by name, as far as it is sound."""
+    """Yield the arrays of a file of version 5 to 7, by name, as far as it is sound."""
     file.seek(_HEADER - 2)
     order = _ORDERS.get(file.read(2), "<")
     while len(tag := file.read(8)) == 8:
@@ -101,7 +101,7 @@ def _contents(file: IO[bytes]) -> Iterator[tuple[str, _Content]]:
 
 
 def _content(head: bytes, order: str) -> tuple[str, _Content]:
-    """The name of an array and what it says of its numbers: head has its first elements."""
+    """Return the name of an array and the type of its numbers from its first bytes."""
     (flags,) = struct.unpack_from(f"{order}I", head, 8)
     place = 16
     for _ in ("dimensions", "name"):
