@@ -22,7 +22,8 @@ from rmab.arena.verdicts import RULES
 from rmab.cli.console import BAD_INPUT, DONE, FAILED, INTERRUPTED
 from rmab.cli.main import _parser
 from rmab.errors import ProtocolError
-from rmab.policies.registry import GROUPS, OPTIONS, POLICIES
+from rmab.policies.entry import GROUPS
+from rmab.policies.registry import OPTIONS, POLICIES
 from rmab.privacy.accounting import Budget, cell_noise, noise_multiplier
 from rmab.privacy.advice import enough_agents
 from rmab.privacy.noise import MOST_RELEASES

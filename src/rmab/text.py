@@ -9,7 +9,7 @@ import ipaddress
 import math
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection
 from importlib.resources.abc import Traversable
 from os import PathLike
 from pathlib import Path
@@ -80,7 +80,7 @@ def option_value(text: str) -> Any:
         return float(text) if _NUMBER.fullmatch(text) else text
 
 
-def one_of(key: str, value: Any, allowed: Sequence[str]) -> None:
+def one_of(key: str, value: Any, allowed: Collection[str]) -> None:
     """Refuse a value that is not among those allowed."""
     if value not in allowed:
         raise StudyError(f"{key}: unknown {shown(value)}; known are {', '.join(allowed)}")

@@ -365,7 +365,7 @@ def test_a_study_has_the_arms_that_its_calls_make(name, function):
 def test_a_study_is_complete(name):
     made = load(f"catalogue:{name}")
     assert (made.agents, made.horizon, made.trials) == (4, 1000, 1000)
-    assert made.policy_names == [*LEARNERS[:3], "whittle", "myopic", "random"]
+    assert made.policy_names == [*list(LEARNERS)[:3], "whittle", "myopic", "random"]
     assert made.realisations == "independent"
 
 

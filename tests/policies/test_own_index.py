@@ -10,8 +10,9 @@ import pytest
 
 import rmab
 from rmab.linalg import Array
-from rmab.policies.own_index import MeanRewards, Observations
+from rmab.policies.own_index import Observations
 from rmab.policies.plans import OwnPlan
+from rmab.policies.published.ucb import MeanRewards
 from rmab.protocol.config import Federation, KnownArm
 from rmab.protocol.planner import Planner
 from tests.protocol.lockstep import engine_decisions, served_decisions, true_states

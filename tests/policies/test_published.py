@@ -4,7 +4,9 @@ import pytest
 
 from rmab.errors import StudyError
 from rmab.model.arms import Arm, Arms, channels
-from rmab.policies.registry import check_arms, check_options, named, settings_of
+from rmab.policies.capabilities import Conditions
+from rmab.policies.refusal import refusal
+from rmab.policies.registry import check_options, named, settings_of
 from rmab.studies.study import Study
 
 CHANNELS = channels([0.2, 0.5], [0.8, 0.6], [1.0, 0.9])
@@ -51,7 +53,7 @@ def test_arms_that_a_policy_is_not_for_are_refused_in_one_line(name, arms, why):
 )
 def test_arms_that_a_policy_is_for(name, arms):
     kinds = Arms(arms).kinds if isinstance(arms, list) else arms.kinds
-    check_arms(name, None, kinds, 1)
+    assert refusal(name, Conditions(kinds)) is None
 
 
 def test_rb_tsde_learns_alone_unless_told_otherwise():

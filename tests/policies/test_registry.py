@@ -3,8 +3,9 @@
 import pytest
 
 from rmab.errors import ModelError, StudyError
+from rmab.policies.entry import GROUPS
 from rmab.policies.policy import Forgetting, Policy, Sharing
-from rmab.policies.registry import GROUPS, LEARNERS, OPTIONS, POLICIES, check_options, named
+from rmab.policies.registry import LEARNERS, OPTIONS, POLICIES, check_options, named
 
 VALUES = {
     "L": 2.0,

@@ -12,7 +12,7 @@ from matplotlib.image import imread
 
 from rmab.experiments.powers import fit
 from rmab.experiments.registry import summary
-from rmab.policies.registry import GOSSIP_OPTIONS
+from rmab.policies.options import GOSSIP_OPTIONS
 from rmab.report.figures_page import write_paper
 from rmab.report.page import write_study
 from rmab.studies.results import Curve

@@ -12,6 +12,8 @@ import rmab
 from rmab.errors import StudyError
 from rmab.model.arms import Arm, Arms
 from rmab.planning.tables import myopic
+from rmab.policies.capabilities import Conditions
+from rmab.policies.refusal import refusal
 from rmab.policies.registry import POLICIES, STUDIED
 from rmab.report.tables import settings_table
 from rmab.studies.study import from_table
@@ -280,8 +282,7 @@ TOGETHER = ("dsee", "fed1-ucb", "fed2-ucb", "restless-ucb", "ucw-", "-robust")
 @pytest.mark.parametrize("what", ["laws", "rewards"])
 @pytest.mark.parametrize("name", STUDIED)
 def test_every_policy_plays_where_agents_differ(name, what):
-    refuses = POLICIES[name].refuses
-    watched = refuses is not None and refuses(ARMS.kinds, 1, {})
+    watched = refusal(name, Conditions(ARMS.kinds))
     arms, others = (WATCHED, (WATCHED_OTHER, WATCHED_PAID)) if watched else (ARMS, (OTHER, PAID))
     other = others[what == "rewards"]
     options = {name: {"aggregation": "none"}} if "aggregation" in POLICIES[name].options else {}

@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmab import Arm, Arms, Policy, RmabError, Study, StudyError, catalogue, channels, load
+from rmab.policies.capabilities import Conditions
+from rmab.policies.refusal import refusal
 from rmab.policies.registry import POLICIES, STUDIED, named
 from rmab.studies.study import KEYS, from_table, read_table
 
@@ -171,11 +173,9 @@ def test_every_built_in_policy_is_known():
     )
     assert {*STUDIED, "genie"} == set(POLICIES)
     for name in STUDIED:
-        refuses = POLICIES[name].refuses
-        other = refuses is not None and refuses(ARMS.kinds, 1, {}) is not None
-        arms = Arms([watched, watched]) if other else ARMS
+        arms = Arms([watched, watched]) if refusal(name, Conditions(ARMS.kinds)) else ARMS
         assert Study(arms, policies=[name]).policy_names == [name]
-    everywhere = [name for name in STUDIED if POLICIES[name].refuses is None]
+    everywhere = [name for name in STUDIED if not POLICIES[name].capabilities.arms]
     assert study(policies=everywhere).policy_names == everywhere
 
 
@@ -513,7 +513,9 @@ def any_study(draw: st.DrawFn) -> Study:
     }
     # Those that are not for all arms are refused elsewhere, each by the test of its name.
     names = [
-        name for name in STUDIED if POLICIES[name].refuses is None and not name.endswith("-robust")
+        name
+        for name in STUDIED
+        if not POLICIES[name].capabilities.arms and not name.endswith("-robust")
     ]
     return Study(
         arms=arms,

@@ -326,7 +326,8 @@ def _study_keys() -> str:
 
 def _policies() -> list[str]:
     """Return the policies by group with the names of their options, then the options."""
-    from rmab.policies.registry import GROUPS, OPTIONS, POLICIES
+    from rmab.policies.entry import GROUPS
+    from rmab.policies.registry import POLICIES, described_options
 
     lines = []
     for group, title in GROUPS.items():
@@ -336,7 +337,7 @@ def _policies() -> list[str]:
                 taken = f"; options {', '.join(entry.options)}" if entry.options else ""
                 lines += _item(name, entry.summary + taken)
     lines += ["", "options of a policy, as in options.fedtswi-gap.gaps = 64:"]
-    for name, option in OPTIONS.items():
+    for name, option in described_options().items():
         lines += _item(name, f"{option.meaning}; default: {option.default}")
     return lines
 

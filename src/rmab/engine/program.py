@@ -31,12 +31,15 @@ from rmab.engine.counting import Counting, Counts
 from rmab.engine.environment import SimulatedEnvironment, Truth
 from rmab.engine.setting import Outcome, Setting, Simulate
 from rmab.engine.sharing import EvidenceSharing
+from rmab.errors import ModelError
 from rmab.learning.learners import Evidence
 from rmab.model.arms import Moves
 from rmab.model.beliefs import InformationStates
+from rmab.policies.capabilities import Conditions
 from rmab.policies.constraint import Constraint
 from rmab.policies.own_index import Observations
 from rmab.policies.policy import Policy
+from rmab.policies.refusal import refusal
 from rmab.policies.rules.compiled import CompiledRule, Scene, SlotInputs
 from rmab.policies.rules.dynamics import LearnerOutput, channel_pair, matrices
 from rmab.rng.variates import CHANNELS, DRAWS, EXPERTS, PLAYS, Draws, Key, stream
@@ -195,6 +198,15 @@ class BatchProgram:
         plays: int | None = None,
         environment: SimulatedEnvironment | None = None,
     ) -> None:
+        at = Conditions(
+            setting.kinds,
+            channels=(setting.channels,),
+            aggregation=setting.aggregation,
+            draws=setting.draws,
+        )
+        why = refusal(policy, at)
+        if why:
+            raise ModelError(why)
         self.setting = setting
         self.policy = policy
         self.environment = environment or SimulatedEnvironment(setting.kinds, setting.idle_pay)

@@ -20,8 +20,7 @@ from jax import Array, lax
 
 from rmab.engine.environment import Truth
 from rmab.engine.setting import Setting
-from rmab.errors import ModelError
-from rmab.learning.channel.local_draws import check_own_draws, draw_each
+from rmab.learning.channel.local_draws import draw_each
 from rmab.learning.evidence_state import Shared, recall_of
 from rmab.learning.forgetting import Memory
 from rmab.learning.learners import Evidence, count_kinds
@@ -74,16 +73,10 @@ class EvidenceSharing:
         self.setting = setting
         self.policy = policy
         self.local = own  # each agent draws by itself, by what is shared
-        if own:
-            check_own_draws(policy, channels=setting.channels)
-            if not setting.aggregation.shared:
-                raise ModelError(
-                    f"policy {policy.name}: draws must not be 'own' unless agents share a sum"
-                )
         self.count_kinds = count_kinds(setting.kinds, policy.learner.gaps)
         self.running = setting.aggregation.running
         self.weights = jnp.asarray(setting.weights or (1.0,) * setting.n_agents, jnp.float32)
-        self.recall = recall_of(policy, setting.kinds, setting.aggregation)
+        self.recall = recall_of(policy, setting.aggregation)
         # Who shares nothing releases nothing.
         self.budget = setting.budget if learns and self.running else None
         # Sums are added up by group where that makes a difference.

@@ -5,17 +5,20 @@
 
     env = gymnasium.make("rmab/Channels-v0", study="study.toml")
 
-`rmab/Channels-v0` and `rmab/Arms-v0` are registered when this package is imported. The states in
-them are those of the engine's trials, so `evaluate` can lay the rewards of any callable beside the
-engine's policies, trial by trial. The environments need neither JAX nor SciPy; `evaluate` runs the
-engine. docs/envs.md has examples.
+`rmab/Channels-v0`, `rmab/Arms-v0` and environments of other packages (entry points of the group
+`rmab.environments`) are registered when this package is imported. The states in rmab's are those of
+the engine's trials, so `evaluate` can lay what any callable earns beside the engine's policies,
+trial by trial. They need neither JAX nor SciPy; `evaluate` runs the engine. docs/envs.md has
+examples.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rmab.errors import how_to_install
+from rmab.extensions import Catalogue
 
 try:
     import gymnasium
@@ -35,9 +38,22 @@ __all__ = ["ArmsEnv", "ChannelsEnv", "ParallelArmsEnv", "as_policy", "evaluate",
 
 parallel_env = ParallelArmsEnv  # as PettingZoo's environments call it
 
-for _name, _class in (("rmab/Channels-v0", "ChannelsEnv"), ("rmab/Arms-v0", "ArmsEnv")):
+_OWN = {"rmab/Channels-v0": "rmab.envs.arms:ChannelsEnv", "rmab/Arms-v0": "rmab.envs.arms:ArmsEnv"}
+ENVIRONMENTS: Catalogue[Callable[..., Any]] = Catalogue(_OWN, "rmab.environments")
+
+
+def _maker(name: str) -> Callable[..., Any]:
+    def make(**settings: Any) -> Any:
+        environment = ENVIRONMENTS[name]
+        with ENVIRONMENTS.used(name):
+            return environment(**settings)
+
+    return make
+
+
+for _name in ENVIRONMENTS:
     if _name not in gymnasium.registry:
-        gymnasium.register(_name, f"rmab.envs.arms:{_class}")
+        gymnasium.register(_name, _OWN.get(_name, _maker(_name)))
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""The paper's guarantees for learning: Lemma 1 on the number of episodes, Theorem 1 on the regret.
+"""Guarantees of the paper for learning: Lemma 1 on the number of episodes, Theorem 1 on the regret.
 
-Both use the natural logarithm and S states in each arm. They stand alone because they are public
-names that load no JAX; learners do.
+Both use the natural logarithm and S states in each arm. They are public names, and this module
+loads no JAX, as learners do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FloatArray = npt.NDArray[np.float64]
 def episode_bound(
     n_agents: int, n_arms: int, n_plays: int, horizon: npt.ArrayLike, n_states: int = 2
 ) -> FloatArray:
-    """The most episodes up to each horizon, Lemma 1: eq. (24); the shape is that of horizon."""
+    """Return the most episodes up to each horizon, Lemma 1: eq. (24); of the shape of horizon."""
     horizon = np.asarray(horizon, np.float64)
     spread = n_arms / (n_plays * n_agents)  # slots per observation of an arm
     return np.asarray(np.sqrt(4 * spread * n_states * horizon * np.log(horizon + 1)))
@@ -31,7 +31,7 @@ def regret_bound(
     span: float,
     n_states: int = 2,
 ) -> FloatArray:
-    """Theorem 1's bound on the regret up to each horizon, eq. (25) without its O(epsilon T).
+    """Return Theorem 1's bound on the regret up to each horizon, eq. (25) without its O(epsilon T).
 
     `span` is D, the bound on the span of the relative values (Assumption 1). The shape is that
     of horizon.

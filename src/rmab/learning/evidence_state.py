@@ -17,11 +17,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from rmab.errors import ModelError
 from rmab.learning.channel.mode import channel_modes
 from rmab.learning.forgetting import Memory, after_episode, first_memory, of_expert, pick_expert
 from rmab.learning.population import common_law, pseudo_counts
-from rmab.model.arms import CHANNEL, ArmKind
 from rmab.policies.aggregation import Aggregation, Gossip, compares_agents, mixes_evidence
 from rmab.policies.policy import POPULATION, Forgetting, Policy
 
@@ -44,26 +42,13 @@ class Shared(NamedTuple):
     prior: Array | None = None
 
 
-def recall_of(
-    policy: Policy, kinds: tuple[ArmKind, ...], aggregation: Aggregation
-) -> Recall | None:
+def recall_of(policy: Policy, aggregation: Aggregation) -> Recall | None:
     """What a policy needs of it; None where counts are added up, and that is all."""
     forget, learnt = policy.learner.forget, policy.learner.prior == POPULATION
     compares = compares_agents(aggregation)
     mixes = mixes_evidence(aggregation)
     if not policy.learns or not (learnt or compares or mixes or forget is not None):
         return None
-    if policy.learner.function is None:
-        raise ModelError(
-            f"policy {policy.name}: a learner with its own state must not have a prior that is "
-            "learnt, forget, or have agents that gossip or are compared by their counts"
-        )
-    several = forget is not None and len(forget.half_lives) > 1
-    if (learnt or compares or several) and any(kind != CHANNEL for kind in kinds):
-        raise ModelError(
-            f"policy {policy.name}: a prior that is learnt, agents compared by their counts and "
-            "several half-lives are for arms of two states, observed when played, that move alike"
-        )
     return Recall(policy, aggregation)
 
 

@@ -50,6 +50,7 @@ from rmab.learning.channel.mode import channel_modes
 from rmab.learning.channel.posterior import draw_channels, mean_channels
 from rmab.learning.hidden_steps import both_matrices, one_matrix
 from rmab.model.arms import WAITS, ArmKind, Moves, Tie
+from rmab.policies.capabilities import Capabilities, capable
 from rmab.rng.variates import Draws, Mask
 
 __all__ = [
@@ -121,6 +122,7 @@ def count_kinds(kinds: tuple[ArmKind, ...], gaps: int = 0) -> int:
     return max(least, WAITS if hidden else 2)
 
 
+@capable(Capabilities(local_draws=True))
 def thompson(
     evidence: Evidence,
     draws: Draws,

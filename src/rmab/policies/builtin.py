@@ -10,29 +10,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import jax.numpy as jnp
-from jax import Array
-
 from rmab.learning import learners
-from rmab.learning.learners import Evidence
-from rmab.policies.aggregation import Aggregation
 from rmab.policies.lookahead import DEPTH
+from rmab.policies.options import GAPS
 from rmab.policies.planners import FIXED, FIXED_BEST, MYOPIC, WHITTLE
 from rmab.policies.policy import (
     POPULATION,
     Forgetting,
     Learner,
-    Lengths,
     LookaheadRule,
     Policy,
     Rule,
 )
-from rmab.policies.registry import GAPS
 from rmab.policies.rules.optimum import OptimumRule
 from rmab.policies.rules.random import RandomRule
 from rmab.policies.rules.recency import AgeRule
 from rmab.policies.rules.true_state import TrueStateRule
-from rmab.policies.rules.turns import TurnsRule
 
 __all__: list[str] = []  # makers are named in the registry
 
@@ -131,34 +124,3 @@ def thompson_lookahead_gap(
 ) -> Policy:
     """Thompson sampling from observations at any gap, and a lookahead."""
     return _thompson(LookaheadRule(depth), name, horizon, gaps=gaps, **options)
-
-
-def fed1_ucb(
-    name: str,
-    horizon: int,
-    *,
-    sigma: float = 0.5,
-    epsilon: float | None = None,
-    aggregation: str | Aggregation | None = None,
-) -> Policy:
-    """Fed1-UCB: phases of int(10 ln T) pulls of every arm in play; then K arms for ever.
-
-    epsilon: of the noise that agents add to the means of a phase; None: they add none.
-    """
-    pulls = max(1, int(10 * math.log(horizon)))
-
-    def phase(evidence: Evidence, found: tuple[Array, Array]) -> Array:
-        left = found[1].sum(0).astype(jnp.int32)
-        return jnp.where(left > evidence.plays, -(-pulls * left // evidence.plays), horizon)
-
-    learner = partial(
-        learners.survivors, pulls=pulls, horizon=horizon, sigma=sigma, epsilon=epsilon
-    )
-    return Policy(
-        name,
-        rule=TurnsRule(),
-        learner=learner,
-        randomised=False,
-        lengths=Lengths(phase, complete=True),  # who has not pulled all of it cannot compare
-        aggregation=aggregation,
-    )

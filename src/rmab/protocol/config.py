@@ -49,7 +49,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmab.errors import FederationError, ModelError, StudyError
+from rmab.errors import FederationError, StudyError
 from rmab.learning.channel.local_posterior import DOUBT
 from rmab.model.arms import CHANNEL, OBSERVED, WAITS, ArmKind
 from rmab.policies.aggregation import (
@@ -58,21 +58,12 @@ from rmab.policies.aggregation import (
     compares_agents,
     mixes_evidence,
 )
+from rmab.policies.capabilities import Conditions
 from rmab.policies.episodes import DRAWS, SCHEDULES
-from rmab.policies.lookahead import DEPTH, check_depth
+from rmab.policies.options import GAPS, GOSSIP_OPTIONS
 from rmab.policies.policy import POPULATION
-from rmab.policies.registry import (
-    GAPS,
-    GOSSIP_OPTIONS,
-    POLICIES,
-    SERVED,
-    check_arms,
-    check_kinds,
-    check_noise,
-    check_options,
-    check_own_draws,
-    settings_of,
-)
+from rmab.policies.refusal import refusal
+from rmab.policies.registry import POLICIES, SERVED, check_options, settings_of
 from rmab.privacy.accounting import Budget
 from rmab.privacy.advice import cost_warning
 from rmab.privacy.settings import Privacy, privacy_of
@@ -205,34 +196,24 @@ class Federation:
             one_of("draws", self.draws, DRAWS)
             one_of("aggregation", self.aggregation, tuple(AGGREGATIONS))
             check_options(self.policy, self.options, "options")
-            if "epsilon" in self.options:
-                raise StudyError(
-                    f"options.epsilon of {self.policy} is for studies: served agents upload counts "
-                    "without noise; privacy.epsilon has sums with noise"
-                )
             self._check_sharing()
-            check_depth(self.kinds, self.plays, self.options.get("depth", DEPTH))
-            check_kinds(self.policy, self.options, self.kinds, self.aggregation, "options")
-            check_arms(self.policy, self.options, self.kinds, self.plays)
-            if self.draws == "own":
-                channels = [arm.is_channel for arm in self.arms]
-                check_own_draws(self.policy, self.options, channels, self.shares)
-        except (StudyError, ModelError) as error:
+        except StudyError as error:
             raise FederationError(str(error)) from None
-        S = max(arm.states for arm in self.arms)
-        if S > 2 and isinstance(self.options.get("prior"), list | tuple):
-            raise FederationError(
-                f"options.prior must be one number, as an arm has {S} states, "
-                f"got {shown(self.options['prior'])}"
-            )
-        if self.options.get("clip") is False and not self.channels:
-            raise FederationError(
-                "options.clip must be true unless all arms are channels: bounds that are not "
-                "clipped are no probabilities of several states; got false"
-            )
         self._check_weights()
         if self.privacy is not None:
             self._check_sums()
+        at = Conditions(
+            self.kinds,
+            self.plays,
+            channels=[arm.is_channel for arm in self.arms],
+            aggregation=self.aggregation,
+            draws=self.draws,
+            noise=self.budget is not None,
+            served=True,
+        )
+        why = refusal(self.policy, at, self.options)
+        if why:
+            raise FederationError(why)
         if self.shape.size > MAX_COUNTS:
             raise FederationError(
                 f"an upload must have at most {MAX_COUNTS} counts, got {self.shape.size}: fewer "
@@ -276,11 +257,6 @@ class Federation:
                     f"{key} cannot go with [privacy]: it needs the counts of each agent, and "
                     f"{'the server learns' if self.masks else 'plans are made from'} sums alone"
                 )
-        if self.budget is not None:
-            try:
-                check_noise(self.policy, self.options, self.kinds, self.aggregation)
-            except StudyError as error:
-                raise FederationError(str(error)) from None
         if self.survey and self.draws != "own":
             raise FederationError(
                 f'privacy.survey needs draws = "own", by which agents learn from all that they saw '

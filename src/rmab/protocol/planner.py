@@ -86,7 +86,7 @@ class Planner:
         self._pays = jnp.asarray(federation.rewards, jnp.float32)
         self._idle_pays = jnp.asarray(federation.idle_rewards, jnp.float32)
         self._kinds = count_kinds(federation.kinds, self.policy.learner.gaps)
-        self._recall = recall_of(self.policy, federation.kinds, federation.shares)
+        self._recall = recall_of(self.policy, federation.shares)
         # What learners of a round see, and what it was made from: a round has many lanes.
         self._last: tuple[tuple[Any, ...], _Seen] | None = None
         self._fill = jax.jit(self._filled)

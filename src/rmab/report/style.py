@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rmab.policies.registry import POLICIES, Entry
+from rmab.policies.entry import Entry
+from rmab.policies.registry import POLICIES
 
 __all__ = ["STYLE", "LineStyle", "label", "line_styles", "spare_style"]
 

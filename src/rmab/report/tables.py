@@ -10,7 +10,7 @@ import numpy as np
 
 from rmab.model.arms import Arms
 from rmab.model.beliefs import stationary_belief
-from rmab.policies.registry import GOSSIP_OPTIONS
+from rmab.policies.options import GOSSIP_OPTIONS
 from rmab.privacy.accounting import Budget
 from rmab.report.html import Markup, escaped, join, table, tag
 from rmab.report.style import label

@@ -30,25 +30,13 @@ from rmab.errors import FederationError, ModelError, StudyError
 from rmab.learning.channel.local_posterior import DOUBT
 from rmab.model.arms import Arm, Arms
 from rmab.policies.aggregation import AGGREGATIONS, Aggregation, Gossip, aggregation_of
+from rmab.policies.capabilities import Conditions
 from rmab.policies.episodes import DRAWS, SCHEDULES
 from rmab.policies.gossip import DEGREE, GRAPHS
-from rmab.policies.lookahead import DEPTH, check_depth
+from rmab.policies.options import GOSSIP_OPTIONS
 from rmab.policies.policy import Policy
-from rmab.policies.registry import (
-    GOSSIP_OPTIONS,
-    LEARNERS,
-    OPTIONS,
-    POLICIES,
-    STUDIED,
-    TELL_NOTHING,
-    check_arms,
-    check_kinds,
-    check_noise,
-    check_noisy_means,
-    check_options,
-    check_own_draws,
-    settings_of,
-)
+from rmab.policies.refusal import OF_OPTIONS, OF_PRIVACY, refusal
+from rmab.policies.registry import OPTIONS, POLICIES, STUDIED, check_options, settings_of
 from rmab.privacy.accounting import Budget
 from rmab.privacy.advice import cost_warning
 from rmab.privacy.settings import LEAST_AGENTS, check_survey
@@ -220,6 +208,7 @@ class Study:
         self._check_doubt()
         if self.privacy is not None:
             self._check_privacy()
+        self._check_combinations()
 
     def _check_arms(self) -> None:
         given: Any = self.arms
@@ -291,13 +280,9 @@ class Study:
             raise StudyError("policies must name at least one policy, got an empty list")
         policy: Any
         for policy in self.policies:
-            if policy == "genie":
-                raise StudyError(
-                    "policies: 'genie' sees the states, which only a recording can show: it is for "
-                    "rmab backtest alone"
-                )
             if isinstance(policy, str):
-                one_of("policies", policy, STUDIED)
+                if policy not in POLICIES:
+                    one_of("policies", policy, STUDIED)
             elif not isinstance(policy, Policy) or not policy.name:
                 raise StudyError(
                     f"policies must be names or rmab.Policy objects, got {shown(policy)}"
@@ -311,34 +296,9 @@ class Study:
     def _check_options(self) -> None:
         if not isinstance(self.options, Mapping):
             raise StudyError(f"options must be a table by policy name, got {shown(self.options)}")
-        largest = int(self.arms.sizes.argmax())
-        S = int(self.arms.sizes[largest])
         for name, settings in self.options.items():
             one_of("options", name, STUDIED)
             check_options(name, settings, f"options.{name}")
-            prior = settings.get("prior")
-            if S > 2 and isinstance(prior, list | tuple):
-                raise StudyError(
-                    f"options.{name}.prior must be one number, as arm {largest + 1} has {S} "
-                    f"states, got {shown(prior)}"
-                )
-            try:
-                check_depth(self.arms.kinds, self.plays, settings.get("depth", DEPTH))
-            except ModelError as error:
-                raise StudyError(f"options.{name}.{error}") from None
-            if settings.get("clip") is False and not self.arms.are_channels:
-                raise StudyError(
-                    f"options.{name}.clip must be true unless all arms are channels: bounds that "
-                    "are not clipped are no probabilities of several states; got false"
-                )
-        for policy in self.policies:
-            if isinstance(policy, str):
-                own = self.options.get(policy)
-                check_kinds(policy, own, self.arms.kinds, self.aggregation, f"options.{policy}")
-                check_arms(policy, own, self.arms.kinds, self.plays)
-                weighed = self.weights is not None
-                place = f"options.{policy}"
-                check_noisy_means(policy, own, self.aggregation, place, weights=weighed)
 
     def _check_weights(self) -> None:
         if not isinstance(self.weights, list | tuple) or len(self.weights) != self.agents:
@@ -356,10 +316,9 @@ class Study:
 
     def _check_gossip(self) -> None:
         for key in GOSSIP_OPTIONS:
-            if not OPTIONS[key].allowed(getattr(self, key)):
-                raise StudyError(
-                    f"{key} must be {OPTIONS[key].rule}, got {shown(getattr(self, key))}"
-                )
+            why = OPTIONS[key].refusal(getattr(self, key))
+            if why:
+                raise StudyError(f"{key} {why}")
         object.__setattr__(self, "failure", float(self.failure))
         for name in ("", *self.policy_names):
             shares = self.shares(name)
@@ -376,13 +335,6 @@ class Study:
                 f"doubt must be a number above 0 and at most 1, got {shown(self.doubt)}"
             )
         object.__setattr__(self, "doubt", float(self.doubt))
-        if self.draws != "own":
-            return
-        for policy in self.policies:
-            if isinstance(policy, str) and policy in LEARNERS:
-                own = self.options.get(policy)
-                channels = [arm.is_channel for arm in self.arms]
-                check_own_draws(policy, own, channels, self.shares(policy))
 
     def _check_privacy(self) -> None:
         given: Any = self.privacy
@@ -421,16 +373,30 @@ class Study:
             )
         if self.weights is not None:
             raise StudyError("weights cannot go with privacy.epsilon: noise is for counts of 1")
+
+    def _check_combinations(self) -> None:
+        """Refuse policies that do not go with the arms, the sharing or the privacy."""
+        at = Conditions(
+            self.arms.kinds,
+            self.plays,
+            channels=[arm.is_channel for arm in self.arms],
+            aggregation=self.aggregation,
+            draws=self.draws,
+            weighted=self.weights is not None,
+            noise=self.budget is not None,
+        )
+        refusals = [  # of all options, those of policies that do not play included
+            refusal(name, at, given, f"options.{name}", OF_OPTIONS)
+            for name, given in self.options.items()
+        ]
         for policy in self.policies:
             if isinstance(policy, str):
-                own = self.options.get(policy)
-                if policy not in TELL_NOTHING:
-                    check_noise(policy, own, self.arms.kinds, self.aggregation)
-            elif policy.learns:
-                raise StudyError(
-                    f"privacy.epsilon: {policy.name!r} is a learner of one's own, of which it is "
-                    "not known what it reads"
-                )
+                given, place = self.options.get(policy), f"options.{policy}"
+                refusals.append(refusal(policy, at, given, place))
+            else:  # the engine judges the rest
+                refusals.append(refusal(policy, at, rules=OF_PRIVACY))
+        for why in filter(None, refusals):
+            raise StudyError(why)
 
     @property
     def cost_warning(self) -> str | None:

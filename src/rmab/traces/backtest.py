@@ -35,7 +35,9 @@ from rmab.engine.montecarlo import default_threads
 from rmab.engine.setting import Setting
 from rmab.errors import StudyError, TraceError
 from rmab.model.arms import Arm, Arms
+from rmab.policies.capabilities import Conditions
 from rmab.policies.policy import Policy
+from rmab.policies.refusal import OF_RECORDINGS, refusal
 from rmab.policies.registry import LEARNERS, OPTIONS, POLICIES, STUDIED, named
 from rmab.studies.run import setting_of_study
 from rmab.studies.study import Study
@@ -45,7 +47,7 @@ from rmab.traces.outcome import Backtest, PolicyRewards, Timeline
 from rmab.traces.replay import Laws, Replay, ReplayedStates
 from rmab.traces.trace import Trace, check_usable
 
-__all__ = ["POLICIES_ON_TRACES", "backtest", "rewards_of_replicates", "rewards_of_rules", "steps"]
+__all__ = ["backtest", "rewards_of_replicates", "rewards_of_rules", "steps"]
 
 Floats = npt.NDArray[np.float64]
 States = npt.NDArray[np.int8]
@@ -56,8 +58,7 @@ _SHARES = ("fixed", "fixed-best")  # know the shares of states
 _FITTED = ("whittle", "myopic", "lookahead", *_SHARES)
 _SUFFIXES = ("pooled", "segment")
 _REFERENCES = {"stay": "stay", "fixed": "fixed-best"}
-# One law for all agents is behind the joint optimum; agents on a trace have each their own.
-POLICIES_ON_TRACES = tuple(name for name in POLICIES if name != "optimal")
+_ON_A_TRACE = Conditions((), recorded=True)
 _MAX_STUDY_SLOTS = 10**6
 _RUN_ELEMENTS = 1 << 20  # arms x agents x runs at once
 
@@ -358,30 +359,25 @@ def _named(policies: Sequence[str | Policy]) -> list[_Name]:
 
 
 def _owned(policy: Policy) -> _Name:
-    if policy.rule.optimal:
-        raise _no_optimum(policy.name)
-    if policy.rule.outside:
-        raise StudyError(
-            f"policies: {policy.name!r} is played outside the engine, which has trials for it, not "
-            "traces"
-        )
+    _check_on_trace(policy)
     if policy.name in POLICIES:
         raise StudyError(f"policies: a policy of one's own must not be named {policy.name!r}")
     return _Name(policy.name, policy.name, own=policy)
 
 
-def _no_optimum(name: str) -> StudyError:
-    return StudyError(
-        f"policies: {name!r} needs one law for all agents, and a trace has one for each; what "
-        "nothing can exceed is 'genie'"
-    )
+def _check_on_trace(policy: str | Policy) -> None:
+    why = refusal(policy, _ON_A_TRACE, rules=OF_RECORDINGS)
+    if why:
+        raise StudyError(why)
 
 
 def _parsed(given: str) -> _Name:
     base, *suffixes = given.split("@")
-    if base == "optimal":
-        raise _no_optimum(base)
-    one_of("policies", base, POLICIES_ON_TRACES)
+    if base in POLICIES:
+        _check_on_trace(base)
+    else:
+        playing = (n for n in POLICIES if not refusal(n, _ON_A_TRACE, rules=OF_RECORDINGS))
+        one_of("policies", base, tuple(playing))
     for suffix in suffixes:
         one_of(f"policies: {given}: after @", suffix, _SUFFIXES)
     if suffixes and base not in _FITTED:

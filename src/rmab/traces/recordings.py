@@ -16,10 +16,12 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from rmab.errors import TraceError
+from rmab.extensions import Catalogue
 from rmab.traces.grading import ABOVE_FLOOR_DB, Floor, check_states, gradings, states_of
 from rmab.traces.readers.arrays import ArrayFile, check_cells, chosen, fits_memory, read_npy
 from rmab.traces.readers.csv import read_csv
@@ -136,11 +138,15 @@ def read_recording(
     )
     gradings(chosen_options)  # refuses a bad rule before a long file is read
     name = str(path)
-    for suffix, read in _READERS.items():
-        if name.lower().endswith(suffix):
-            with fits_memory(name):
-                return read(name, chosen_options)
-    raise TraceError(f"{name}: the name must end in one of {', '.join(_READERS)}")
+    for form in _FORMS:
+        if name.lower().endswith(f".{form}"):
+            with fits_memory(name), _FORMS.used(form):
+                return (
+                    _FORMS[form](name, chosen_options)
+                    if form in _READERS
+                    else _other(form, name, chosen_options)
+                )
+    raise TraceError(f"{name}: the name must end in one of {', '.join(f'.{f}' for f in _FORMS)}")
 
 
 def _csv(path: str, options: RecordingOptions) -> Recording:
@@ -264,16 +270,21 @@ def _samples(place: str, array: np.ndarray, options: RecordingOptions) -> Sample
     )
 
 
+def _other(form: str, path: str, options: RecordingOptions) -> Recording:
+    """Read a file by another package's reader, which returns an array or `Samples`."""
+    options.refuse(path, "variable")
+    found = _FORMS[form](path)
+    if isinstance(found, Samples):
+        options.refuse(path, "bands")
+        return _recording(path, found, options)
+    return _recording(path, _samples(path, np.asarray(found), options), options)
+
+
 _READERS: Mapping[str, Callable[[str, RecordingOptions], Recording]] = MappingProxyType(
-    {
-        ".csv": _csv,
-        ".csv.gz": _csv,
-        ".npz": _npz,
-        ".npy": _npy,
-        ".mat": _mat,
-        ".parquet": _parquet,
-    }
+    {"csv": _csv, "csv.gz": _csv, "npz": _npz, "npy": _npy, "mat": _mat, "parquet": _parquet}
 )
+# By the suffix of a file's name; other packages' readers take its path only.
+_FORMS: Catalogue[Callable[..., Any]] = Catalogue(_READERS, "rmab.recordings", error=TraceError)
 
 
 def _recording(path: str, samples: Samples, options: RecordingOptions) -> Recording:

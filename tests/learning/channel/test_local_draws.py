@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from rmab.errors import ModelError
-from rmab.learning.channel.local_draws import check_own_draws, draw_each
+from rmab.learning.channel.local_draws import draw_each
 from rmab.learning.channel.local_posterior import PLACES, UNIFORMS, Laws, draw_own
 from rmab.learning.channel.posterior import channel_laws, draw_channels
 from rmab.policies.registry import named
@@ -108,15 +107,3 @@ def test_agents_draw_from_the_laws_of_all_sums():
     # The law that is like the first arm tells more of it than what each has observed.
     spread = np.ptp(found.p01, axis=1)
     assert spread[0] < 0.05 < spread[1]
-
-
-@pytest.mark.parametrize("name", ["feducb-wi", "fed1-ucb", "fedts-lookahead-gap", "tsde"])
-def test_policies_that_do_not_draw_for_an_index_are_refused(name):
-    with pytest.raises(ModelError, match="Thompson sampling and an index"):
-        check_own_draws(named(name, 100), channels=True)
-
-
-def test_arms_that_are_no_channels_are_refused():
-    check_own_draws(named("fedtswi", 100), channels=True)
-    with pytest.raises(ModelError, match="unless arms are channels"):
-        check_own_draws(named("fedtswi", 100), channels=False)

@@ -7,41 +7,18 @@ agent draws as `rmab.learning.channel.local_posterior` says.
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import jax.numpy as jnp
 from jax import Array, lax
 
-from rmab.errors import ModelError
 from rmab.learning.channel.local_posterior import PLACES, UNIFORMS, Laws, OwnDraw, draw_own
 from rmab.learning.channel.posterior import channel_laws
-from rmab.learning.learners import thompson
-from rmab.policies.policy import POPULATION, Policy
+from rmab.policies.policy import Policy
 from rmab.rng.variates import Draws
 
-__all__ = ["check_own_draws", "draw_each", "laws_of"]
+__all__ = ["draw_each", "laws_of"]
 
 _BLOCK = 256  # channels that are drawn at once: what they take fits a core's cache
-
-
-def check_own_draws(policy: Policy, *, channels: bool) -> None:
-    """Refuse policies whose agents cannot draw for themselves; channels: whether all arms are."""
-    thompson_sampling = (
-        isinstance(policy.learner.function, partial)
-        and policy.learner.function.func is thompson
-        and policy.learner.randomised
-    )
-    if not thompson_sampling or not policy.rule.by_arm:
-        raise ModelError(
-            f"policy {policy.name}: draws must not be 'own' but for Thompson sampling and an index"
-        )
-    if not channels:
-        raise ModelError(f"policy {policy.name}: draws must not be 'own' unless arms are channels")
-    if policy.learner.forget is not None or policy.learner.prior == POPULATION:
-        raise ModelError(
-            f"policy {policy.name}: draws must not be 'own' where counts are forgotten or a prior "
-            "is learnt"
-        )
 
 
 def _beta(policy: Policy) -> tuple[float, float]:

@@ -1,9 +1,9 @@
-"""The joint optimum of drawn dynamics, for many trials at once: compiled relative value iteration.
+"""Joint optimum of drawn dynamics, for many trials at once: compiled relative value iteration.
 
 The decision process is that of `rmab.planning.joint.optimum`: a joint state holds the information
 state of every arm, a choice is a set of K arms. Here ages are cut at J for all arms alike: an arm
 observed when played has the rows never observed, (0, 1), ..., (0, J), (1, 1), ..., and stays in
-(s, J) while it is left alone; a fully observed one has a row for each state. Codes and digits are
+(s, J) while it is not played; a fully observed one has a row for each state. Codes and digits are
 those of `rmab.planning.joint.chain`, with every wrap 1.
 
 All codes take part, reachable or not, as an array with an axis for each arm and trials last. For a
@@ -41,7 +41,7 @@ __all__ = ["JointPlan", "JointSpace", "bounded_arms", "drawn_arms", "joint_plan"
 
 IntArray = npt.NDArray[np.int64]
 
-MAX_SWEEPS = 500  # a draw whose arms hardly move is planned for as well as so many allow
+MAX_SWEEPS = 500  # of a draw whose arms hardly move: the plan is then as good as these allow
 _DAMPING = 0.9  # the part of an increment by which values move
 
 
@@ -65,15 +65,15 @@ class JointSpace:
 
     @property
     def size(self) -> int:
-        """How many codes there are."""
+        """Number of codes."""
         return int(np.prod(self.rows))
 
     def shown(self, arm: int) -> IntArray:
-        """The rows of (0, 1), (1, 1), ... of an arm that is observed when played, (S,)."""
+        """Return the rows of (0, 1), (1, 1), ... of an arm that is observed when played, (S,)."""
         return 1 + self.ages * np.arange(self.kinds[arm].states)
 
     def aged(self, arm: int) -> IntArray:
-        """The row after a slot without a play of an arm that is observed when played, (I,)."""
+        """Return the row after a slot without a play, of an arm observed when played, (I,)."""
         after = np.arange(self.rows[arm]) + 1
         after[0] = 0
         after[self.ages :: self.ages] -= 1
@@ -81,8 +81,8 @@ class JointSpace:
 
 
 class JointPlan(NamedTuple):
-    """What to play: actions (codes, R), a row of `JointSpace.subsets` for each code; low, high:
-    (R,), between which the gain lies."""
+    """Plan: actions (codes, R), a row of `JointSpace.subsets` for each code; low, high: (R,),
+    between which the gain lies."""
 
     actions: Array
     low: Array
@@ -92,9 +92,14 @@ class JointPlan(NamedTuple):
 class JointArm(NamedTuple):
     """One arm of I rows and S states; trials last.
 
-    chances: (E, I, S, R), of each state if it is played, at each of E ends; alone: (S, S, R), of an
-    arm that is fully observed, else None; pays: (S, R or 1), what a play pays in a state; idle:
-    (I, R or 1), what no play is expected to pay.
+    Parameters
+    ----------
+    chances : Array, (E, I, S, R)
+        Chance of each state if the arm is played, at each of E ends.
+    alone : Array or None, (S, S, R)
+        Passive matrix of an arm that is fully observed.
+    pays, idle : Array, (S, R or 1) and (I, R or 1)
+        Pay of a play by state; expected pay without a play by row.
     """
 
     chances: Array
@@ -104,7 +109,7 @@ class JointArm(NamedTuple):
 
 
 def drawn_arms(model: Model, space: JointSpace) -> list[JointArm]:
-    """Arms of drawn dynamics."""
+    """Return the arms of drawn dynamics."""
     arms = []
     for n, kind in enumerate(space.kinds):
         S = kind.states
@@ -121,8 +126,8 @@ def drawn_arms(model: Model, space: JointSpace) -> list[JointArm]:
 
 
 def bounded_arms(between: Intervals, reward_passive: Array, reward_active: Array) -> list[JointArm]:
-    """Arms of two states observed when played, whose chances lie between two ends; rewards: (2, N,
-    trials or 1). What an arm left alone pays is taken in the middle."""
+    """Return arms of two states observed when played, whose chances lie between two ends; rewards:
+    (2, N, trials or 1). The pay of an arm that is not played is taken in the middle."""
     arms = []
     for n in range(between.lower.shape[1]):
         good = jnp.stack([between.lower[:, n], between.upper[:, n]])
@@ -133,12 +138,12 @@ def bounded_arms(between: Intervals, reward_passive: Array, reward_active: Array
 
 
 def joint_plan(arms: list[JointArm], space: JointSpace, accuracy: Array | float) -> JointPlan:
-    """The best choice in every joint code; accuracy: of the gain, a number or (R,)."""
+    """Return the best choice in every joint code; accuracy: of the gain, a number or (R,)."""
     width = max(arm.chances.shape[-1] for arm in arms)
     shape = (*space.rows, width)
 
     def ahead(value: Array) -> list[Array]:
-        """What each set of arms is worth, (*rows, R) each."""
+        """Return the worth of each set of arms, (*rows, R) each."""
         flat = value.reshape(space.size, width)
         return [_worth(arms, space, subset, flat) for subset in space.subsets]
 
@@ -178,7 +183,7 @@ def joint_plan(arms: list[JointArm], space: JointSpace, accuracy: Array | float)
 def _worth(
     arms: list[JointArm], space: JointSpace, subset: npt.NDArray[np.bool_], value: Array
 ) -> Array:
-    """What playing a set of arms is worth in every code, (*rows, R); value: (codes, R), ahead."""
+    """Return the worth of playing a set of arms in every code, (*rows, R); value: (codes, R)."""
     N = len(arms)
     hidden = [not kind.fully_observed for kind in space.kinds]
     shown = [n for n in range(N) if subset[n] and hidden[n]]
@@ -214,8 +219,8 @@ def _worth(
 
 
 def _moved(value: Array, chances: Array | None, axis: int) -> Array:
-    """The expected value, where an arm goes from row i to state s with chances (I, S, R): an axis
-    of S values becomes one of I."""
+    """Return the expected value where an arm goes from row i to state s with chances (I, S, R): an
+    axis of S values becomes one of I."""
     assert chances is not None
     found: Array | float = 0.0
     for s in range(chances.shape[1]):

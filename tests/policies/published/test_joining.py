@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.learning.joining import joining_survivors
 from rmab.learning.learners import Evidence
 from rmab.model.arms import CHANNEL
+from rmab.policies.published.fed2_ucb import joining_survivors
 from rmab.rng.variates import DRAWS, Draws, seed_words, stream
 
 UNREAD = Draws(stream(seed_words(5), jnp.arange(1), jnp.uint32(0), DRAWS), jnp.ones(1, jnp.int32))

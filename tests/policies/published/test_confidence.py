@@ -6,9 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.learning.confidence import colours, confident_rows
 from rmab.learning.learners import Evidence
 from rmab.model.arms import CHANNEL, ArmKind
+from rmab.policies.published.coloured_ucrl2 import colours
+from rmab.policies.published.ucwhittle import confident_rows
 from rmab.rng.variates import DRAWS, Draws, seed_words, stream
 
 UNREAD = Draws(stream(seed_words(5), jnp.arange(1), jnp.uint32(0), DRAWS), jnp.ones(1, jnp.int32))

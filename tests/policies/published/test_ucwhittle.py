@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 from rmab.model.arms import ArmKind, Moves
-from rmab.planning.optimism import _shifted, _values, fill_extreme, fill_penalty, fill_value
 from rmab.planning.tables import Model, fill_whittle
+from rmab.policies.published.ucwhittle import (
+    _shifted,
+    _values,
+    fill_extreme,
+    fill_penalty,
+    fill_value,
+)
 
 TWO = ArmKind(2, fully_observed=True, action_dependent=True)
 THREE = ArmKind(3, fully_observed=True, action_dependent=True)

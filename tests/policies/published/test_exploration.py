@@ -4,17 +4,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.learning.exploration import (
-    block_arms,
-    block_explores,
-    block_slots,
+from rmab.learning.learners import Evidence
+from rmab.model.arms import CHANNEL, ArmKind, Moves
+from rmab.policies.published.dsee import block_arms, block_explores, block_slots
+from rmab.policies.published.restless_ucb import (
     explored_arms,
     raised_steps,
     slots_to_explore,
     steps_wanted,
 )
-from rmab.learning.learners import Evidence
-from rmab.model.arms import CHANNEL, ArmKind, Moves
 from rmab.rng.variates import DRAWS, Draws, seed_words, stream
 from tests.oracles.dsee import dsee_block
 
@@ -80,7 +78,7 @@ def test_the_lowest_arms_of_which_too_little_was_seen_are_explored():
     def seen(plays: int, agents: float = 1) -> tuple[list[int], int]:
         given = evidence(steps, kinds, plays, agents)
         arms = np.flatnonzero(np.asarray(explored_arms(given, 10))[:, 0])
-        return arms.tolist(), int(slots_to_explore(given, 10, 1000)[0])
+        return arms.tolist(), int(slots_to_explore(given, None, wanted=10, horizon=1000)[0])
 
     assert seen(1) == ([1], 3)
     assert seen(2) == ([1, 3], 3)  # of arm 3 twenty are missing
@@ -88,7 +86,7 @@ def test_the_lowest_arms_of_which_too_little_was_seen_are_explored():
     assert seen(1, agents=2) == ([1], 2)
     done = evidence(steps + 10, kinds)
     assert not np.asarray(explored_arms(done, 10)).any()
-    assert int(slots_to_explore(done, 10, 1000)[0]) == 1000
+    assert int(slots_to_explore(done, None, wanted=10, horizon=1000)[0]) == 1000
 
 
 @pytest.mark.parametrize(
@@ -114,8 +112,8 @@ def test_blocks_of_exploration_and_the_best_means_between_them(plays, agents, ex
     )
     found = block_arms(given, UNREAD, exploration=exploration, horizon=horizon)
     arms, same = (np.asarray(each) for each in found)
-    explores = np.asarray(block_explores(given, exploration, horizon))
-    slots = np.asarray(block_slots(given, exploration, horizon))
+    explores = np.asarray(block_explores(given, None, exploration=exploration, horizon=horizon))
+    slots = np.asarray(block_slots(given, None, exploration=exploration, horizon=horizon))
     assert 0 < explores.sum() < horizon
     np.testing.assert_array_equal(arms, same)
     for slot in range(horizon):

@@ -9,14 +9,10 @@ import pytest
 import rmab
 from rmab.errors import StudyError
 from rmab.planning.index.api import whittle_indices
-from rmab.policies.own_index import (
-    ActionValues,
-    IndexLearning,
-    Now,
-    Observations,
-    RegenerativeCycles,
-)
+from rmab.policies.own_index import Now, Observations
 from rmab.policies.plans import OwnPlan
+from rmab.policies.published.q_learning import ActionValues, IndexLearning
+from rmab.policies.published.rca import RegenerativeCycles
 from rmab.protocol.messages import RoundMessage, Shape
 from rmab.protocol.player import Player
 from tests.oracles.model_free import PlainIndexLearning, PlainWiql, plain_rca
