@@ -135,14 +135,20 @@ class SimulatedEnvironment:
         # Masks (N, 1, 1) of arms that are fully observed, and that have uncontrolled transitions.
         self.always = np.array(always)[:, None, None]
         self.alike = ~np.array(controlled)[:, None, None]
-        # The states along a first axis, to compare states (N, M, R) with.
-        self.each_state: Any = np.arange(self.n_states).astype(self.state_type)[:, None, None, None]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SimulatedEnvironment) and self.parts == other.parts
 
     def __hash__(self) -> int:
         return hash(self.parts)
+
+    @property
+    def each_state(self) -> Array:
+        """The states along a first axis, (S, 1, 1, 1), to compare states (N, M, R) with.
+
+        Made where it is used: XLA compares with a counter faster than with a constant.
+        """
+        return jnp.arange(self.n_states).astype(self.state_type)[:, None, None, None]
 
     def like(self, setting: Setting) -> Any:
         """Return the shapes of `truth`."""

@@ -26,7 +26,7 @@ from rmab.errors import ModelError
 from rmab.model.arms import Arm, ArmKind, Arms, Moves
 from rmab.model.beliefs import NEVER, InformationStates
 from rmab.policies.policy import Policy
-from rmab.policies.rules.compiled import SlotPlans, TabledRule
+from rmab.policies.rules.compiled import SlotPlans
 from rmab.policies.rules.dynamics import MAX_KNOWN_AGES, KnownTables
 from rmab.rng.variates import Key, seed_words
 
@@ -172,7 +172,7 @@ class Replay:
             filled = rule.fill(Moves(steps, steps), truth(self.arms))  # (N, ..., 1, G M R)
             plan = jax.tree.map(lambda x: apart(x[..., 0, :]), filled)
             return SlotPlans(plan, which, rule.wraps(None))
-        if not policy.rule.by_arm or not isinstance(rule, TabledRule):
+        if not policy.rule.by_arm:
             raise ModelError(
                 f"policy {policy.name}: on a trace it is for arms of two states that pay in one"
             )
@@ -181,7 +181,7 @@ class Replay:
         # Every step has a chance, so no law swings: ages past the tables' are the same for all.
         return SlotPlans(apart(tables), which, jnp.asarray(known.wraps[place[:, 0]], jnp.int32))
 
-    def _tables(self, rule: TabledRule, laws: Laws) -> tuple[KnownTables, npt.NDArray[np.intp]]:
+    def _tables(self, rule: Any, laws: Laws) -> tuple[KnownTables, npt.NDArray[np.intp]]:
         """Return tables of the laws that differ, and the place (N, G M R) of each among them."""
         S, _, n_arms = laws.steps.shape[:3]
         steps = np.moveaxis(laws.steps, (0, 1), (-2, -1)).reshape(n_arms, -1, S * S)
