@@ -15,39 +15,26 @@ _CONVERGED = 0.02  # tolerance of "converges", as a share of the level that is r
 
 
 def judge(done: FigureResult) -> list[Claim]:
-    each = [r["fedtswi"] for r in done.results]
-    labels = [v.label for v in done.figure.variants]
+    variants = zip(done.figure.variants, done.results, strict=True)
+    named = [(variant.label, results["fedtswi"]) for variant, results in variants]
     trials = min(results.trials for results in done.results)
+    means = [(name, Estimate(each.mean, each.se)) for name, each in named]
     steps = [
-        Effect(f"{more} less {fewer}", *mine.less(theirs), trials=trials)
-        for (fewer, theirs), (more, mine) in pairwise(
-            (n, Estimate(r.mean, r.se)) for n, r in zip(labels, each, strict=True)
-        )
+        Effect(f"{more} less {fewer}", *better.less(worse), trials=trials)
+        for (fewer, worse), (more, better) in pairwise(means)
     ]
-    means = ", ".join(f"{n}: {r.mean:.4f}" for n, r in zip(labels, each, strict=True))
-    late = [
-        Effect(
-            n,
-            *Estimate(r.final, r.final_se).less(over_episodes(r.by_episode("reward"), slice(0, 1))),
-            trials=trials,
-        )
-        for n, r in zip(labels, each, strict=True)
-    ]
+    late = []
+    for name, each in named:
+        first = over_episodes(each.by_episode("reward"), slice(0, 1))
+        late.append(Effect(name, *Estimate(each.final, each.final_se).less(first), trials=trials))
     gains = ", ".join(f"{gain.of}: {gain.value:+.4f} ± {gain.se:.4f}" for gain in late)
     arms = done.results[-1].study.arms
     level = float(np.sum(arms.reward * stationary_belief(arms)))
-    curve = each[-1].by_episode("reward")
+    curve = named[-1][1].by_episode("reward")
+    shares = zip((curve.mean[:2] / level).tolist(), (curve.se[:2] / level).tolist(), strict=True)
     converged = [
-        Effect(
-            f"episode {number}",
-            float(curve.mean[place] / level),
-            float(curve.se[place] / level),
-            claimed=1.0,
-            direction="about",
-            within=_CONVERGED,
-            trials=trials,
-        )
-        for place, number in enumerate(range(1, min(2, len(curve.mean)) + 1))
+        Effect(f"episode {number}", share, se, 1.0, "about", _CONVERGED, trials)
+        for number, (share, se) in enumerate(shares, start=1)
     ]
     off = " and ".join(
         f"{100 * (effect.value - 1):+.2f} ± {100 * effect.se:.2f} %" for effect in converged
@@ -55,7 +42,7 @@ def judge(done: FigureResult) -> list[Claim]:
     return [
         Claim(
             "The average reward grows with K.",
-            f"means over the horizon: {means}.",
+            f"means over the horizon: {', '.join(f'{n}: {x.mean:.4f}' for n, x in means)}.",
             steps,
         ),
         Claim(

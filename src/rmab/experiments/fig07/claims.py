@@ -13,18 +13,14 @@ def judge(done: FigureResult) -> list[Claim]:
     n_episodes, n_arms = curve.mean.shape
     half = slice(n_episodes // 2, n_episodes)
     by_arm = [Curve(curve.mean[:, n], curve.se[:, n]) for n in range(n_arms)]
+    ends = [(over_episodes(x, slice(0, 1)), over_episodes(x, slice(-1, None))) for x in by_arm]
     falls = [
-        Effect(
-            f"arm {n}",
-            *over_episodes(arm, slice(0, 1)).less(
-                over_episodes(arm, slice(n_episodes - 1, n_episodes))
-            ),
-            trials=trials,
-        )
-        for n, arm in enumerate(by_arm, start=1)
+        Effect(f"arm {n}", *first.less(last), trials=trials)
+        for n, (first, last) in enumerate(ends, start=1)
     ]
     shown = ", ".join(
-        f"arm {n}: {arm.mean[0]:.3f} to {arm.mean[-1]:.5f}" for n, arm in enumerate(by_arm, start=1)
+        f"arm {n}: {first.mean:.3f} to {last.mean:.5f}"
+        for n, (first, last) in enumerate(ends, start=1)
     )
     late = [over_episodes(arm, half) for arm in by_arm]
     # Arms 2 and 3, counted from 0, below each of the others.

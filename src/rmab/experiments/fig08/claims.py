@@ -9,10 +9,7 @@ __all__ = ["judge"]
 
 def judge(done: FigureResult) -> list[Claim]:
     """Judge gains by the shortfall to Whittle on the same trials, which varies less."""
-    each = {
-        v.study.agents: r["fedtswi"]
-        for v, r in zip(done.figure.variants, done.results, strict=True)
-    }
+    each = {results.study.agents: results["fedtswi"] for results in done.results}
     short = {m: Estimate(r.behind, r.behind_se) for m, r in each.items()}
     trials = min(results.trials for results in done.results)
     up, more = short[1].less(short[4]), short[8].less(short[16])

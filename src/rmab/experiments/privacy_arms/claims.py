@@ -52,11 +52,10 @@ def judge(done: FigureResult) -> list[Claim]:
     done.series.update({"gain": gain.mean, "gain, se": gain.se})
     worst = int(gain.mean.argmin())
     trials = min(results.trials for results in done.results)
+    pairs = zip(gain.mean.tolist(), gain.se.tolist(), strict=True)
     each = [
         Effect(f"the gain of draw {number}", mean, se, -_MOST_BELOW_ALONE, trials=trials)
-        for number, (mean, se) in enumerate(
-            zip(gain.mean.tolist(), gain.se.tolist(), strict=True), start=1
-        )
+        for number, (mean, se) in enumerate(pairs, start=1)
     ]
     least = with_known_error(gain.mean[worst], gain.se[worst], ".4f")
     words = [effect.verdict(len(each)) for effect in each]
