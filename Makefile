@@ -17,7 +17,7 @@ BUILD_REQUIRES := 'hatchling>=1.27' editables
 # Warnings of other versions are theirs, and so are the flags of XLA that they know.
 FLOORS := .venv-floors
 NEWEST := .venv-newest
-FLOOR_TOOLS := 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
+FLOOR_TOOLS := 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100' 'beartype>=0.22' 'jaxtyping>=0.3.6'
 QUIETLY := -q -o filterwarnings=ignore -p no:cacheprovider
 QUICK_TESTS := tests/test_public.py tests/test_floors.py tests/cli/test_run.py tests/cli/test_fit.py \
 	tests/cli/test_backtest.py::test_a_table_and_what_is_written \
@@ -33,7 +33,7 @@ COMPILE := pip compile --no-config --quiet --universal --python-version 3.11 \
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup arena reproduce docs-numbers check test test-slow test-floors test-newest bench bench-gpu format lock clean crash load liar traces year
+.PHONY: help setup arena reproduce docs-numbers check test test-slow test-floors test-newest bench bench-gpu shape changelog format lock clean crash load liar traces year
 
 help:  ## Show this list
 	@echo "usage: make TARGET [ARGS='options for the command'] [PYTHON=python3.11]"
@@ -101,6 +101,12 @@ bench: setup  ## Measure what things cost and write docs/benchmarks.md
 bench-gpu: setup  ## Measure the GPU's part of that page, where there is a GPU
 	$(BIN)/python -m benchmarks.bench gpu $(ARGS)
 
+shape: setup  ## Print the shape of the source: walks, closures, parameters, names, words
+	$(BIN)/python -m benchmarks.shape $(ARGS)
+
+changelog: setup  ## Show the next section of CHANGELOG.md, made of the fragments in changes/
+	$(BIN)/towncrier build $(or $(ARGS),--draft --version next)
+
 format: setup  ## Format the code and apply the safe lint fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -122,7 +128,7 @@ clean:  ## Remove .venv, caches and built packages; results/ stays
 	find src tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 crash: setup  ## Kill a server 1,000 times under load and look for what was lost
-	$(BIN)/python -m benchmarks.crash $(ARGS)
+	$(BIN)/python -m tests.slow.crash $(ARGS)
 
 liar: setup  ## Measure what one agent that lies costs, with and without the server's remedies
 	$(BIN)/python -m benchmarks.liar $(ARGS)

@@ -29,10 +29,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.engine.setting import Setting
-from rmab.engine.world import Recording
 from rmab.model.arms import channels
 from rmab.policies.registry import named
-from rmab.traces.replay import Replay
+from rmab.traces.replay import Replay, ReplayedStates
 
 __all__ = ["AGREEING", "CHANGING", "Agreeing", "Changing", "earned", "gain"]
 
@@ -197,14 +196,14 @@ def earned(
     its options, by a name in the table."""
     states = np.stack([states_of(case, seed) for seed in range(runs)], -1)
     arms = channels([0.5] * case.n_arms, [0.5] * case.n_arms, [1.0] * case.n_arms)
-    setting = Setting.of(arms, case.n_agents, case.horizon, schedule="linear", windows=1)
-    recording = Recording(
+    setting = Setting.of(arms, case.n_agents, case.horizon, schedule="linear")
+    recording = ReplayedStates(
         state=jnp.asarray(states),
         measured=jnp.ones((*states.shape[:3], 1), bool),
         starts=jnp.arange(case.horizon) == 0,
         window=jnp.zeros(case.horizon, jnp.int32),
     )
-    replay = Replay(arms, 1, setting, recording)
+    replay = Replay(arms, 1, setting, recording, 1)
     return {
         label: replay.rewards(named(name, case.horizon, options), None, 0, runs)[0] / case.horizon
         for label, (name, options) in policies.items()

@@ -144,12 +144,12 @@ def program_once(case: Case, trials: int) -> Took:
     """Time of the batches of the program alone, one after the other."""
     import jax.numpy as jnp
 
+    from rmab.engine.environment import truth
     from rmab.engine.montecarlo import even_width
     from rmab.engine.program import simulator
     from rmab.engine.setting import Setting
-    from rmab.engine.world import truth
-    from rmab.policies.filling import table_ages
     from rmab.policies.registry import named
+    from rmab.policies.rules.dynamics import table_ages
     from rmab.rng.variates import seed_words
 
     arms = arms_of(case.arms)

@@ -32,16 +32,14 @@ from rmab.model.arms import Dynamics, channels
 from rmab.model.beliefs import information_states
 from rmab.planning.channel.whittle import whittle_at
 from rmab.policies.plans import IndexPlan
-from rmab.privacy.noise import (
+from rmab.privacy.accounting import (
     DELTA,
     FIRST_SLOTS,
-    GRID,
-    MOST_RELEASES,
     Budget,
-    factor,
     noise_multiplier,
     sensitivity_squared,
 )
+from rmab.privacy.noise import GRID, MOST_RELEASES, factor
 from rmab.privacy.prior_summaries import LawsMessage
 from rmab.protocol.messages import RoundMessage, Shape
 from rmab.protocol.player import Player

@@ -25,10 +25,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from rmab.engine.environment import truth
 from rmab.engine.montecarlo import default_threads
 from rmab.engine.program import simulator
 from rmab.engine.setting import Setting
-from rmab.engine.world import truth
 from rmab.model.arms import channels
 from rmab.policies.registry import named
 from rmab.rng.variates import seed_words

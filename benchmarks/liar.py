@@ -57,7 +57,7 @@ from rmab.protocol.rounds import Coordinator
 from rmab.service.agent.local_plan import own_plan
 from rmab.service.http.tokens import make_token
 from rmab.service.server.planning import Counted
-from rmab.service.server.uploads import receive
+from rmab.service.server.uploads import UploadRules, receive
 from rmab.service.store.store import Store, claimed_store
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ class _Federation:
             self._receive(name, tell(slots))
         except ProtocolError as error:
             self.refused += 1
-            before = self.store.record(name, incarnation)
+            before = self.store.uploads.record(name, incarnation)
             told = 0 if before is None else before.slots
             if error.code == "slots" and error.extra["slots"] > 0:
                 self._receive(name, tell(told + error.extra["slots"]))
@@ -305,7 +305,7 @@ class _Federation:
             self._coordinator.number,
             PLAYS,
             self.now,
-            slot_seconds=self.federation.slot_seconds,
+            UploadRules(self.federation.slot_seconds),
         )
 
 

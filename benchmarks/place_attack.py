@@ -30,12 +30,12 @@ from rmab.policies.episodes import FIRST_LENGTH, next_limit
 from rmab.privacy.masks import MaskKey, Words
 from rmab.privacy.unmasking import (
     BEGINNING,
-    Enrolled,
-    Member,
-    Opened,
-    Opening,
-    Point,
-    answered,
+    AggregationJob,
+    EnrolledAgent,
+    JobOutcome,
+    Report,
+    Watermark,
+    answer_job,
 )
 
 __all__ = ["ATTACKS", "Attack", "Rules", "find", "measure", "opened", "told"]
@@ -203,7 +203,7 @@ class Rules:
 
     def __init__(self, agents: int) -> None:
         self._keys = {str(n): MaskKey(bytes([n + 1]) * 32) for n in range(agents)}
-        self._points: dict[tuple[str, str], Point] = {}
+        self._points: dict[tuple[str, str], Watermark] = {}
         self._cohorts: dict[str, str] = {}
         self._answers: list[tuple[str, Words]] = []
         self.position = dict.fromkeys(self._keys, 0)
@@ -212,11 +212,11 @@ class Rules:
         """Of the openings."""
         return len(self._answers), self._answers[-1][0] if self._answers else BEGINNING
 
-    def enrolled(self, agent: str) -> Enrolled | None:
+    def enrolled(self, agent: str) -> EnrolledAgent | None:
         """All have a key."""
-        return Enrolled(1, self._keys[agent], 1, revoked=False)
+        return EnrolledAgent(1, self._keys[agent], 1, revoked=False)
 
-    def point(self, agent: str, incarnation: str) -> Point | None:
+    def watermark(self, agent: str, incarnation: str) -> Watermark | None:
         """Where it was opened last."""
         return self._points.get((agent, incarnation))
 
@@ -232,10 +232,10 @@ class Rules:
         """None is asked for twice."""
         return self._answers[number - 1] if number <= len(self._answers) else None
 
-    def keep(self, opening: Opening, opened: Opened) -> None:
+    def keep(self, opening: AggregationJob, opened: JobOutcome) -> None:
         """In memory."""
         self._answers.append((opening.digest, opened.masks))
-        self._points |= opened.points
+        self._points |= opened.watermarks
         self._cohorts |= opened.cohorts
 
     def opens(self, slots: Mapping[str, int]) -> bool:
@@ -244,11 +244,13 @@ class Rules:
         members = []
         for agent, brought in slots.items():
             to = self.position[agent] + brought
-            header = Member(agent, "00" * 16, to, to, bytes(16), b"")
+            header = Report(agent, "00" * 16, to, to, bytes(16), b"")
             tag = self._keys[agent].tag(header.header("00" * 32))
             members.append(header._replace(tag=tag))
         try:
-            answered(Opening(number + 1, before, 1, tuple(members)), self, "00" * 32, 4, LEAST)
+            answer_job(
+                AggregationJob(number + 1, before, 1, tuple(members)), self, "00" * 32, 4, LEAST
+            )
         except ProtocolError:
             return False
         for agent, brought in slots.items():

@@ -36,17 +36,9 @@ from rmab.learning.channel.local_posterior import PLACES, UNIFORMS, Laws, draw_o
 from rmab.model.arms import Dynamics, channels
 from rmab.model.beliefs import NEVER, InformationStates, information_states, row_of
 from rmab.planning.channel.whittle import whittle_at
-from rmab.privacy.noise import (
-    DELTA,
-    FIRST_SLOTS,
-    GRID,
-    LEAST_OF_LAWS,
-    factor,
-    mended,
-    mixing,
-    noise_multiplier,
-    sensitivity_squared,
-)
+from rmab.privacy.accounting import DELTA, FIRST_SLOTS, noise_multiplier, sensitivity_squared
+from rmab.privacy.denoising import LEAST_FOR_SUMMARIES, denoised
+from rmab.privacy.noise import GRID, factor, mixing
 from rmab.privacy.survey import scheduled
 
 __all__ = ["UNITS", "Unit", "measure", "rewards", "table"]
@@ -176,7 +168,7 @@ class _Teller:
             b = [float(x) for x in mixing()[: len(self._z)]]
             total = total + sum(x * z for x, z in zip(b, reversed(self._z), strict=True))
             s = sigma * math.sqrt(sum(x * x for x in b))
-            total = mended(total[None], s, least=LEAST_OF_LAWS)[0]
+            total = denoised(total[None], s, least=LEAST_FOR_SUMMARIES)[0]
         good, bad = total[:, 1] + 1, total[:, 0] + 1  # (2, N, trials), by the state before
         mean, spread = digamma(good) - digamma(bad), polygamma(1, good) + polygamma(1, bad)
         both = np.stack([spread[0], np.zeros_like(spread[0]), spread[1]])

@@ -18,15 +18,17 @@ from pathlib import Path
 import numpy as np
 from benchmarks.records import Part, Row
 
+from rmab.privacy.batches import check_sum, choose_batch
 from rmab.privacy.masks import MaskKey, make_key, numbers_of, parse_key, vector_size
 from rmab.privacy.settings import Privacy
-from rmab.privacy.unmasking import check_sum, chosen, parse_opening
+from rmab.privacy.unmasking import parse_job
 from rmab.protocol.config import Federation, KnownArm
 from rmab.protocol.messages import Upload
 from rmab.service.helper.store import open_helper_store
 from rmab.service.http.tokens import make_token
 from rmab.service.store.store import Store, open_store
 from rmab.service.store.unmasking import Enrolment
+from rmab.service.terms import terms_of
 
 __all__ = ["PACKAGES", "measure"]
 
@@ -81,7 +83,7 @@ class Openings:
     def __init__(self, folder: Path, served: Federation) -> None:
         self.served = served
         self.store: Store = open_store(str(folder / "server.db"), served)
-        self.helper = open_helper_store(str(folder / "helper.db"), served)
+        self.helper = open_helper_store(str(folder / "helper.db"), terms_of(served))
         self.keys: dict[str, MaskKey] = {}
         with self.store.transaction():
             for n in range(AGENTS):
@@ -117,11 +119,11 @@ class Openings:
         away = {f"agent{n}" for n in range(AGENTS - AWAY, AGENTS)}
         times: list[float] = []
         with processor(times), self.store.transaction():
-            members = chosen(self.openings.waiting(enrolled), 3, away).members
+            members = choose_batch(self.openings.waiting(enrolled), 3, away).reports
             pending = self.openings.write(1, members, 1, 1.0)
             body = pending.opening.to_json()
         with processor(self.helper_ms):
-            masks = self.helper.open(parse_opening(body))
+            masks = self.helper.open(parse_job(body))
         with processor(times):
             vector = (pending.difference - masks).view(np.int64)
             numbers = numbers_of(vector, self.served.shape)

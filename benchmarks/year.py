@@ -86,7 +86,7 @@ class Year:
             for part in range(1, UPLOADS_A_DAY + 1):
                 self._round(store, tokens, day, part)
             if not self.keep:
-                left = store.contributors()
+                left = store.retention.agents()
                 while left := store.tidy(left, (day + 1) * DAY):
                     pass
                 store.drop_rounds()
@@ -133,7 +133,7 @@ class Year:
             assert len(awaited) == len(reports) == self.agents
             assert store.closed_slots() == (UPLOADS_A_DAY * day - 1) * SLOTS * self.agents
             lives = self.agents * day
-            assert store.totals() == (UPLOADS_A_DAY * lives, UPLOADS_A_DAY * SLOTS * lives)
+            assert store.uploads.totals() == (UPLOADS_A_DAY * lives, UPLOADS_A_DAY * SLOTS * lives)
             merged = store.merged()
         slots = UPLOADS_A_DAY * SLOTS
         assert (merged.visits[1] == slots * lives).all()

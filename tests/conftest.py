@@ -22,6 +22,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import shapes
+
 LESS_EFFORT = "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"
 
 settings.register_profile(
@@ -31,7 +33,8 @@ settings.load_profile("ci")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before anything imports JAX, which reads the flags once."""
+    """Before anything imports JAX, which reads the flags once, or rmab, which is checked."""
+    shapes.install()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # which programs would inherit
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.markexpr == "not slow":

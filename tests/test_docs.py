@@ -12,28 +12,29 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from rmab.arena.run import PROBLEMS
+from rmab.arena.problems import PROBLEMS
 from rmab.arena.scores import Standing
+from rmab.arena.verdicts import RULES
 from rmab.cli.console import BAD_INPUT, DONE, FAILED, INTERRUPTED
 from rmab.cli.main import _parser
 from rmab.errors import ProtocolError
 from rmab.policies.registry import GROUPS, OPTIONS, POLICIES
+from rmab.privacy.accounting import Budget, cell_noise, noise_multiplier
 from rmab.privacy.advice import enough_agents
-from rmab.privacy.noise import MOST_RELEASES, Budget, cell_noise, noise_multiplier
+from rmab.privacy.noise import MOST_RELEASES
 from rmab.protocol.config import Federation, load_federation
 from rmab.protocol.messages import Shape
 from rmab.protocol.uploads import parse_upload
 from rmab.service.helper.routes import HelperMetrics
-from rmab.service.http.telemetry import Metrics
+from rmab.service.server.metrics import Metrics
 from rmab.service.server.openapi import document
 from rmab.service.server.process import PORT
 from rmab.service.server.rounds import RELOADED
-from rmab.studies.words import RULES
+from rmab.studies.json_tables import keys
 from tests.service.pages.blocks import blocks_of
 
 ROOT = Path(__file__).parent.parent
@@ -190,7 +191,7 @@ def test_the_page_of_the_arena_has_every_option_problem_key_and_rule():
         first = name.partition("-")[0]
         known = f"`{first}-" in problems if first == "paper" else f"`{name}`" in problems
         assert known, name
-    assert all(f"`{key.name}`" in page for key in fields(Standing))
+    assert all(f"`{key}`" in page for key in keys(Standing))
     assert [tuple(cells) for cells in _table_with(page, "| word | rule |")] == list(RULES)
 
 

@@ -6,6 +6,6 @@
     reproduced, lookahead, ...    one module for each source of numbers or page
     pages        all of them
 
-`python -m benchmarks.documents` measures and writes; docs/architecture.md says how numbers get
+`python -m benchmarks.documents` measures and writes; docs/records/README.md says how numbers get
 into documents.
 """

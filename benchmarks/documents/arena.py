@@ -19,8 +19,9 @@ from benchmarks.documents.words import (
     times,
 )
 
-from rmab.arena.scores import ArenaOutcome, ProblemOutcome, load_outcome
+from rmab.arena.records import ArenaOutcome, ProblemOutcome, load_outcome
 from rmab.errors import StudyError
+from rmab.studies.json_tables import to_table
 
 __all__ = ["PAGE"]
 
@@ -75,7 +76,12 @@ def _taken(asked: Asked) -> Record:
 
 def _verdicts(outcome: ArenaOutcome) -> dict[str, str]:
     """Of those that learn, from the largest median share."""
-    learn = {n for p in outcome.problems for n, each in p.standings.items() if not each.knows}
+    learn = {
+        n
+        for p in outcome.problems
+        for n, each in p.standings.items()
+        if not each.uses_true_dynamics
+    }
     return {name: line for name, line in outcome.verdicts.items() if name in learn}
 
 
@@ -88,7 +94,7 @@ def _problem(problem: ProblemOutcome) -> Json:
         "exact": problem.exact,
         "policies": {
             name: {
-                **{key: getattr(each, key) for key in kept},
+                **{key: item for key, item in to_table(each).items() if key in kept},
                 "seconds": each.seconds,
                 "regret": each.regret,
                 "regret_se": None

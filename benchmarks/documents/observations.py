@@ -27,7 +27,7 @@ from benchmarks.documents.words import (
 
 import rmab
 from benchmarks import horizons
-from rmab.studies.verdict import MIN_SIGMA
+from rmab.experiments.verdict import MIN_SIGMA
 
 __all__ = ["PAGE"]
 

@@ -25,14 +25,15 @@ from benchmarks.documents.words import (
 
 import rmab
 from benchmarks import feedback_audit, private_units, survey_loss
-from rmab.experiments import privacy as study
+from rmab.experiments.privacy import claims as study
+from rmab.experiments.registry import SECTIONS
 from rmab.learning.channel.local_posterior import DOUBT, Laws
 from rmab.model.arms import Dynamics
 from rmab.model.beliefs import information_states
 from rmab.planning.channel.whittle import whittle_at
 from rmab.policies.plans import IndexPlan
+from rmab.privacy.accounting import Budget, noise_multiplier
 from rmab.privacy.advice import enough_agents
-from rmab.privacy.noise import Budget, noise_multiplier
 from rmab.privacy.prior_summaries import LawsMessage
 from rmab.protocol.messages import RoundMessage, Shape
 from rmab.service.agent.local_plan import own_plan
@@ -52,7 +53,7 @@ _COMMAND = "rmab reproduce privacy privacy-arms --out results/privacy"
 def _taken(asked: Asked) -> Record:
     """What `rmab reproduce` wrote of both figures."""
     assert asked.folder is not None
-    found = taken(asked.folder, list(study.JUDGES), _COMMAND)
+    found = taken(asked.folder, SECTIONS["privacy"], _COMMAND)
     asked.say("read")
     runs = found.data["figures"][PRIVACY]["variants"]
     found.data["losses"] = {label: _loss(label, run) for label, run in runs.items()}
@@ -258,7 +259,7 @@ def _adversaries(record: Record) -> str:
 
 
 def _claims(record: Record) -> str:
-    return claims_table(record.data, list(study.JUDGES))
+    return claims_table(record.data, SECTIONS["privacy"])
 
 
 def _random(record: Record) -> str:

@@ -21,7 +21,7 @@ from benchmarks.documents.words import compared, fixed, listed, percent, plus, r
 import rmab
 from benchmarks import changing_laws
 from rmab.policies.registry import POLICIES
-from rmab.report.backtest_plots import draw
+from rmab.report.backtest_page import draw_differences
 from rmab.report.canvas import save
 from rmab.studies.study import Study
 from rmab.traces.outcome import Backtest
@@ -138,7 +138,7 @@ def _draw(pictures: Path, name: str, both: Backtest) -> None:
     """Differences to stay, of rules and of learners on the same trace."""
     with tempfile.TemporaryDirectory() as folder:
         about = f"How much more than stay policies earned on {name}."
-        save(draw("differences", both), Path(folder), f"backtest-{name}", about)
+        save(draw_differences(both), Path(folder), f"backtest-{name}", about)
         file = f"backtest-{name}.svg"
         (pictures / file).write_bytes((Path(folder) / file).read_bytes())
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from rmab.studies.verdict import MIN_SIGMA
+from rmab.experiments.verdict import MIN_SIGMA
 
 __all__ = [
     *("Estimate", "Order", "bare", "compared", "earns", "fixed", "listed", "percent", "plus"),

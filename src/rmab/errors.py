@@ -10,6 +10,7 @@
     +-- ProtocolError     a message that breaks the protocol: the peer's mistake, not ours
     +-- UnavailableError  what is needed and not there now, but may be later: a port, a device
         +-- StorageError      a database that did not keep what it was given
+            +-- Overloaded        a full queue of the database's jobs
         +-- UnreachableError  a server that could not be reached when it had to be
 
 The message is one line: the place, the value and the rule. Commands end with 1 where something is
@@ -26,6 +27,7 @@ __all__ = [
     "ConvergenceError",
     "FederationError",
     "ModelError",
+    "Overloaded",
     "ProtocolError",
     "RmabError",
     "StorageError",
@@ -117,6 +119,10 @@ class StorageError(UnavailableError):
     def __init__(self, message: str, *, lasting: bool = False) -> None:
         super().__init__(message)
         self.lasting = lasting
+
+
+class Overloaded(StorageError):  # noqa: N818 - a state of the queue, not a fault
+    """A job that the database's queue did not take: it is full."""
 
 
 class UnreachableError(UnavailableError):

@@ -1,7 +1,7 @@
 """Small matrices of many arms at once, elementwise over the arms, on NumPy and JAX alike.
 
 Matrices are (S, S, *B) and vectors (S, *B): S is small, the arms come last, and every operation
-runs along them. Compiled, nothing calls LAPACK, which would take the arms one by one.
+runs along them. Compiled code never calls LAPACK, which would take the arms one by one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from rmab.arrays import Array, Float, Shaped
 
 __all__ = [
     "Array",
@@ -22,11 +24,9 @@ __all__ = [
     "solve",
 ]
 
-Array = Any  # a NumPy or JAX array: both follow the array API, no common static type exists
-
 
 def array_namespace(*arrays: Array) -> Any:
-    """numpy, or the namespace of the first array that is not NumPy's (jax.numpy)."""
+    """Return numpy, or the namespace of the first array that is not NumPy's (jax.numpy)."""
     for array in arrays:
         if not isinstance(array, np.ndarray | np.generic) and hasattr(array, "__array_namespace__"):
             return array.__array_namespace__()
@@ -34,15 +34,15 @@ def array_namespace(*arrays: Array) -> Any:
 
 
 def rounding(array: Array) -> float:
-    """The spacing of numbers at 1 in the array's precision."""
+    """Return the spacing of numbers at 1 in the array's precision."""
     return float(np.finfo(array.dtype).eps)
 
 
-def compute_once(array: Array) -> Array:
-    """The array itself: XLA is to compute it once, not again inside each of its uses.
+def compute_once(array: Shaped[Array, "*B"]) -> Shaped[Array, "*B"]:
+    """Return the array itself, which XLA is to compute once, not again inside each of its uses.
 
-    A barrier costs nothing, but a compiler may drop it before it fuses; `compute_in_branch` is for
-    what it fuses all the same.
+    A barrier costs nothing, but a compiler may drop it before it fuses; use `compute_in_branch`
+    where it does.
     """
     if array_namespace(array) is np:
         return array
@@ -51,12 +51,12 @@ def compute_once(array: Array) -> Array:
     return lax.optimization_barrier(array)  # type: ignore[no-untyped-call]  # jax does not say
 
 
-def compute_in_branch(holds: Array, compute: Callable[..., Any], *operands: Any) -> Any:
-    """compute(*operands), behind a branch that is always taken, on JAX.
+def compute_in_branch(holds: Shaped[Array, ""], compute: Callable[..., Any], *operands: Any) -> Any:
+    """Return compute(*operands), behind a branch that is always taken, on JAX.
 
-    XLA stores what goes into a branch and what comes out of it, so neither is computed anew for all
-    that follows. holds: a scalar that is always true, but not in a way that XLA can prove. On an
-    accelerator a branch waits for the host, and a barrier does.
+    XLA stores the inputs and outputs of a branch, so that later uses compute neither anew. holds
+    is always true, but not in a way that XLA can prove. On an accelerator, where a branch would
+    wait for the host, a barrier is enough.
     """
     import jax
     import jax.numpy as jnp
@@ -73,8 +73,8 @@ def compute_in_branch(holds: Array, compute: Callable[..., Any], *operands: Any)
     return lax.cond(holds, compute, nothing, *operands)
 
 
-def solve(matrix: Array, right: Array) -> Array:
-    """x with matrix x = right: (S, S, *B) and (S, C, *B) give (S, C, *B).
+def solve(matrix: Float[Array, "S S *B"], right: Float[Array, "S C *B"]) -> Float[Array, "S C *B"]:
+    """Solve matrix x = right, with C right sides for each of the systems B.
 
     Gauss and Jordan's elimination with the largest pivot of each column. A pivot of 0 counts as
     less than rounding could have made of it, so that x is finite.
@@ -83,9 +83,9 @@ def solve(matrix: Array, right: Array) -> Array:
     if xp is np:
         axes = (*range(2, matrix.ndim), 0, 1)  # the arms first
         try:
-            found = np.linalg.solve(matrix.transpose(axes), right.transpose(axes))
-            return found.transpose(-2, -1, *range(matrix.ndim - 2))
-        except np.linalg.LinAlgError:  # one of them has a pivot of 0
+            solution = np.linalg.solve(matrix.transpose(axes), right.transpose(axes))
+            return solution.transpose(-2, -1, *range(matrix.ndim - 2))
+        except np.linalg.LinAlgError:  # one of the systems has a pivot of 0
             pass
     S, least = matrix.shape[0], rounding(matrix) ** 2
     rows = np.arange(S, dtype=np.int32).reshape(S, *[1] * (matrix.ndim - 2))
@@ -112,7 +112,7 @@ def solve(matrix: Array, right: Array) -> Array:
 
 
 def repeat(times: int, body: Callable[[Any, Any], Any], state: Any) -> Any:
-    """state = body(i, state) for i = 0, 1, ...; one compiled loop if the state is JAX's."""
+    """Return the state after state = body(i, state) for i = 0, ..., times - 1, compiled on JAX."""
     if array_namespace(state[0]) is not np:
         from jax import lax
 
@@ -122,15 +122,17 @@ def repeat(times: int, body: Callable[[Any, Any], Any], state: Any) -> Any:
     return state
 
 
-def propagate(rows: Array, matrix: Array, times: int) -> Array:
-    """Rows r(s), r(s) P, r(s) P^2, ... of many arms: r and P (S, S, B) give (times, S, S, B).
+def propagate(
+    rows: Float[Array, "T S B"], matrix: Float[Array, "S S B"], times: int
+) -> Float[Array, "times S T B"]:
+    """Multiply rows by powers of a matrix: r(t), r(t) P, r(t) P^2, ... of many arms B.
 
-    rows: r(s)[q] at [s, q]; the result has r(s) P^k at [k, :, s]. Numbers below 1e-30 become 0:
-    denormal ones are slow.
+    rows has r(t)[s] at [t, s]; the result has r(t) P^k at [k, :, t]. Numbers below 1e-30 become 0,
+    because denormal numbers are slow.
     """
     xp = array_namespace(rows)
     start = xp.swapaxes(rows, 0, 1)
-    if xp is np:  # what is known is doubled by a power of P that is squared
+    if xp is np:  # every turn doubles the known powers and squares the largest
         known, power = start[None], matrix
         while len(known) < times:
             more = np.einsum("krsb,rqb->kqsb", known[: times - len(known)], power)

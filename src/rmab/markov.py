@@ -5,10 +5,10 @@ transient states. The Cesaro limit of P,
 
     P* = lim (I + P + ... + P^(t-1)) / t,
 
-says where each start ends up; rows of one recurrent class are equal, and with one class all are. A
-chain *forgets* if it has one recurrent class and no period: then P^t itself tends to P*, whatever
-the start. The *limiting distribution* is that of a chain that was left alone for ever, every state
-as likely a start: u P* with u uniform. Of an irreducible chain it is the stationary distribution.
+has the long-run distribution from each start; rows of one recurrent class are equal. A chain
+*forgets* if it has one recurrent class and no period: then P^t itself tends to P*, from any start.
+The *limiting distribution* belongs to a uniform start, u P* with u uniform. Of an irreducible chain
+it is the stationary distribution.
 
 One chain has the shape (S, S). Many chains, (S, S, *B), have them last, on NumPy and JAX alike.
 
@@ -23,7 +23,8 @@ from math import gcd, lcm
 import numpy as np
 import numpy.typing as npt
 
-from rmab.linalg import Array, array_namespace, rounding
+from rmab.arrays import Array, Bool, BoolArray, Float, FloatArray, Int, IntArray, Shaped
+from rmab.linalg import array_namespace, rounding
 
 __all__ = [
     "forgets",
@@ -35,15 +36,12 @@ __all__ = [
     "stationary",
 ]
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
 
-_FEW_STATES = 64  # up to which powers of a matrix beat a search through its graph
+_FEW_STATES = 64  # up to here powers of a matrix are faster than a search of its graph
 
 
-def recurrent(P: npt.NDArray[np.generic]) -> IntArray:
-    """The recurrent class of each state as a label 0.., -1 for transient states, shape (S,)."""
+def recurrent(P: Shaped[npt.NDArray[np.generic], "S S"]) -> Int[IntArray, " S"]:
+    """Return the recurrent class of each state as a label 0, 1, ..., -1 for transient states."""
     if len(P) <= _FEW_STATES:
         return _few_recurrent(P)
     from scipy.sparse import csr_array
@@ -60,7 +58,7 @@ def recurrent(P: npt.NDArray[np.generic]) -> IntArray:
 
 
 def _few_recurrent(P: npt.NDArray[np.generic]) -> IntArray:
-    """The same for few states, without SciPy: which states are reached from which."""
+    """Do the same for few states, without SciPy, by powers of the graph's matrix."""
     S = len(P)
     reached = ((P != 0) | np.eye(S, dtype=bool)).astype(np.float32)
     for _ in range((S - 1).bit_length()):
@@ -73,10 +71,10 @@ def _few_recurrent(P: npt.NDArray[np.generic]) -> IntArray:
     return classes
 
 
-def limit(P: FloatArray) -> FloatArray:
-    """The Cesaro limit of P^t: where each start ends up in the long run, shape (S, S)."""
+def limit(P: Float[FloatArray, "S S"]) -> Float[FloatArray, "S S"]:
+    """Return the Cesaro limit of P^t, the long-run distribution from each start."""
     classes = recurrent(P)
-    occupied = np.zeros((int(classes.max()) + 1, len(P)))  # by each class, in the long run
+    occupied = np.zeros((int(classes.max()) + 1, len(P)))  # stationary, of each class
     for label, shares in enumerate(occupied):
         members = np.flatnonzero(classes == label)
         shares[members] = stationary(P[np.ix_(members, members)])
@@ -87,12 +85,12 @@ def limit(P: FloatArray) -> FloatArray:
     elif transient.any():
         inside = np.eye(int(transient.sum())) - P[np.ix_(transient, transient)]
         reached = np.linalg.solve(inside, P[transient] @ ends_in)
-        ends_in[transient] = reached / reached.sum(1, keepdims=True)  # classes of one gain stay so
+        ends_in[transient] = reached / reached.sum(1, keepdims=True)  # equal gains stay equal
     return np.asarray(ends_in @ occupied)
 
 
-def stationary(P: FloatArray) -> FloatArray:
-    """The stationary distribution of one irreducible chain, (S,), of any size.
+def stationary(P: Float[FloatArray, "S S"]) -> Float[FloatArray, " S"]:
+    """Return the stationary distribution of one irreducible chain of any size.
 
     States are eliminated without subtractions (Grassmann, Taksar, Heyman), so that small chances
     stay accurate.
@@ -107,8 +105,8 @@ def stationary(P: FloatArray) -> FloatArray:
     return np.asarray(weight / weight.sum())
 
 
-def period(P: FloatArray) -> int:
-    """After how many slots the law of the chain may repeat: the periods of all classes at once.
+def period(P: Float[FloatArray, "S S"]) -> int:
+    """Return the period of a chain: the least common multiple of its classes' periods.
 
     >>> period(np.array([[0.0, 1.0], [1.0, 0.0]])), period(np.eye(2))
     (2, 1)
@@ -130,26 +128,28 @@ def period(P: FloatArray) -> int:
     return whole
 
 
-def forgets(P: FloatArray) -> BoolArray:
-    """Whether the distributions of chains tend to one limit, whatever the start: (S, S, *B) gives
-    (*B,). They do just if after enough slots, S^2 suffice, some state is reached from all."""
+def forgets(P: Float[FloatArray, "S S *B"]) -> Bool[BoolArray, "*B"]:
+    """Whether the distributions of chains tend to one limit from any start.
+
+    They do if and only if after enough slots, S^2 suffice, some state is reached from all.
+    """
     reached = np.moveaxis(P, (0, 1), (-2, -1)) > 0
     for _ in range(2 * len(P).bit_length()):
         reached = reached @ reached
     return np.asarray(reached.all(-2).any(-1))
 
 
-def limiting_distribution(P: FloatArray) -> FloatArray:
-    """The limiting distribution of one chain, (S,), exactly 0 in transient states."""
+def limiting_distribution(P: Float[FloatArray, "S S"]) -> Float[FloatArray, " S"]:
+    """Return the limiting distribution of one chain, exactly 0 in transient states."""
     return np.asarray(limit(P).mean(0))
 
 
-def limiting_distributions(P: Array) -> Array:
-    """The limiting distributions of many small chains: (S, S, *B) gives (S, *B).
+def limiting_distributions(P: Float[Array, "S S *B"]) -> Float[Array, " S *B"]:
+    """Return the limiting distributions of many small chains.
 
-    A slot restarts at any state alike with a vanishing chance, which makes them unique, and the
-    mean over all starts where a chain has several recurrent classes. States are eliminated as in
-    `stationary`, all chains at once.
+    A slot restarts at a uniform state with a vanishing chance. That makes the distributions unique,
+    and the mean over all starts where a chain has several recurrent classes. States are eliminated
+    as in `stationary`, all chains at once.
     """
     xp = array_namespace(P)
     S = P.shape[0]

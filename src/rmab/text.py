@@ -5,6 +5,7 @@ Whatever is wrong is a StudyError of one line: the value, the place and the rule
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 import tomllib
@@ -16,7 +17,16 @@ from typing import Any
 
 from rmab.errors import StudyError
 
-__all__ = ["is_number", "is_whole", "one_of", "option_value", "printable", "read_toml", "shown"]
+__all__ = [
+    "is_loopback",
+    "is_number",
+    "is_whole",
+    "one_of",
+    "option_value",
+    "printable",
+    "read_toml",
+    "shown",
+]
 
 # What TOML does not take for a number.
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.)(e[-+]?[0-9]+)?", re.IGNORECASE)
@@ -37,6 +47,14 @@ def is_number(value: Any) -> bool:
 def is_whole(value: Any) -> bool:
     """Whether it is a whole number."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, by its address or its usual name."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def shown(value: Any) -> str:

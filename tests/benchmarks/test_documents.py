@@ -41,7 +41,7 @@ from benchmarks.documents.words import compared, rounded
 from benchmarks import changing_laws, liar
 from rmab.experiments.registry import figures
 from rmab.learning.channel import local_posterior as own_draw
-from rmab.privacy import noise as release
+from rmab.privacy import accounting, denoising
 from rmab.protocol import planner
 from rmab.protocol.config import Federation
 from rmab.traces import outcome, samples, verdicts
@@ -147,11 +147,11 @@ def allowed(page: str) -> dict[str, str]:
             **{short(x): short(x) for x in (*low, *high)},
         }
     if page == "privacy.md":
-        ripple = 2 * math.exp(-2 * math.pi**2 * release._SMOOTHING**2)  # Poisson summation
+        ripple = 2 * math.exp(-2 * math.pi**2 * accounting._SMOOTHING**2)  # Poisson summation
         return {
             "± 3": "± 3" if ripple < 3e-34 else "",
             "± 10": "± 10" if 3 * ripple < 1e-33 else "",
-            "2.5": short(release.LEAST_OF_LAWS),
+            "2.5": short(denoising.LEAST_FOR_SUMMARIES),
             ".1": short(own_draw.DOUBT),
             ".01": short(own_draw.LEAST_ALIKE),
         }

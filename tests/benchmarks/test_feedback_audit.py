@@ -21,7 +21,7 @@ from benchmarks.feedback_audit import (
     table,
 )
 
-from rmab.privacy.noise import DELTA, noise_multiplier, sensitivity_squared
+from rmab.privacy.accounting import DELTA, noise_multiplier, sensitivity_squared
 
 BOUND = sensitivity_squared(PLAYS)
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from rmab.arena import run as arenas
-from rmab.arena.scores import FORMAT
+from rmab.arena.problems import PROBLEMS
+from rmab.arena.records import FORMAT
 from rmab.cli import main
 from rmab.studies.run import run_watched
 from tests.cli.commands import OTHER_ARM, program
@@ -198,7 +199,7 @@ def test_without_a_run_that_of_the_other_is_run(call, tmp_path, monkeypatch, sto
     stored["problems"] = {"c1": c1}
     other = tmp_path / "other.json"
     other.write_text(json.dumps(stored))
-    monkeypatch.setattr(arenas, "problems", note)
+    monkeypatch.setattr("rmab.arena.problems.load_problems", note)
     found = call("arena", "--out", tmp_path / "new", "--compare", other)
     assert found.code == 130
     assert asked == {"names": ["c1"], "trials": 32, "seed": 0}
@@ -275,7 +276,7 @@ def test_problems_are_listed_with_their_reasons(call):
     found = call("arena", "--list")
     assert found.code == 0
     listed = call("arena", "--list", "--json").json["problems"]
-    assert [each["name"] for each in listed] == list(arenas.PROBLEMS)
+    assert [each["name"] for each in listed] == list(PROBLEMS)
     for each in listed:
         assert re.search(rf"^{each['name']} +{re.escape(each['reason'])} ", found.out, re.M)
 

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rmab.engine.environment import truth
 from rmab.engine.program import simulator
 from rmab.engine.setting import Outcome, Setting
-from rmab.engine.world import truth
 from rmab.learning.learners import Evidence, thompson
 from rmab.model.arms import ArmKind, Arms, channels
 from rmab.planning.tables import whittle_at

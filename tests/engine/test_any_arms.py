@@ -14,17 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.engine.montecarlo import Trials, _guide
+from rmab.engine.environment import truth
+from rmab.engine.montecarlo import Trials, _known
 from rmab.engine.program import simulator
-from rmab.engine.setting import Guide, Lookup, Setting
-from rmab.engine.world import truth
+from rmab.engine.setting import Setting
 from rmab.learning.learners import Evidence, count_kinds
 from rmab.model.arms import Arm, Arms, Moves
 from rmab.planning.tables import Model
 from rmab.policies.aggregation import AGGREGATIONS
-from rmab.policies.filling import table_ages
 from rmab.policies.policy import IndexRule
 from rmab.policies.registry import named
+from rmab.policies.rules.dynamics import KnownTables, table_ages
 from rmab.rng.variates import DRAWS, Draws, seed_words, stream
 from tests.oracles import algorithm_1 as plain
 from tests.oracles.algorithm_1 import Case, algorithm_1, followed, random_words
@@ -91,16 +91,18 @@ def plan(case: Case, policy: str, trial, agent, episode, agents, counts, visits)
         kinds=arms.kinds,
     )
     draws = Draws(stream(SEED, trial[None], agent, DRAWS), episode[None])
-    moves = made.learner(evidence, draws)
+    assert made.learner.function is not None
+    moves = made.learner.function(evidence, draws)
     assert isinstance(moves, Moves)
+    assert isinstance(made.rule, IndexRule)
+    assert made.rule.table is not None
     return made.rule.table(Model(moves, idle, pays, arms.kinds), table_ages(arms))[:, :, 0]
 
 
-def plain_policy(case: Case, policy: str, guide: Guide) -> plain.Policy:
+def plain_policy(case: Case, policy: str, known: KnownTables | None) -> plain.Policy:
     """One that looks indices up: in the table it is given, or in those that it fills."""
     S = case.arms.passive.shape[1]
-    known = isinstance(guide, Lookup)
-    wraps = guide.wraps.tolist() if isinstance(guide, Lookup) else [0] * len(case.arms)
+    wraps = [0] * len(case.arms) if known is None else known.wraps.tolist()
 
     def learnt(evidence: plain.Evidence) -> np.ndarray:
         names = np.uint32(evidence.trial), np.uint32(evidence.agent), np.int32(evidence.episode)
@@ -114,8 +116,8 @@ def plain_policy(case: Case, policy: str, guide: Guide) -> plain.Policy:
         row = 0 if seen is None or age > max_age else age + seen * max_age
         return float(table[n, row])
 
-    table = np.asarray(guide.tables) if isinstance(guide, Lookup) else None
-    return plain.Policy(None if known else learnt, index, table, slack=1e-7)
+    table = None if known is None else np.asarray(known.tables)
+    return plain.Policy(learnt if known is None else None, index, table, slack=1e-7)
 
 
 def compare(case: Case, policy: str) -> list[plain.Record]:
@@ -130,10 +132,10 @@ def compare(case: Case, policy: str) -> list[plain.Record]:
         aggregation=AGGREGATIONS[case.aggregation],
     )
     made = named(policy, case.horizon)
-    guide = _guide(Trials(arms, case.plays, setting, 1, 0), made, None)
-    program = simulator(setting, made, len(TRIALS), guide)
-    out = program(SEED, jnp.asarray(TRIALS, jnp.uint32), truth(arms), jnp.int32(case.plays), guide)
-    slow = plain_policy(case, policy, guide)
+    known = _known(Trials(arms, case.plays, setting, 1, 0), made)
+    program = simulator(setting, made, len(TRIALS), known)
+    out = program(SEED, jnp.asarray(TRIALS, jnp.uint32), truth(arms), jnp.int32(case.plays), known)
+    slow = plain_policy(case, policy, known)
     words = zip(*random_words(case, SEED, TRIALS), strict=True)
     records = [
         algorithm_1(case, slow, trial, *own) for trial, own in zip(TRIALS, words, strict=True)

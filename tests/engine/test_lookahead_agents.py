@@ -6,19 +6,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.engine.agents import Sight, agents_of
-from rmab.engine.montecarlo import Trials, _guide
+from rmab.engine.environment import truth
+from rmab.engine.montecarlo import Trials, _known
+from rmab.engine.program import compiled_rule
 from rmab.engine.setting import Setting
-from rmab.engine.world import World, truth
 from rmab.errors import ModelError, StudyError
 from rmab.learning.learners import thompson
 from rmab.model.arms import Arm, Arms, channels
 from rmab.model.beliefs import InformationStates
 from rmab.planning.joint.policy_value import lookahead_value
 from rmab.planning.lookahead.tables import known_lookahead
+from rmab.policies.constraint import Constraint
 from rmab.policies.lookahead import choose
 from rmab.policies.policy import Policy
 from rmab.policies.registry import named
+from rmab.policies.rules.compiled import SlotInputs
+from rmab.rng.variates import Key
 from rmab.studies.run import run
 from rmab.studies.study import Study
 
@@ -42,17 +45,16 @@ def decisions(arms: Arms, plays: int, depth: int, states: InformationStates) -> 
     cases = states.age.shape[1]
     setting = Setting.of(arms, 1, horizon=10)
     policy = named("lookahead", 10, {"depth": depth})
-    world = World(setting.kinds, idle_pay=setting.idle_pay)
-    agents = agents_of(setting, policy, world, plays)
+    agents = compiled_rule(setting, policy, plays)
     trials = Trials(arms, plays, setting, cases, seed=0)
-    guide = _guide(trials, policy, None)
-    plan = agents.first(truth(arms), cases, guide, 1)
-    seen = jnp.asarray(states.last_seen[:, None]).astype(world.state_type)
+    known = _known(trials, policy)
+    plan = agents.first(truth(arms), cases, known, 1)
+    seen = jnp.asarray(states.last_seen[:, None]).astype(agents.environment.state_type)
     observed = InformationStates(seen, jnp.asarray(states.age[:, None], jnp.int32))
-    noise = partial(jnp.zeros, ())
-    there, wraps = truth(arms), agents.wraps(guide)
-    sight = Sight(plan, observed, seen, None, jnp.int32(0), noise, there, wraps, jnp.int32(plays))
-    played = agents.choose(sight)
+    key, slot, constraint = Key(jnp.uint32(0), jnp.uint32(0)), jnp.int32(0), Constraint(plays)
+    there, wraps = truth(arms), agents.wraps(known)
+    inputs = SlotInputs(plan, observed, seen, None, slot, key, there, wraps, constraint)
+    played = agents.choose(inputs)
     return np.asarray(played)[:, 0]
 
 

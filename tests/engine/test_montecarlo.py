@@ -11,21 +11,23 @@ import pytest
 
 import rmab
 from rmab.engine import montecarlo
-from rmab.engine.agents import Sight, agents_of
+from rmab.engine.environment import truth
 from rmab.engine.montecarlo import BLOCK, REFERENCE, Trials, batch_size, even_width
-from rmab.engine.program import simulator
-from rmab.engine.setting import Joint, Outcome, Setting
+from rmab.engine.program import compiled_rule, simulator
+from rmab.engine.setting import Outcome, Setting
 from rmab.engine.tally import final_slots
-from rmab.engine.world import World, truth
 from rmab.learning.learners import thompson
 from rmab.model.arms import ArmKind
 from rmab.model.beliefs import InformationStates, stationary_belief
 from rmab.planning.joint.optimum import optimal
 from rmab.planning.joint.policy_value import fixed_value, policy_value, random_value
 from rmab.planning.tables import index_table, myopic, whittle_at
+from rmab.policies.constraint import Constraint
 from rmab.policies.policy import Policy
 from rmab.policies.registry import named
-from rmab.rng.variates import seed_words
+from rmab.policies.rules.compiled import SlotInputs
+from rmab.policies.rules.optimum import JointLookup
+from rmab.rng.variates import Key, seed_words
 from rmab.studies.results import Curve
 
 PAPER = rmab.channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
@@ -308,7 +310,7 @@ def test_known_dynamics_agree_with_the_exact_values(plays):
     horizon = 600
     trials = Trials(PAPER, plays, Setting.of(PAPER, 2, horizon), n_trials=3072, seed=plays)
     policies = {name: named(name, horizon) for name in exact}
-    done = montecarlo.simulate(trials, policies, optimum)
+    done = montecarlo.simulate(trials, policies)
     half = horizon // 2
     for name, value in exact.items():
         tally = done.tallies[name]
@@ -332,15 +334,14 @@ def test_the_optimum_is_looked_up_where_its_planner_put_it():
     age = rng.integers(0, 3 * optimum.layout.caps.max(), (3, 1, 500))
     played = optimum.subsets[optimum.actions[optimum.code(last_seen, age)]]  # (1, 500, 3)
     trials = Trials(arms, 1, Setting.of(arms, 1, 10), 1, 0)
-    joint = montecarlo._guide(trials, named("optimal", 10), optimum)
-    assert isinstance(joint, Joint)
-    setting = trials.setting
-    agents = agents_of(setting, named("optimal", 10), World(setting.kinds, idle_pay=False), None)
+    joint = JointLookup.of(optimum)
+    agents = compiled_rule(trials.setting, named("optimal", 10), None)
     observed = InformationStates(jnp.asarray(last_seen, bool), jnp.asarray(age, jnp.int32))
-    noise = partial(jnp.zeros, ())
     there, wraps, one = truth(arms), agents.wraps(joint), jnp.int32(1)
-    seen = observed.last_seen
-    got = agents.choose(Sight(joint, observed, seen, None, one, noise, there, wraps, one))
+    seen, key = observed.last_seen, Key(jnp.uint32(0), jnp.uint32(0))
+    constraint = Constraint(one)
+    inputs = SlotInputs(joint, observed, seen, None, one, key, there, wraps, constraint)
+    got = agents.choose(inputs)
     np.testing.assert_array_equal(got, np.moveaxis(played, -1, 0))
 
 

@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rmab.engine.environment import truth
 from rmab.engine.program import simulator
 from rmab.engine.setting import Setting
-from rmab.engine.world import truth
 from rmab.errors import ModelError
 from rmab.model.arms import channels
 from rmab.planning.tables import myopic

@@ -15,15 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rmab.engine.environment import truth
 from rmab.engine.program import simulator
 from rmab.engine.setting import Setting
-from rmab.engine.world import truth
 from rmab.learning.learners import Evidence, thompson
 from rmab.model.arms import Arm, Arms, Moves
 from rmab.planning.index.api import whittle_indices
 from rmab.policies.aggregation import AGGREGATIONS
 from rmab.policies.policy import IndexRule, Policy
 from rmab.policies.registry import named
+from rmab.policies.rules.random_ties import RandomTiesRule
 from rmab.rng.variates import DRAWS, Draws, seed_words, stream
 from tests.engine.test_algorithm import INDICES, PAPER, THREE, Theta
 from tests.oracles import algorithm_1 as plain
@@ -307,15 +308,8 @@ def test_ucwhittle_plays_by_the_best_dynamics_in_the_box(form):
     """Ties to the lower arm here, as the plain one has them."""
     case = Case(TENDED, agents=2, plays=1, horizon=70)
     made = named(f"ucw-{form}", 70, {"scale": 0.1})
-    assert isinstance(made.rule, IndexRule)
-    policy = Policy(
-        made.name,
-        rule=replace(made.rule, by_chance=False),
-        learner=made.learner,
-        randomised=False,
-        reads_visits=False,
-        lengths=made.lengths,
-    )
+    assert isinstance(made.rule, RandomTiesRule)
+    policy = replace(made, rule=made.rule.inner)
     learnt = partial(optimistic, form, 0.1)
     slow = plain.Policy(learnt, by_state, slack=1e-4, slots=lambda evidence: 20)
     records = compare(case, policy, slow)
@@ -380,7 +374,7 @@ def test_ties_are_broken_by_chance_where_the_rule_says_so():
         return jnp.zeros((3, 1 + 2 * max_age, 1))
 
     policy = Policy(
-        "mine", rule=IndexRule(table=equal, by_chance=True), learner=nothing, randomised=False
+        "mine", rule=RandomTiesRule(IndexRule(table=equal)), learner=nothing, randomised=False
     )
     setting = Setting.of(arms, 1, 60, schedule="doubling", max_age=1)
     trials = jnp.arange(32, dtype=jnp.uint32)

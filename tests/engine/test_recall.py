@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rmab.engine.environment import truth
 from rmab.engine.program import simulator
 from rmab.engine.setting import Outcome, Setting
-from rmab.engine.world import truth
 from rmab.errors import ModelError
 from rmab.learning.learners import thompson
 from rmab.model.arms import Arm, Arms, channels

@@ -5,7 +5,9 @@ import pytest
 
 import rmab.envs
 from rmab import InformationStates, Study, StudyError, channels
-from rmab.arena.run import Arena, load_problem, own_entrant
+from rmab.arena.contestants import own_contestant
+from rmab.arena.problems import load_problem
+from rmab.arena.run import Arena
 from rmab.errors import RmabError
 from rmab.planning.channel.whittle import whittle_at
 
@@ -142,14 +144,14 @@ def test_a_callable_stands_in_the_arena_among_those_that_learn(tmp_path):
     arm = "[[arm]]\np01 = 0.1\np11 = 0.9\nreward = 1\n"
     path.write_text("horizon = 20\ntrials = 32\n" + 2 * arm)
     problem = load_problem(str(path))
-    own = own_entrant("mine:policy", rmab.envs.as_policy(always_second, "mine"))
-    assert not own.knows
+    own = own_contestant("mine:policy", rmab.envs.as_policy(always_second, "mine"))
+    assert not own.uses_true_dynamics
     playing, refused = Arena([own]).admitted(problem)
     assert (list(playing), refused) == (["mine"], {})
-    fails = own_entrant("mine:policy", rmab.envs.as_policy(lambda seen: seen["nothing"], "mine"))
+    fails = own_contestant("mine:policy", rmab.envs.as_policy(lambda seen: seen["nothing"], "mine"))
     with pytest.raises(RmabError, match="mine:policy: fails on tiny: KeyError"):
         Arena([fails]).admitted(problem)
-    none = own_entrant("mine:policy", rmab.envs.as_policy(lambda seen: 2, "mine"))
+    none = own_contestant("mine:policy", rmab.envs.as_policy(lambda seen: 2, "mine"))
     assert "action must be from 0 to 1" in Arena([none]).admitted(problem)[1]["mine"]
 
 

@@ -8,11 +8,11 @@ import pytest
 from rmab.experiments import figure as running
 from rmab.experiments.figure import FigureResult
 from rmab.experiments.registry import FIGURES, reproduce
+from rmab.experiments.verdict import Claim
 from rmab.studies.provenance import Provenance
 from rmab.studies.results import Results
 from rmab.studies.study import Study
-from rmab.studies.verdict import Claim
-from tests.studies.made_up import figure, result
+from tests.experiments.made_up import figure, result
 
 
 def test_fig13_counts_as_one_step_of_progress():

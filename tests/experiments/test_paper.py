@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rmab.experiments import paper
+from rmab.experiments import estimates
 from rmab.experiments.figure import FigureResult
-from rmab.experiments.registry import FIGURES, figures, reproduce
+from rmab.experiments.registry import FIGURES, SECTIONS, figures, reproduce
 from rmab.studies.results import Curve, PolicyResult
 from rmab.studies.run import Values
 from rmab.studies.study import Study
-from tests.studies.made_up import (
+from tests.experiments.made_up import (
     CONTRADICTED,
     EPISODES,
     EXCEEDED,
@@ -39,7 +39,7 @@ def arms_of(study: Study) -> list[tuple[float, ...]]:
 
 
 def test_the_figures_have_the_numbers_of_the_paper():
-    for each in figures(list(paper.JUDGES)):
+    for each in figures(SECTIONS["paper"]):
         if each.name == "fig13":
             continue
         for variant in each.variants:
@@ -94,7 +94,7 @@ def exactly(monkeypatch: pytest.MonkeyPatch, **values: float) -> None:
     """Let the exact values be these."""
     known = {"random": 0.5, "fixed": 0.6, "fixed_best": 0.7, "upper_bound": 1.1, **values}
     named = {key.replace("fixed_best", "fixed-best"): known[key] for key in known}
-    monkeypatch.setattr(paper, "value", lambda _: Values(dict(named), {}))
+    monkeypatch.setattr(estimates, "value", lambda _: Values(dict(named), {}))
 
 
 def by_plays(
@@ -268,7 +268,9 @@ def test_20_trials_contradict_nothing_that_they_cannot_decide(monkeypatch):
 
 
 def test_theory_judges_the_bounds(monkeypatch):
-    monkeypatch.setattr(paper, "optimal", lambda *_: SimpleNamespace(span=0.5))
+    monkeypatch.setattr(
+        "rmab.experiments.theory.claims.optimal", lambda *_: SimpleNamespace(span=0.5)
+    )
     # As the paper has it: episodes one slot longer each time.
     lengths = Curve(np.append(np.arange(2.0, 45.0), 11.0), np.full(44, 1e-4))
     trials = np.full(44, 100.0)
@@ -287,7 +289,9 @@ def test_theory_judges_the_bounds(monkeypatch):
     each = np.full(SLOTS, 100.0)
     many = replace(good, episode_trials=each, episode_length=ones, episodes=1000.0)
     assert verdicts(drawn("theory", {"fedtswi": many})) == [CONTRADICTED, HELD]
-    monkeypatch.setattr(paper, "optimal", lambda *_: SimpleNamespace(span=0.0))
+    monkeypatch.setattr(
+        "rmab.experiments.theory.claims.optimal", lambda *_: SimpleNamespace(span=0.0)
+    )
     far = replace(good, regret=falling(0, 1e6, SLOTS))
     assert verdicts(drawn("theory", {"fedtswi": far})) == [HELD, CONTRADICTED]
 

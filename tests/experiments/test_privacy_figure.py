@@ -6,16 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rmab.experiments import privacy
 from rmab.experiments.figure import FigureResult
+from rmab.experiments.privacy import claims as privacy
+from rmab.experiments.privacy_arms import claims as privacy_arms
 from rmab.experiments.registry import figures
 from rmab.policies.policy import Policy
-from rmab.privacy.noise import Budget
-from rmab.report import plots
-from rmab.report.page import write_paper
+from rmab.privacy.accounting import Budget
+from rmab.report.figures_page import draw, write_paper
 from rmab.studies.results import Results
 from rmab.studies.run import run
-from tests.studies.made_up import CONTRADICTED, HELD, NOTED, UNDECIDED, result
+from tests.experiments.made_up import CONTRADICTED, HELD, NOTED, UNDECIDED, result
 
 (FIGURE,) = figures(["privacy"])
 STUDIES = {variant.label: variant.study for variant in FIGURE.variants}
@@ -59,12 +59,12 @@ def test_the_cases_are_those_of_the_claims():
     assert (lied.groups, lied.budget, lied.draws) == (5, None, "own")
     learner = lied.policies[0]
     assert isinstance(learner, Policy)
-    assert isinstance(learner.aggregation, privacy.WithLies)
-    assert learner.aggregation.liars == (0, 5, 10, 15)  # one group's agents
+    assert isinstance(learner.sharing.aggregation, privacy.WithLies)
+    assert learner.sharing.aggregation.liars == (0, 5, 10, 15)  # one group's agents
 
 
 def test_claims_hold_or_do_not():
-    verdicts = {claim.text: claim.verdict for claim in privacy._judge(made_up())}
+    verdicts = {claim.text: claim.verdict for claim in privacy.judge(made_up())}
     assert set(verdicts.values()) == {HELD, NOTED}
     worse = {
         "M = 4, epsilon = 1": 0.0106,
@@ -72,7 +72,7 @@ def test_claims_hold_or_do_not():
         "M = 16, 5 groups, the sum of one is a lie": 0.0091,
     }
     done = made_up(**{label.replace(" ", "_"): loss for label, loss in worse.items()})
-    broken = [claim for claim in privacy._judge(done) if claim.verdict == CONTRADICTED]
+    broken = [claim for claim in privacy.judge(done) if claim.verdict == CONTRADICTED]
     assert [claim.text.partition(":")[0] for claim in broken] == [
         "M = 4, epsilon = 1",
         "3 plausible liars of 16 cost honest agents at most 0.005.",
@@ -86,7 +86,7 @@ def test_claims_hold_or_do_not():
 def test_it_is_drawn_with_what_there_is(there):
     done = made_up()
     done.results = done.results[:there]
-    drawing = plots.paper(done)
+    drawing = draw(done)
     assert len(drawing.axes) == (1 if there else 2)
 
 
@@ -121,19 +121,19 @@ def test_channels_are_drawn_evenly():
 
 
 def test_nobody_should_earn_less_than_alone():
-    (claim,) = privacy._judge_random_arms(random_arms(0.002, -0.0016, 0.0005))
+    (claim,) = privacy_arms.judge(random_arms(0.002, -0.0016, 0.0005))
     assert claim.verdict == UNDECIDED  # -.0016 is three of its errors below -.001
     assert (
         "on 3 draws they earn -0.0016 ± 0.0002 more at worst, 0.0003 in the mean" in claim.measured
     )
     assert "1 are measured to be lower by more, 0 of them clearly, and 1 of all" in claim.measured
-    (claim,) = privacy._judge_random_arms(random_arms(0.002, -0.0025))
+    (claim,) = privacy_arms.judge(random_arms(0.002, -0.0025))
     assert claim.verdict == CONTRADICTED
 
 
 def test_the_worst_of_many_draws_is_expected_to_be_low():
     """Of two draws -.0025 is clear, of 200 it is what chance has now and then."""
-    (claim,) = privacy._judge_random_arms(random_arms(-0.0025, *[0.004] * 199))
+    (claim,) = privacy_arms.judge(random_arms(-0.0025, *[0.004] * 199))
     assert claim.verdict == UNDECIDED
 
 
@@ -141,7 +141,7 @@ def test_the_worst_of_many_draws_is_expected_to_be_low():
     ("se", "found"), [(4e-4, UNDECIDED), (1e-4, HELD), (float("nan"), UNDECIDED)]
 )
 def test_too_few_trials_decide_nothing(se, found):
-    (claim,) = privacy._judge_random_arms(random_arms(0.002, 0.001, se=se))
+    (claim,) = privacy_arms.judge(random_arms(0.002, 0.001, se=se))
     assert claim.verdict == found
 
 
@@ -149,7 +149,7 @@ def test_too_few_trials_decide_nothing(se, found):
 def test_gains_are_drawn_with_what_there_is(there):
     done = random_arms(0.002, -0.001, 0.0)
     done.results = done.results[:there]
-    (axes,) = plots.paper(done).axes
+    (axes,) = draw(done).axes
     drawn = axes.containers[0][0].get_ydata()
     assert drawn.tolist() == sorted(drawn)
     assert len(drawn) == there // 2
@@ -181,7 +181,7 @@ def test_a_shorter_one_runs_to_its_claims():
 
 def test_the_page_has_figure_and_claims(tmp_path):
     done = made_up()
-    done.claims = privacy._judge(done)
+    done.claims = privacy.judge(done)
     page = write_paper(tmp_path, [done]).read_text()
     assert "Privacy: noise, liars and strangers" in page
     assert page.count("a loss of 0.0020") == len(privacy._TO_REACH)

@@ -1,19 +1,19 @@
 """Which figures there are, how they are chosen, and how the catalogue's are judged."""
 
+from importlib import resources
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from rmab import StudyError
-from rmab.experiments import paper
-from rmab.experiments import registry as reproducing
+from rmab.experiments import estimates, general_arms
 from rmab.experiments.figure import FigureResult
 from rmab.experiments.registry import FIGURES, figures, summary
+from rmab.experiments.verdict import Claim, Effect, Verdict
 from rmab.planning.index.finite import Indices
 from rmab.studies.run import Values
-from rmab.studies.verdict import Claim, Effect, Verdict
-from tests.studies.made_up import (
+from tests.experiments.made_up import (
     CONTRADICTED,
     EXCEEDED,
     HELD,
@@ -36,6 +36,15 @@ def test_every_figure_has_a_file_and_a_judge():
     assert [each.name for each in figures()] == [*PAPER, *GAPS, *BEYOND]
     sections = ["paper"] * len(PAPER) + ["gaps"] * len(GAPS) + ["beyond"] * len(BEYOND)
     assert [each.section for each in figures()] == sections
+
+
+def test_every_folder_has_one_shape_and_is_a_figure():
+    package = resources.files("rmab.experiments")
+    folders = {each.name: each for each in package.iterdir() if (each / "claims.py").is_file()}
+    assert set(folders) == {name.replace("-", "_") for name in FIGURES}
+    for name, folder in folders.items():
+        files = {each.name for each in folder.iterdir() if each.is_file()}
+        assert files == {"__init__.py", "claims.py", "study.toml"}, name
 
 
 def test_every_figure_says_how_it_is_drawn():
@@ -78,14 +87,14 @@ def learning(final: float) -> FigureResult:
 )
 def test_fedtswi_approaches_whittle_or_does_not(monkeypatch, final, found):
     """Judged by how much of the distance from random it has closed in the last tenth."""
-    monkeypatch.setattr(reproducing, "value", lambda _: Values({"optimum": 1.0}, {}))
+    monkeypatch.setattr(general_arms, "value", lambda _: Values({"optimum": 1.0}, {}))
     assert verdicts(learning(final)) == [HELD, found, HELD]
 
 
 def test_arms_that_are_not_indexable_are_named(monkeypatch):
-    monkeypatch.setattr(reproducing, "value", lambda _: Values({"optimum": 1.0}, {}))
+    monkeypatch.setattr(general_arms, "value", lambda _: Values({"optimum": 1.0}, {}))
     odd = Indices(np.zeros(2), False, "state 1 is passive, then active", (1, 0.0, 1.0))
-    monkeypatch.setattr(reproducing, "whittle_indices", lambda _: odd)
+    monkeypatch.setattr(general_arms, "whittle_indices", lambda _: odd)
     made = learning(0.98)
     assert verdicts(made) == [CONTRADICTED, HELD, HELD]
     assert "arm 1: state 1 is passive, then active" in made.claims[0].measured
@@ -130,8 +139,10 @@ def test_the_summary_of_little():
 def test_the_paper_has_25_claims(monkeypatch):
     """Counted where they are judged, with results made up."""
     known = dict.fromkeys(("optimum", "whittle", "myopic", "fixed", "fixed-best", "random"), 0.9)
-    monkeypatch.setattr(paper, "value", lambda _: Values({**known}, {}))
-    monkeypatch.setattr(paper, "optimal", lambda *_: SimpleNamespace(span=0.5))
+    monkeypatch.setattr(estimates, "value", lambda _: Values({**known}, {}))
+    monkeypatch.setattr(
+        "rmab.experiments.theory.claims.optimal", lambda *_: SimpleNamespace(span=0.5)
+    )
     count = 0
     for name in PAPER:
         chosen = figure(name)

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 
 import rmab
-from rmab.experiments import regret as scaling
 from rmab.experiments.figure import Figure, FigureResult
-from rmab.experiments.registry import figures
-from rmab.experiments.regret import GAP, KNOWN, PLAIN, scalings, share
+from rmab.experiments.registry import SECTIONS, figures
+from rmab.experiments.regret_growth import GAP, KNOWN, PLAIN, scalings, share
 from rmab.policies.registry import named
 from rmab.studies.results import Curve, PolicyResult, Results
 from rmab.studies.study import Study
-from tests.studies.made_up import CONTRADICTED, HELD, NOTED, UNDECIDED, verdicts
+from tests.experiments.made_up import CONTRADICTED, HELD, NOTED, UNDECIDED, verdicts
 
 PAPER = rmab.channels([0.20, 0.89, 0.10, 0.90], [0.80, 0.17, 0.90, 0.16], [0.4, 0.9, 0.7, 0.6])
 NAMES = ["regret-horizon", "regret-agents", "regret-arms"]
@@ -34,7 +33,7 @@ def has_the_papers_arms(study: Study, copies: int = 1) -> bool:
 
 
 def test_all_have_both_learners_and_the_same_episodes_for_them():
-    assert list(scaling.JUDGES) == NAMES
+    assert list(SECTIONS["gaps"]) == NAMES
     for each in figures(NAMES):
         assert each.section == "gaps"
         assert each.y == "regret"

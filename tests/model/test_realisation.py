@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rmab import catalogue
-from rmab.engine.world import World, truth
+from rmab.engine.environment import SimulatedEnvironment, truth
 from rmab.model.arms import Arms, channels
 from rmab.model.realisation import RealisedArms
 from rmab.rng.variates import CHANNELS, seed_words, stream
@@ -28,11 +28,11 @@ CASES = {
 def test_the_states_are_the_engines(name):
     arms = CASES[name]
     lanes = [0, 3]
-    world, there = World(arms.kinds, idle_pay=False), truth(arms)
+    world, there = SimulatedEnvironment(arms.kinds, idle_pay=False), truth(arms)
     key = stream(
         seed_words(SEED), jnp.array(TRIALS, jnp.uint32), jnp.array(lanes)[None, :, None], CHANNELS
     )
-    move = jax.jit(lambda state, played, slot: world.move(key, there, state, played, slot))
+    move = jax.jit(lambda state, played, slot: world.advance(key, there, state, played, slot))
     state = jax.jit(lambda: world.start(key, there, len(TRIALS)))()
     realised = RealisedArms(arms, SEED, TRIALS, lanes)
     played = np.random.default_rng(0).random((SLOTS, *realised.states.shape)) < 0.4

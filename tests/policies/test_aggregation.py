@@ -186,7 +186,7 @@ def test_plans_of_agents_that_share_nothing_differ():
     assert federation.plan_per_agent
     planner = Planner(federation)
     one, other = (planner.plan(counts_of(lane), 2, lane).plan for lane in range(2))
-    assert not np.array_equal(one.index, other.index)  # type: ignore[union-attr]  # of index plans
+    assert not np.array_equal(one.index, other.index)  # type: ignore[attr-defined]  # of index plans
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from rmab.planning.lookahead.channel import ChannelValues, channel_values, termi
 from rmab.planning.lookahead.tables import known_lookahead, known_wraps
 from rmab.planning.tables import Model
 from rmab.policies import lookahead
+from rmab.policies.constraint import Constraint
 from rmab.policies.lookahead import SearchLimits, check_depth, choose, expected_largest
 from tests.planning.lookahead.arms import PAPER, hidden, mixed, random_arm, some_channels
 
@@ -131,7 +132,7 @@ def test_sets_near_the_best_alone_are_those_of_all_where_the_best_is_near():
     rng = np.random.default_rng(0)
     states = InformationStates(rng.integers(0, 2, (7, 400)), rng.integers(0, 8, (7, 400)))
     state = known_lookahead(arms, 3, 2, MAX_AGE)(states)
-    best, all_sets = choose(state, 3), lookahead._all_sets(7, 3)
+    best, all_sets = choose(state, 3), Constraint(3).subsets(7)
     near = choose(state, 3, limits=SearchLimits(ways=0))
     assert (near.sum(0) == 3).all()
     assert (near == best).all(0).mean() > 0.95

@@ -55,8 +55,8 @@ def test_arms_that_a_policy_is_for(name, arms):
 
 
 def test_rb_tsde_learns_alone_unless_told_otherwise():
-    assert named("rb-tsde", 100).aggregation == "none"
-    assert named("rb-tsde", 100, {"aggregation": "sum"}).aggregation == "sum"
+    assert named("rb-tsde", 100).sharing.aggregation == "none"
+    assert named("rb-tsde", 100, {"aggregation": "sum"}).sharing.aggregation == "sum"
     assert settings_of("rb-tsde")["aggregation"] == "none"
 
 

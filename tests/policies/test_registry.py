@@ -3,7 +3,7 @@
 import pytest
 
 from rmab.errors import ModelError, StudyError
-from rmab.policies.policy import Forgetting, Policy
+from rmab.policies.policy import Forgetting, Policy, Sharing
 from rmab.policies.registry import GROUPS, LEARNERS, OPTIONS, POLICIES, check_options, named
 
 VALUES = {
@@ -46,7 +46,7 @@ def test_every_entry_makes_its_policy(name):
     entry = POLICIES[name]
     policy = named(name, 100)
     assert policy.name == name
-    assert (policy.learner is not None or policy.own is not None) == (name in LEARNERS)
+    assert (policy.learns or policy.rule.learns) == (name in LEARNERS)
     assert set(entry.options) <= set(VALUES) == set(OPTIONS)
     for option, value in VALUES.items():
         if option in entry.options:
@@ -69,10 +69,10 @@ def test_policies_that_learn_from_every_look_count_by_gap():
     for name in LEARNERS:
         every_look = name.endswith(("-gap", "-robust", "-grid"))
         colours = 3 if name == "colored-ucrl2" else 0  # gaps below the highest age
-        assert named(name, 100).gaps == (32 if every_look else colours)
+        assert named(name, 100).learner.gaps == (32 if every_look else colours)
     policy = named("fedtswi-gap", 100, {"gaps": 12})
-    assert policy.gaps == 12
-    assert getattr(policy.learner, "keywords", {})["gaps"] == 12
+    assert policy.learner.gaps == 12
+    assert getattr(policy.learner.function, "keywords", {})["gaps"] == 12
 
 
 def test_the_same_policy_is_the_same_object():
@@ -119,22 +119,24 @@ def test_a_prior_is_learnt_by_those_that_learn_from_any_gap():
 def test_robust_names_have_all_of_it_set_and_options_go_over_it():
     for name in ("fedtswi-robust", "fedts-myopic-robust", "fedce-myopic-robust"):
         policy = named(name, 100)
-        assert (policy.aggregation, policy.draws, policy.longest) == ("pairs", "per-agent", 50)
+        assert policy.sharing == Sharing("pairs", "per-agent")
+        assert policy.episodes.longest == 50
         bank = Forgetting((float("inf"), 2048.0, 512.0, 128.0), (0.7, 0.1, 0.1, 0.1))
-        assert policy.forget == bank
-        assert policy.prior == "population"
-        assert policy.randomised == (name != "fedce-myopic-robust")
+        assert policy.learner.forget == bank
+        assert policy.learner.prior == "population"
+        assert policy.learner.randomised == (name != "fedce-myopic-robust")
     other = named("fedtswi-robust", 100, {"forget": "never", "aggregation": "sum", "prior": 2.0})
-    assert (other.forget, other.aggregation, other.prior) == (None, "sum", 2.0)
-    assert other.longest == 50
+    assert (other.learner.forget, other.learner.prior) == (None, 2.0)
+    assert (other.sharing.aggregation, other.episodes.longest) == ("sum", 50)
 
 
 def test_plain_names_have_the_defaults_of_before():
     policy = named("fedtswi-gap", 100)
-    assert (policy.forget, policy.longest, policy.draws, policy.aggregation) == (None,) * 4
-    assert policy.prior == 1.0
-    assert policy.randomised
+    assert (policy.learner.forget, policy.episodes.longest) == (None, None)
+    assert policy.sharing == Sharing()
+    assert policy.learner.prior == 1.0
+    assert policy.learner.randomised
 
 
 def test_a_half_life_is_one_expert():
-    assert named("fedtswi-gap", 100, {"forget": 200}).forget == Forgetting((200.0,), (1.0,))
+    assert named("fedtswi-gap", 100, {"forget": 200}).learner.forget == Forgetting((200.0,), (1.0,))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rmab.model.beliefs import InformationStates
-from rmab.policies.plans import TurnsPlan, take_turns
+from rmab.policies.rules.turns import TurnsPlan, take_turns
 
 
 def played(in_play: list[bool], plays: int, slots: int) -> list[list[int]]:

@@ -11,12 +11,12 @@ from rmab.errors import ProtocolError
 from rmab.privacy.masks import MaskedUpload, MaskKey, Words, make_key, parse_key, vector_size
 from rmab.privacy.unmasking import (
     BEGINNING,
-    Enrolled,
-    Member,
-    Opened,
-    Opening,
-    Point,
-    answered,
+    AggregationJob,
+    EnrolledAgent,
+    JobOutcome,
+    Report,
+    Watermark,
+    answer_job,
 )
 from rmab.protocol.messages import Shape
 from tests.service.support.counting import Counting
@@ -30,18 +30,18 @@ class Helper:
 
     def __init__(self, least: int = 3) -> None:
         self.least = least
-        self.agents: dict[str, Enrolled] = {}
-        self.points: dict[tuple[str, str], Point] = {}
+        self.agents: dict[str, EnrolledAgent] = {}
+        self.points: dict[tuple[str, str], Watermark] = {}
         self.cohorts: dict[str, str] = {}
         self.answers: list[tuple[str, Words]] = []
 
     def last(self) -> tuple[int, str]:
         return len(self.answers), self.answers[-1][0] if self.answers else BEGINNING
 
-    def enrolled(self, agent: str) -> Enrolled | None:
+    def enrolled(self, agent: str) -> EnrolledAgent | None:
         return self.agents.get(agent)
 
-    def point(self, agent: str, incarnation: str) -> Point | None:
+    def watermark(self, agent: str, incarnation: str) -> Watermark | None:
         return self.points.get((agent, incarnation))
 
     def cohort(self, agent: str) -> str | None:
@@ -53,24 +53,24 @@ class Helper:
     def answer(self, number: int) -> tuple[str, Words | None] | None:
         return self.answers[number - 1] if 1 <= number <= len(self.answers) else None
 
-    def keep(self, opening: Opening, opened: Opened) -> None:
+    def keep(self, opening: AggregationJob, opened: JobOutcome) -> None:
         self.answers.append((opening.digest, opened.masks))
-        self.points |= opened.points
+        self.points |= opened.watermarks
         self.cohorts |= opened.cohorts
 
     def enroll(self, name: str, group: int = 1, number: int = 1) -> Agent:
         key = parse_key(make_key())
         assert key is not None
-        self.agents[name] = Enrolled(group, MaskKey(key), number, revoked=False)
+        self.agents[name] = EnrolledAgent(group, MaskKey(key), number, revoked=False)
         return Agent(name, self.agents[name].key)
 
-    def ask(self, *members: Member, **changes: Any) -> Words:
+    def ask(self, *members: Report, **changes: Any) -> Words:
         """Open the next sum, of group 1, or one with these changes."""
         number, digest = self.last()
-        opening = Opening(number + 1, digest, 1, tuple(members))._replace(**changes)
-        return answered(opening, self, FINGERPRINT, vector_size(SHAPE), self.least)
+        opening = AggregationJob(number + 1, digest, 1, tuple(members))._replace(**changes)
+        return answer_job(opening, self, FINGERPRINT, vector_size(SHAPE), self.least)
 
-    def refuses(self, *members: Member, **changes: Any) -> str:
+    def refuses(self, *members: Report, **changes: Any) -> str:
         """The word by which it refuses; nothing may have changed."""
         before = (dict(self.points), list(self.answers), dict(self.cohorts))
         with pytest.raises(ProtocolError) as refused:
@@ -98,15 +98,15 @@ class Agent:
         clear = self.counting.upload(self.sequence, slots=slots)
         return self.key.masked(clear, FINGERPRINT, self.name, SHAPE)
 
-    def member(self, slots: int = 4) -> Member:
+    def member(self, slots: int = 4) -> Report:
         return self.named(self.upload(slots))
 
-    def at(self, slots: int) -> Member:
+    def at(self, slots: int) -> Report:
         """Its upload after so many slots in all."""
         return self.member(slots - self.counting.slots)
 
-    def named(self, upload: MaskedUpload) -> Member:
-        return Member(
+    def named(self, upload: MaskedUpload) -> Report:
+        return Report(
             self.name,
             upload.incarnation,
             upload.sequence,

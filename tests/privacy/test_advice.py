@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from rmab.privacy.accounting import Budget, noise_multiplier
 from rmab.privacy.advice import cost_warning, enough_agents
-from rmab.privacy.noise import Budget, noise_multiplier
 
 
 @pytest.mark.parametrize(

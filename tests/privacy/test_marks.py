@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from rmab.privacy.marks import is_mark
+from rmab.privacy.masks import is_mark
 
 
 def test_marks_are_what_the_protocol_says():

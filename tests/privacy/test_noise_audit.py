@@ -17,15 +17,8 @@ import numpy as np
 import pytest
 from scipy.stats import beta, norm
 
-from rmab.privacy.noise import (
-    GRID,
-    Budget,
-    Ledger,
-    discrete_gaussian,
-    factor,
-    mixing,
-    noise_multiplier,
-)
+from rmab.privacy.accounting import Budget, PrivacyAccountant, noise_multiplier
+from rmab.privacy.noise import GRID, discrete_gaussian, factor, mixing
 
 BUDGET = Budget(4.0)
 PLAYS, MEMBERS = 1, 3
@@ -52,7 +45,7 @@ def in_all(world, runs=RUNS):
 def released(world, draw, runs=RUNS):
     """What is told of every run, (releases, 3, runs)."""
     sums = in_all(world, runs)
-    ledger, told = Ledger(BUDGET, PLAYS, sums.shape[1]), []
+    ledger, told = PrivacyAccountant(BUDGET, PLAYS, sums.shape[1]), []
     for t, x in enumerate(sums):
         ledger = ledger.released(str(t), 8 * MEMBERS * 2**t, MEMBERS, draw)
         told.append(x + ledger.noise(str(t)))

@@ -10,10 +10,11 @@ import pytest
 from rmab.errors import FederationError
 from rmab.policies.plans import IndexPlan
 from rmab.policies.registry import SERVED
+from rmab.privacy.accounting import Budget, PrivacyAccountant, cell_noise
 from rmab.privacy.masks import numbers_of, vector_of, vector_size
-from rmab.privacy.noise import MOST_RELEASES, Budget, Ledger, cell_noise
+from rmab.privacy.noise import MOST_RELEASES
 from rmab.privacy.settings import Privacy, privacy_of
-from rmab.privacy.unmasking import Opening, answered
+from rmab.privacy.unmasking import AggregationJob, answer_job
 from rmab.protocol.config import Federation, KnownArm
 from rmab.protocol.planner import Planner
 from rmab.protocol.uploads import Merged
@@ -28,22 +29,22 @@ class Noisy(Helper):
 
     def __init__(self):
         super().__init__()
-        self.ledger = Ledger(Budget(4.0), SHAPE.plays, SHAPE.size)
+        self.ledger = PrivacyAccountant(Budget(4.0), SHAPE.plays, SHAPE.size)
 
     def keep(self, opening, opened):
         super().keep(opening, opened)
-        self.ledger = opened.ledger
+        self.ledger = opened.accountant
 
     def ask(self, *members, **changes):
         number, digest = self.last()
-        opening = Opening(number + 1, digest, 1, tuple(members))._replace(**changes)
+        opening = AggregationJob(number + 1, digest, 1, tuple(members))._replace(**changes)
         size = vector_size(SHAPE)
-        return answered(opening, self, FINGERPRINT, size, self.least, lambda _: self.ledger)
+        return answer_job(opening, self, FINGERPRINT, size, self.least, lambda _: self.ledger)
 
 
 @pytest.fixture
 def helper(monkeypatch):
-    monkeypatch.setattr("rmab.privacy.noise.discrete_gaussian", rounded_normal(1))
+    monkeypatch.setattr("rmab.privacy.accounting.discrete_gaussian", rounded_normal(1))
     return Noisy()
 
 

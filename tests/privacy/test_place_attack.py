@@ -34,9 +34,9 @@ RULES = {
     "sums in turn": ("_check_shares", 0.9),
     "unequal speed, linear": ("_check_shares", 0.55),
     "unequal speed, doubling": ("_check_shares", 0.55),
-    "changing sets": ("_parted", 0.9),
-    "one leaves": ("_parted", 0.85),
-    "one comes": ("_parted", 0.85),
+    "changing sets": ("_divided", 0.9),
+    "one leaves": ("_divided", 0.85),
+    "one comes": ("_divided", 0.85),
 }
 
 

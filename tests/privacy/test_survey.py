@@ -9,7 +9,7 @@ import pytest
 
 from rmab.errors import FederationError, ProtocolError
 from rmab.policies.plans import IndexPlan
-from rmab.privacy.noise import sensitivity_squared
+from rmab.privacy.accounting import sensitivity_squared
 from rmab.privacy.settings import Privacy
 from rmab.privacy.survey import BLOCK, first_turn, scheduled
 from rmab.protocol.messages import Shape, parse_round

@@ -9,19 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from rmab.errors import ProtocolError
-from rmab.privacy.marks import is_mark
-from rmab.privacy.masks import in_base64, numbers_of, vector_of, vector_size
-from rmab.privacy.unmasking import (
-    BEGINNING,
-    Member,
-    Opening,
-    Together,
-    Waiting,
-    check_sum,
-    chosen,
-    parse_answer,
-    parse_opening,
-)
+from rmab.privacy.batches import AgentBacklog, ReportBatch, check_sum, choose_batch, parse_answer
+from rmab.privacy.masks import in_base64, is_mark, numbers_of, vector_of, vector_size
+from rmab.privacy.unmasking import BEGINNING, AggregationJob, Report, parse_job
 from tests.privacy.masking import FINGERPRINT, SHAPE, Agent, Helper, total
 from tests.service.support.counting import Counting
 
@@ -103,7 +93,7 @@ def test_a_set_less_one_is_refused(helper, agents):
     assert helper.refuses(*older[:3]) == "member"
 
 
-def at(slots: int, *agents: Agent) -> list[Member]:
+def at(slots: int, *agents: Agent) -> list[Report]:
     """Their uploads after so many slots in all."""
     return [agent.at(slots) for agent in agents]
 
@@ -308,8 +298,8 @@ def test_an_agents_file_restored_from_a_backup_opens_nothing_twice(helper, agent
 
 
 def test_an_opening_is_read_as_it_was_written(agents):
-    opening = Opening(7, "ab" * 32, 2, tuple(agent.member() for agent in agents))
-    assert parse_opening(opening.to_json()) == opening
+    opening = AggregationJob(7, "ab" * 32, 2, tuple(agent.member() for agent in agents))
+    assert parse_job(opening.to_json()) == opening
     assert opening.digest != opening._replace(number=8).digest
 
 
@@ -326,15 +316,15 @@ def test_an_opening_is_read_as_it_was_written(agents):
     ],
 )
 def test_what_is_no_opening_is_refused(agents, before, after):
-    body = Opening(1, BEGINNING, 1, (agents[0].member(),)).to_json()
+    body = AggregationJob(1, BEGINNING, 1, (agents[0].member(),)).to_json()
     assert before in body
     with pytest.raises(ProtocolError) as refused:
-        parse_opening(body.replace(before, after))
+        parse_job(body.replace(before, after))
     assert refused.value.status == 422
 
 
 def test_an_answer_is_of_its_opening_and_whole(agents):
-    opening = Opening(1, BEGINNING, 1, (agents[0].member(),))
+    opening = AggregationJob(1, BEGINNING, 1, (agents[0].member(),))
     masks = np.arange(4, dtype=np.uint64)
     body = b'{"opening":1,"masks":"%s"}' % in_base64(masks).encode()
     assert np.array_equal(parse_answer(body, opening, 4), masks)
@@ -346,17 +336,17 @@ def test_an_answer_is_of_its_opening_and_whole(agents):
 # --------------------------------------------------------------------------------------- server
 
 
-def waiting(cohort: Any = "a", opened: Any = 0, **reach: int) -> list[Waiting]:
+def waiting(cohort: Any = "a", opened: Any = 0, **reach: int) -> list[AgentBacklog]:
     """Agents of a cohort that have masked at every mark up to these positions."""
     return [
-        Waiting(
+        AgentBacklog(
             name,
             1,
             cohort,
             opened,
             position,
             tuple(
-                (mark, Member(name, "0" * 32, mark, mark, b"", b""))
+                (mark, Report(name, "0" * 32, mark, mark, b"", b""))
                 for mark in filter(is_mark, range(opened + 1, position + 1))
             ),
         )
@@ -364,78 +354,78 @@ def waiting(cohort: Any = "a", opened: Any = 0, **reach: int) -> list[Waiting]:
     ]
 
 
-def together(found: Together) -> tuple[str, int]:
+def together(found: ReportBatch) -> tuple[str, int]:
     return "".join(one.agent for one in found.agents), found.slots
 
 
 def test_who_was_never_opened_is_waited_for_unless_it_is_late():
-    assert together(chosen(waiting(None, a=1, b=1), 3)) == ("", 0)
-    assert together(chosen(waiting(None, a=1, b=1, c=1), 3)) == ("abc", 1)
-    assert together(chosen(waiting(None, a=1, b=1, c=1), 4)) == ("", 0)
-    assert together(chosen(waiting(None, a=1, b=1, c=1, d=0), 3)) == ("", 0)
-    assert together(chosen(waiting(None, a=1, b=1, c=1, d=0), 3, {"d"})) == ("abc", 1)
-    assert together(chosen(waiting(None, a=1, b=1, c=0, d=0), 3, {"c", "d"})) == ("", 0)
+    assert together(choose_batch(waiting(None, a=1, b=1), 3)) == ("", 0)
+    assert together(choose_batch(waiting(None, a=1, b=1, c=1), 3)) == ("abc", 1)
+    assert together(choose_batch(waiting(None, a=1, b=1, c=1), 4)) == ("", 0)
+    assert together(choose_batch(waiting(None, a=1, b=1, c=1, d=0), 3)) == ("", 0)
+    assert together(choose_batch(waiting(None, a=1, b=1, c=1, d=0), 3, {"d"})) == ("abc", 1)
+    assert together(choose_batch(waiting(None, a=1, b=1, c=0, d=0), 3, {"c", "d"})) == ("", 0)
 
 
 def test_all_go_to_the_last_mark_that_all_have():
-    found = chosen(waiting(a=70, b=21, c=40), 3)
+    found = choose_batch(waiting(a=70, b=21, c=40), 3)
     assert together(found) == ("abc", 20)
-    assert [member.slots for member in found.members] == [20, 20, 20]
-    assert together(chosen(waiting(opened=20, a=70, b=21, c=40), 3)) == ("", 0)
-    assert together(chosen(waiting(opened=20, a=70, b=25, c=40), 3)) == ("abc", 4)
+    assert [member.slots for member in found.reports] == [20, 20, 20]
+    assert together(choose_batch(waiting(opened=20, a=70, b=21, c=40), 3)) == ("", 0)
+    assert together(choose_batch(waiting(opened=20, a=70, b=25, c=40), 3)) == ("abc", 4)
 
 
 def test_of_each_incarnation_the_last_upload_is_opened():
-    early = Member("a", "0" * 32, 1, 3, b"", b"")
-    late = [Member("a", "1" * 32, n, n, b"", b"") for n in (1, 2)]
-    one = Waiting("a", 1, "a", 0, 5, ((3, early), (4, late[0]), (5, late[1])))
-    assert one.members(5) == [early, late[1]]
-    assert one.members(4) == [early, late[0]]
-    assert one.members(3) == [early]
+    early = Report("a", "0" * 32, 1, 3, b"", b"")
+    late = [Report("a", "1" * 32, n, n, b"", b"") for n in (1, 2)]
+    one = AgentBacklog("a", 1, "a", 0, 5, ((3, early), (4, late[0]), (5, late[1])))
+    assert one.reports(5) == [early, late[1]]
+    assert one.reports(4) == [early, late[0]]
+    assert one.reports(3) == [early]
 
 
 def test_the_others_go_on_without_one_that_is_late():
     seven = dict.fromkeys("bcdefgh", 24)
-    assert together(chosen(waiting(opened=20, a=20, **seven), 3)) == ("", 0)
+    assert together(choose_batch(waiting(opened=20, a=20, **seven), 3)) == ("", 0)
     # Three stay with it, who can go on without it when it is revoked.
-    assert together(chosen(waiting(opened=20, a=20, **seven), 3, {"a"})) == ("efgh", 4)
+    assert together(choose_batch(waiting(opened=20, a=20, **seven), 3, {"a"})) == ("efgh", 4)
     six = dict.fromkeys("bcdef", 24)
-    assert together(chosen(waiting(opened=20, a=20, **six), 3, {"a"})) == ("def", 4)
+    assert together(choose_batch(waiting(opened=20, a=20, **six), 3, {"a"})) == ("def", 4)
     five = dict.fromkeys("bcde", 24)
-    assert together(chosen(waiting(opened=20, a=20, **five), 3, {"a"})) == ("", 0)
+    assert together(choose_batch(waiting(opened=20, a=20, **five), 3, {"a"})) == ("", 0)
 
 
 def test_who_stays_with_one_that_is_late_are_the_slowest():
     ahead = {"b": 30, "c": 26, "d": 30, "e": 24, "f": 30, "g": 30, "h": 25}
-    found = chosen(waiting(opened=20, a=20, **ahead), 3, {"a"})
+    found = choose_batch(waiting(opened=20, a=20, **ahead), 3, {"a"})
     assert together(found) == ("bdfg", 10)
 
 
 def test_who_is_away_together_keeps_nobody_else():
-    found = chosen(waiting(opened=20, a=20, b=20, c=20, d=24, e=24, f=24), 3, {"a", "b", "c"})
+    found = choose_batch(waiting(opened=20, a=20, b=20, c=20, d=24, e=24, f=24), 3, {"a", "b", "c"})
     assert together(found) == ("def", 4)
 
 
 def test_the_others_go_on_without_one_that_is_far_behind():
     ahead = dict.fromkeys("bcdefgh", 47)
-    assert together(chosen(waiting(opened=20, a=24, **ahead), 3)) == ("abcdefgh", 4)
+    assert together(choose_batch(waiting(opened=20, a=24, **ahead), 3)) == ("abcdefgh", 4)
     ahead = dict.fromkeys("bcdefgh", 48)
-    assert together(chosen(waiting(opened=20, a=24, **ahead), 3)) == ("efgh", 28)
+    assert together(choose_batch(waiting(opened=20, a=24, **ahead), 3)) == ("efgh", 28)
 
 
 def test_cohorts_that_bring_as_much_are_opened_together():
     first, second = waiting("a", 24, a=32, b=32, c=32), waiting("x", 40, x=48, y=48, z=48)
-    assert together(chosen([*second, *first], 3)) == ("abcxyz", 8)
+    assert together(choose_batch([*second, *first], 3)) == ("abcxyz", 8)
     third = waiting("x", 40, x=44, y=44, z=44)
-    assert together(chosen([*third, *first], 3)) == ("abcxyz", 4)
+    assert together(choose_batch([*third, *first], 3)) == ("abcxyz", 4)
     fourth = waiting("x", 128, x=144, y=144, z=144)
-    assert together(chosen([*fourth, *first], 3)) == ("xyz", 16)
+    assert together(choose_batch([*fourth, *first], 3)) == ("xyz", 16)
 
 
 def test_a_cohort_is_opened_once_before_a_round_closes():
     busy = [one._replace(busy=True) for one in waiting(a=9, b=9, c=9)]
-    assert together(chosen(busy, 3)) == ("", 0)
-    assert together(chosen([*busy, *waiting("x", x=2, y=2, z=2)], 3)) == ("xyz", 2)
+    assert together(choose_batch(busy, 3)) == ("", 0)
+    assert together(choose_batch([*busy, *waiting("x", x=2, y=2, z=2)], 3)) == ("xyz", 2)
 
 
 def test_a_possible_sum_is_taken_and_an_impossible_one_is_not():
@@ -488,7 +478,7 @@ class Exchange(RuleBasedStateMachine):
         self.sent = {}  # likewise -> upload
         self.since = dict.fromkeys("abcd", 0)  # position at which the incarnation began
         # Position and upload, by agent.
-        self.marks: dict[str, list[tuple[int, Member]]] = {name: [] for name in "abcd"}
+        self.marks: dict[str, list[tuple[int, Report]]] = {name: [] for name in "abcd"}
         self.position = dict.fromkeys("abcd", 0)  # that was opened
         self.opened = {}  # (agent, incarnation) -> upload that was opened last
         self.asked = None  # what was written down
@@ -519,9 +509,9 @@ class Exchange(RuleBasedStateMachine):
     def write_opening(self):
         if self.asked is not None:
             return
-        found = chosen(
+        found = choose_batch(
             [
-                Waiting(
+                AgentBacklog(
                     name,
                     1,
                     self.helper.cohort(name),
@@ -535,7 +525,7 @@ class Exchange(RuleBasedStateMachine):
         )
         if found.size:
             number, digest = self.helper.last()
-            self.asked = Opening(number + 1, digest, 1, found.members), found
+            self.asked = AggregationJob(number + 1, digest, 1, found.reports), found
 
     @rule(times=st.integers(1, 2), keeps=st.booleans())
     def ask(self, times, keeps):
@@ -544,15 +534,15 @@ class Exchange(RuleBasedStateMachine):
             return
         opening, found = self.asked
         for _ in range(times):
-            masks = self.helper.ask(*opening.members, number=opening.number, before=opening.before)
+            masks = self.helper.ask(*opening.reports, number=opening.number, before=opening.before)
         if keeps:
-            for member in opening.members:
+            for member in opening.reports:
                 sent = self.sent[member[:3]]
                 before = self.opened.get(member[:2])
                 self.sum += sent.masked - (before.masked if before else np.uint64(0))
                 self.opened[member[:2]] = sent
             for one in found.agents:
-                to = self.position[one.agent] = one.opened + found.slots
+                to = self.position[one.agent] = one.unmasked + found.slots
                 self.marks[one.agent] = [each for each in self.marks[one.agent] if each[0] > to]
             self.sum -= masks
             self.asked = None

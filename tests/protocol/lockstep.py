@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rmab.engine.program import _as_needed, _Simulator
+from rmab.engine.environment import SimulatedEnvironment, truth
+from rmab.engine.program import BatchProgram, _as_needed
 from rmab.engine.setting import Setting
-from rmab.engine.world import World, truth
 from rmab.model.arms import Arms
 from rmab.policies.aggregation import evidence_of
 from rmab.policies.episodes import LONGEST, first_limit, visits_can_end
@@ -30,13 +30,13 @@ from rmab.rng.variates import CHANNELS, seed_words, stream
 
 def true_states(arms: Arms, seed: int, n_agents: int, horizon: int) -> np.ndarray:
     """(slots, agents, arms): the states that the engine's trial 0 meets."""
-    world, there = World(arms.kinds, idle_pay=False), truth(arms)
+    world, there = SimulatedEnvironment(arms.kinds, idle_pay=False), truth(arms)
     lanes = jnp.arange(n_agents)[None, :, None]
     key = stream(seed_words(seed), jnp.zeros(1, jnp.uint32), lanes, CHANNELS)
     alone = jnp.zeros((len(arms), n_agents, 1), bool)
 
     def step(state, slot):
-        return world.move(key, there, state, alone, slot + 1), state
+        return world.advance(key, there, state, alone, slot + 1), state
 
     start = world.start(key, there, 1)
     states = jax.lax.scan(step, start, jnp.arange(horizon, dtype=jnp.uint32))[1]
@@ -51,12 +51,12 @@ class Realisation:
 
     def __init__(self, arms: Arms, seed: int, n_agents: int) -> None:
         self._truth = truth(arms)
-        self._world = World(arms.kinds, idle_pay=False)
+        self._world = SimulatedEnvironment(arms.kinds, idle_pay=False)
         lanes = jnp.arange(n_agents)[None, :, None]
         self._key = stream(seed_words(seed), jnp.zeros(1, jnp.uint32), lanes, CHANNELS)
         self._state = self._world.start(self._key, self._truth, 1)
         self._slot = 0
-        self._step = jax.jit(lambda *now: self._world.move(self._key, self._truth, *now))
+        self._step = jax.jit(lambda *now: self._world.advance(self._key, self._truth, *now))
 
     @property
     def states(self) -> np.ndarray:
@@ -106,15 +106,15 @@ def engine_decisions(
     )
     setting = _as_needed(setting, policy)
     seen: list[np.ndarray] = []
-    plays = federation.plays if policy.fixes_plays else None
-    made = _Simulator(setting, policy, plays)
+    plays = federation.plays if policy.rule.fixes_plays else None
+    made = BatchProgram(setting, policy, plays)
 
-    def watched(*args, _choose=made.agents.choose):
+    def watched(*args, _choose=made.rule.choose):
         mask = _choose(*args)
         jax.debug.callback(lambda m: seen.append(np.asarray(m)), mask, ordered=True)
         return mask
 
-    monkeypatch.setattr(made.agents, "choose", watched)
+    monkeypatch.setattr(made.rule, "choose", watched)
     run = jax.jit(made.run)
     out = run(
         seed_words(federation.seed),

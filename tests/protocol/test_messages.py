@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from rmab.errors import ProtocolError
 from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, TurnsPlan
+from rmab.policies.rules.rule import MAX_PLAN_AGES
 from rmab.protocol.messages import (
     MAX_COUNTS,
-    MAX_PLAN_AGES,
     RoundMessage,
     Shape,
     is_name,

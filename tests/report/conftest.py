@@ -8,12 +8,12 @@ import pytest
 
 import rmab
 from rmab.experiments.figure import Figure, FigureResult
-from rmab.experiments.registry import FIGURES, figures, reproduce
-from rmab.experiments.regret import GAP, JUDGES, PLAIN
+from rmab.experiments.registry import FIGURES, SECTIONS, figures, reproduce
+from rmab.experiments.regret_growth import GAP, PLAIN
+from rmab.experiments.verdict import Claim, Effect
 from rmab.policies.registry import named
 from rmab.studies.results import Curve, Results
 from rmab.studies.run import Values
-from rmab.studies.verdict import Claim, Effect
 
 HORIZON = 60
 NAME = "<b>&$x"  # a policy may be called anything
@@ -46,7 +46,7 @@ def small() -> Small:
     judged = FigureResult(theory, [learnt])
     judged.claims = FIGURES["theory"](judged)
     of_one = dict.fromkeys(("fig06", "fig07", "fig08"), learnt)
-    compared_ones = dict.fromkeys(JUDGES, compared(several))
+    compared_ones = dict.fromkeys(SECTIONS["gaps"], compared(several))
     drawn = []
     for name, figure in about.items():
         if name == "theory":

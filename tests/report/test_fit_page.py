@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rmab.report.fit_page import _CAPTIONS, _effective, _settings, write_fit
-from rmab.report.fit_plots import _STATES, PICTURES
+from rmab.report.fit_page import _CAPTIONS, _STATES, PICTURES, _effective, _settings, write_fit
 from rmab.traces.fit import POLICIES, ReplicatedReward, fit_trace
 from tests.traces.made import chain, trace_of
 

@@ -13,8 +13,8 @@ from rmab.report.canvas import save
 from rmab.report.page import write_sweep
 from rmab.report.style import label
 from rmab.studies.results import Curve, PolicyResult, Results
+from tests.experiments.made_up import flat, result
 from tests.report.test_page import Page
-from tests.studies.made_up import flat, result
 
 ARMS = channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])
 STUDY = Study(arms=ARMS, agents=4, plays=2, policies=["fedtswi", "fedtswi-gap", "whittle"])

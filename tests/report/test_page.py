@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from rmab.experiments.powers import fit
 from rmab.experiments.registry import summary
 from rmab.policies.registry import GOSSIP_OPTIONS
-from rmab.report.page import write_paper, write_study
-from rmab.studies.powers import fit
+from rmab.report.figures_page import write_paper
+from rmab.report.page import write_study
 from rmab.studies.results import Curve
 from rmab.studies.study import KEYS, Study
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rmab.experiments.regret import GAP, PLAIN
+from rmab.experiments.regret_growth import GAP, PLAIN
 from rmab.report import canvas, plots
+from rmab.report.figures_page import draw
 from rmab.report.style import label
 
 
@@ -38,7 +39,7 @@ def test_policies_with_odd_names_stay_in_the_legend(small):
 
 
 def test_variants_are_lines_or_panels(small):
-    drawn = {each.name: plots.paper(each) for each in small.drawn}
+    drawn = {each.name: draw(each) for each in small.drawn}
     assert len(drawn["fig06"].axes) == 1
     labels = [line.get_label() for line in drawn["fig08"].axes[0].get_lines()]
     assert labels == ["M = 1", "M = 2", "M = 4", "M = 8", "M = 16"]
@@ -58,14 +59,14 @@ def test_episodes_that_do_not_count_are_not_drawn(small):
         drawn = next(each for each in small.drawn if each.name == name)
         (result,) = drawn.results[0].values()
         assert result.full_episodes < len(result.episode_trials)
-        for line in plots.paper(drawn).axes[0].get_lines():
+        for line in draw(drawn).axes[0].get_lines():
             places = np.asarray(line.get_xdata()).tolist()
             assert places == list(range(1, result.full_episodes + 1))
 
 
 def test_exact_values_are_level_lines(small):
     fig09b = next(each for each in small.drawn if each.name == "fig09b")
-    lines = {line.get_label(): line for line in plots.paper(fig09b).axes[0].get_lines()}
+    lines = {line.get_label(): line for line in draw(fig09b).axes[0].get_lines()}
     assert set(np.asarray(lines["Exact optimum"].get_ydata())) == {1.25}
     assert set(np.asarray(lines["Lagrangian bound"].get_ydata())) == {1.5}
 
@@ -74,7 +75,7 @@ def test_what_was_interrupted_is_drawn(small):
     for each in small.drawn:
         if each.results:
             stopped = replace(each, results=each.results[:1], values=[], series={}, claims=[])
-            assert plots.paper(stopped).axes
+            assert draw(stopped).axes
 
 
 def test_one_trial_has_no_bands_but_is_drawn(small, tmp_path):
@@ -101,7 +102,7 @@ def y(line):
 
 def test_regret_is_drawn_with_its_laws_and_shares(small):
     drawn = scaled(small, "regret-agents")
-    figure = plots.paper(drawn)
+    figure = draw(drawn)
     first, second, below, _ = figure.axes
     assert [axes.get_title() for axes in (first, second)] == ["K = 1", "K = 2"]
     assert (first.get_xscale(), first.get_yscale(), below.get_yscale()) == ("log", "log", "linear")
@@ -124,7 +125,7 @@ def test_regret_is_drawn_with_its_laws_and_shares(small):
 
 def test_regret_over_the_slots_is_that_of_the_run(small):
     drawn = scaled(small, "regret-horizon")
-    plain, gap, *_ = plots.paper(drawn).axes[0].get_lines()
+    plain, gap, *_ = draw(drawn).axes[0].get_lines()
     slots = np.asarray(plain.get_xdata()).astype(int)
     assert slots[-1] == drawn.results[0].study.horizon
     np.testing.assert_array_equal(y(plain), drawn.results[0][PLAIN].regret.mean[slots - 1])
@@ -132,7 +133,7 @@ def test_regret_over_the_slots_is_that_of_the_run(small):
 
 
 def test_arms_have_one_column(small):
-    above, below = plots.paper(scaled(small, "regret-arms")).axes
+    above, below = draw(scaled(small, "regret-arms")).axes
     assert below.get_xlabel() == "Arms N"
     assert [tick for tick in below.get_xticks() if tick >= 1] == [4, 8, 16, 32, 64]
     assert above.get_ylabel() == "Regret per agent"

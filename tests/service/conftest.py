@@ -19,6 +19,7 @@ import psycopg
 import pytest
 
 from rmab.service.agent.agent import Agent
+from rmab.service.store import database
 from rmab.service.store.store import open_store
 from tests.service.support.authority import Authority
 from tests.service.support.fake_server import (
@@ -46,6 +47,20 @@ def left_out(reason):
 
 
 # --------------------------------------------------------------------------------------- databases
+
+SYNCHRONOUS = database._SYNCHRONOUS
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_commits():
+    """Commits of SQLite in this process that do not wait for the disk, but for the system only.
+
+    A process that is killed loses nothing all the same. Promises about power are tested in
+    processes of their own, `test_power_cut`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "_SYNCHRONOUS", "OFF")
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -96,7 +96,7 @@ def ward(**changes) -> Federation:
 class FirstAlone(Flat):
     """Arm 0 is always played."""
 
-    def plan(self, merged, number, lane=0):
+    def plan(self, merged, number, lane=0, each=None, memory=None):
         planned = super().plan(merged, number, lane)
         planned.plan.index[1:] = -1.0
         return planned
@@ -328,7 +328,7 @@ class Telling(Flat):
         super().__init__(federation)
         self.given: list[Merged] = []
 
-    def plan(self, merged, number, lane=0):
+    def plan(self, merged, number, lane=0, each=None, memory=None):
         self.given.append(merged)
         return super().plan(merged, number, lane)
 

@@ -6,8 +6,9 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.crash import Run, crash
-from benchmarks.ledgers import Broken
+
+from tests.slow.crash import Run, crash
+from tests.slow.ledgers import Broken
 
 EARLY = str(Path(__file__).parent / "support" / "early_server.py")
 

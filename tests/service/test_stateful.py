@@ -38,9 +38,9 @@ from rmab.errors import StorageError
 from rmab.service.agent import agent as agent_module
 from rmab.service.agent import outbox
 from rmab.service.server import uploads
-from rmab.service.store.retention import Folding
+from rmab.service.store.retention import Retention
 from rmab.service.store.store import OpenRound, open_store
-from rmab.service.store.uploads import Ledger
+from rmab.service.store.uploads import UploadLedger
 from rmab.service.store.writer import Writer
 from tests.service.support.simulation import (
     FEDERATION,
@@ -425,8 +425,8 @@ def repeats_count_again(monkeypatch):
     def receive(store, key_id, secret_hash, upload, *rest, **more):
         status = good(store, key_id, secret_hash, upload, *rest, **more)
         if status == "repeat":
-            store._ledger._running().add(
-                store.credential(key_id).name,
+            store.uploads._running().add(
+                store.credentials.credential(key_id).name,
                 uploads=1,
                 slots=upload.slots,
                 counts=upload.counts,
@@ -444,7 +444,7 @@ def repeats_are_not_compared(monkeypatch):
 
     def receive(store, key_id, secret_hash, upload, *rest, **more):
         agent = uploads.authenticate(store, key_id, secret_hash, "agent").name
-        if store.digest(agent, upload.incarnation, upload.sequence) is not None:
+        if store.uploads.digest(agent, upload.incarnation, upload.sequence) is not None:
             return "repeat"
         return good(store, key_id, secret_hash, upload, *rest, **more)
 
@@ -469,25 +469,25 @@ def ended_incarnations_are_taken_for_new(monkeypatch):
 
 
 def forgotten_incarnations_are_taken_for_new(monkeypatch):
-    monkeypatch.setattr(Folding, "floor", lambda *_: 0)
+    monkeypatch.setattr(UploadLedger, "floor", lambda *_: 0)
 
 
 def what_is_folded_is_not_added(monkeypatch):
-    good = Ledger.folded
+    good = UploadLedger.folded
 
     def nothing(self, agent):
         return tuple(np.zeros_like(part) for part in good(self, agent))
 
-    monkeypatch.setattr(Ledger, "folded", nothing)
+    monkeypatch.setattr(UploadLedger, "folded", nothing)
 
 
 def the_ledger_forgets_the_last_upload(monkeypatch):
-    good = Folding._prune
+    good = Retention._prune
 
     def all_of_them(self, agent, rows, *rest):
         good(self, agent, [row._replace(sequence=row.sequence + 1) for row in rows], *rest)
 
-    monkeypatch.setattr(Folding, "_prune", all_of_them)
+    monkeypatch.setattr(Retention, "_prune", all_of_them)
 
 
 def acknowledged_before_it_is_committed(monkeypatch):
@@ -506,7 +506,7 @@ def revoked_credentials_are_good(monkeypatch):
     authenticate = uploads.authenticate
 
     def trusting(store, key_id, secret_hash, role):
-        found = store.credential(key_id)
+        found = store.credentials.credential(key_id)
         return found or authenticate(store, key_id, secret_hash, role)
 
     monkeypatch.setattr(uploads, "authenticate", trusting)

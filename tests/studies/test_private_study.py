@@ -9,7 +9,7 @@ from rmab import Policy, Study, Sweep, channels
 from rmab.cli import main
 from rmab.errors import StudyError
 from rmab.model.arms import Arm, Arms
-from rmab.privacy.noise import Budget
+from rmab.privacy.accounting import Budget
 from rmab.report.page import _noise_notes
 from rmab.studies.run import setting_of_study
 from rmab.studies.study import from_table

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import rmab
+from rmab.engine.environment import truth
 from rmab.engine.program import simulator
 from rmab.engine.setting import Setting
-from rmab.engine.world import truth
 from rmab.errors import StudyError, TraceError
 from rmab.planning import tables
 from rmab.policies.registry import named

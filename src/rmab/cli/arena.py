@@ -17,8 +17,10 @@ from rmab.cli.console import DONE, INTERRUPTED, columns, folder, progress, say
 from rmab.errors import StudyError
 
 if TYPE_CHECKING:
-    from rmab.arena.run import Arena, Problem
-    from rmab.arena.scores import ArenaOutcome, Comparison, ProblemOutcome
+    from rmab.arena.comparison import ArenaComparison
+    from rmab.arena.problems import ArenaProblem
+    from rmab.arena.records import ArenaOutcome, ProblemOutcome
+    from rmab.arena.run import Arena
 
 __all__ = ["arena"]
 
@@ -27,7 +29,8 @@ def arena(options: argparse.Namespace) -> int:
     trials, seed, names = options.trials, options.seed, _names(options.policies)
     if options.list:
         return _list(options)
-    from rmab.arena.scores import compare, load_outcome
+    from rmab.arena.comparison import compare
+    from rmab.arena.records import load_outcome
 
     theirs = None if options.compare is None else load_outcome(Path(options.compare))
     on, stored = options.problems, Path(options.out) / "arena.json"
@@ -42,11 +45,13 @@ def arena(options: argparse.Namespace) -> int:
     if theirs is not None and not (on or names or options.policy):
         on, names, trials, seed = _as_theirs(theirs, trials, seed)
         played = {problem.name: problem.standings for problem in theirs.problems}
-    from rmab.arena.run import Arena, entrants, own_entrant, problems
+    from rmab.arena.contestants import contestants, own_contestant
+    from rmab.arena.problems import load_problems
+    from rmab.arena.run import Arena
 
-    own = [own_entrant(source, _found(source)) for source in options.policy]
-    everyone = entrants(names, own)
-    chosen = problems(on, trials, seed)
+    own = [own_contestant(source, _found(source)) for source in options.policy]
+    everyone = contestants(names, own)
+    chosen = load_problems(on, trials, seed)
     arena = Arena(everyone, {p.name: played.get(p.name, names or ()) for p in chosen})
     arena.check_own(chosen)
     out = folder(options.out)
@@ -68,7 +73,7 @@ def _as_theirs(
     theirs: ArenaOutcome, trials: int | None, seed: int | None
 ) -> tuple[list[str], list[str], int | None, int | None]:
     """Problems, policies, trials and seed to run as somebody else did."""
-    from rmab.arena.run import PROBLEMS
+    from rmab.arena.problems import PROBLEMS
     from rmab.policies.registry import STUDIED
 
     names = [p.name for p in theirs.problems if p.name in PROBLEMS]
@@ -102,9 +107,9 @@ def _found(source: str) -> object:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from rmab.arena.run import problems
+    from rmab.arena.problems import load_problems
 
-    found = problems(options.problems)
+    found = load_problems(options.problems)
     if options.json:
         listed = [{"name": p.name, "reason": p.reason, **_sizes(p)} for p in found]
         print(json.dumps({"problems": listed}, allow_nan=False))
@@ -115,7 +120,7 @@ def _list(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _sizes(problem: Problem) -> dict[str, int]:
+def _sizes(problem: ArenaProblem) -> dict[str, int]:
     s = problem.study
     return {
         "arms": len(s.arms),
@@ -127,10 +132,10 @@ def _sizes(problem: Problem) -> dict[str, int]:
 
 
 def _run(
-    options: argparse.Namespace, arena: Arena, chosen: Sequence[Problem], out: Path
+    options: argparse.Namespace, arena: Arena, chosen: Sequence[ArenaProblem], out: Path
 ) -> ArenaOutcome:
     """All problems; Ctrl-C ends with those that are done."""
-    from rmab.arena.scores import ArenaOutcome
+    from rmab.arena.records import ArenaOutcome
     from rmab.studies.provenance import Provenance
 
     made = Provenance(shlex.join(["rmab", *options.words]))
@@ -138,7 +143,7 @@ def _run(
     interrupted = False
     try:
         for number, problem in enumerate(chosen, start=1):
-            found = arena.kept(problem, out, made) if options.resume else None
+            found = arena.stored(problem, out, made) if options.resume else None
             if found is None:
                 total = arena.steps(problem)
                 with progress(total, f"{problem.name} ({number}/{len(chosen)})") as advance:
@@ -161,7 +166,7 @@ def _finish(
     options: argparse.Namespace,
     out: Path,
     ours: ArenaOutcome,
-    beside: Comparison | None,
+    beside: ArenaComparison | None,
     *,
     begun: bool = True,
 ) -> int:
@@ -206,11 +211,11 @@ def _problem_table(found: ProblemOutcome) -> str:
                 "-" if s.se is None else f"{s.se:.5f}",
                 f"{s.final:.5f}",
                 f"{s.regret:.1f}",
-                "-" if s.share is None else f"{100 * s.share:z.1f} %",
+                "-" if s.score is None else f"{100 * s.score:z.1f} %",
                 found.place(name),
                 "-" if s.rank is None else str(s.rank),
                 str(len(s.tied)) if s.tied else "",
-                "-" if s.stuck is None else f"{100 * s.stuck:.0f} %",
+                "-" if s.failed is None else f"{100 * s.failed:.0f} %",
                 "-" if s.seconds is None else f"{1000 * s.seconds:.3g}",
             ]
         )
@@ -228,7 +233,7 @@ def _problem_table(found: ProblemOutcome) -> str:
     )
 
 
-def _compared(beside: Comparison) -> str:
+def _compared(beside: ArenaComparison) -> str:
     rows = [["problem", "policy", "here", "there", "difference", "se", "sigma"]]
     for row in beside.rows:
         se, sigma = row["se"], row["sigma"]

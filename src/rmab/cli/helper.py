@@ -31,13 +31,13 @@ def helper(options: argparse.Namespace) -> int:
         raise FederationError(
             f"{options.federation}: a helper needs a [privacy] table with the helper's address"
         )
-    from rmab.service.helper.process import Helper
-    from rmab.service.server.process import Settings, run_process
+    from rmab.service.helper.process import Helper, HelperSettings
+    from rmab.service.http.listener import run_process
+    from rmab.service.terms import terms_of
 
-    settings = Settings(
-        federation=federation,
+    settings = HelperSettings(
+        terms=terms_of(federation),
         database=_database(options),
-        file=options.federation,
         host=options.host,
         port=options.port,
         tls_cert=options.tls_cert,
@@ -70,8 +70,9 @@ def _database(options: argparse.Namespace) -> str:
 def _store(options: argparse.Namespace) -> Iterator[HelperStore]:
     from rmab.protocol.config import load_federation
     from rmab.service.helper.store import open_helper_store
+    from rmab.service.terms import terms_of
 
-    store = open_helper_store(_database(options), load_federation(options.federation))
+    store = open_helper_store(_database(options), terms_of(load_federation(options.federation)))
     try:
         yield store
     finally:

@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 a failure that may pass, 2 a lasting failure (bad input, a
 
 from __future__ import annotations
 
-import _thread
 import os
 import signal
 import sys
@@ -103,12 +102,15 @@ def _interruptible() -> Iterator[_Signals]:
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
-    struck = 0
+    struck, lock, over = 0, threading.RLock(), threading.Event()
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
 
     def strike(number: int, frame: FrameType | None) -> None:
         nonlocal struck
         signals.last = number
-        struck += 1
+        with lock:
+            struck += 1
         if struck < _MOST_STRIKES and _is_importing(frame):
             strike_again(number)
         else:
@@ -116,7 +118,15 @@ def _interruptible() -> Iterator[_Signals]:
             raise KeyboardInterrupt
 
     def strike_again(number: int) -> None:
-        threading.Timer(_STRIKE_SECONDS, _thread.interrupt_main, [number]).start()
+        threading.Thread(target=send, args=(number, struck), daemon=True).start()
+
+    def send(number: int, handled: int) -> None:
+        # Until it is handled: one that comes just before the main thread sleeps does not wake it.
+        while not over.wait(_STRIKE_SECONDS):
+            with lock:
+                if over.is_set() or struck != handled:
+                    return
+                signal.pthread_kill(main_thread, number)
 
     def dropped(raised: sys.UnraisableHookArgs) -> None:
         if raised.exc_type is KeyboardInterrupt:
@@ -132,6 +142,8 @@ def _interruptible() -> Iterator[_Signals]:
     try:
         yield signals
     finally:
+        with lock:
+            over.set()
         for number, before in taken.items():
             signal.signal(number, before)
         sys.unraisablehook = report

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rmab.model.arms import Arm
     from rmab.studies.checkpoint import Checkpoint, Job
     from rmab.studies.results import Results, SweepResults
-    from rmab.studies.run import Estimate, Values
+    from rmab.studies.run import SimulatedValue, Values
     from rmab.studies.sweep import Point, Sweep
 
 __all__ = ["index", "reproduce", "run", "value"]
@@ -242,27 +242,27 @@ def value(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _simulated(sweep: Sweep, found: Mapping[str, Values]) -> dict[str, dict[str, Estimate]]:
+def _simulated(sweep: Sweep, found: Mapping[str, Values]) -> dict[str, dict[str, SimulatedValue]]:
     """Return simulated estimates for missing values, by the label of a point."""
     from rmab.studies.run import SIMULATED, simulated_values
 
     missing = {id(values): values for values in found.values() if values.reasons}
     studies = {id(found[point.label]): point.study for point in sweep.points}
-    instead: dict[int, dict[str, Estimate]] = {}
+    instead: dict[int, dict[str, SimulatedValue]] = {}
     with progress(len(missing) * len(SIMULATED), "simulated", "value") as advance:
         for key, values in missing.items():
             instead[key] = simulated_values(studies[key], values, advance)
     return {label: instead.get(id(values), {}) for label, values in found.items()}
 
 
-def _estimates(simulated: Mapping[str, Estimate]) -> dict[str, dict[str, float]]:
+def _estimates(simulated: Mapping[str, SimulatedValue]) -> dict[str, dict[str, float]]:
     return {name: estimate._asdict() for name, estimate in simulated.items()}
 
 
 def _values_table(
     sweep: Sweep,
     found: Mapping[str, Values],
-    simulated: Mapping[str, Mapping[str, Estimate]],
+    simulated: Mapping[str, Mapping[str, SimulatedValue]],
 ) -> str:
     """A row for each value, of each point."""
     every_best = [values["optimum"] for values in found.values()]
@@ -389,7 +389,7 @@ def reproduce(options: argparse.Namespace) -> int:
 
     chosen = figures(options.figures, options.trials)
     out = folder(options.out)
-    from rmab.report.page import write_paper
+    from rmab.report.figures_page import write_paper
 
     done: list[FigureResult] = []
     interrupted = False

@@ -1,7 +1,7 @@
 """Trials on a Ray cluster: blocks of them are tasks of Ray's, and their sums come back.
 
 A task has one core, or one GPU where the cluster has some, and runs in one thread. Ray gives it to
-a worker, a process that keeps what it has compiled and its GPU. Ray runs it again if the worker is
+a worker, a process that keeps its compiled programs and its GPU. Ray runs it again if the worker is
 lost, or the node (it takes 15 s to believe that), and uses nodes that join. Sums are exact in any
 order, so results are those of a run without Ray, bit for bit, on the same kind of device; a worker
 on another kind is refused.
@@ -46,8 +46,8 @@ _LOSSES = 5  # of one block, which then is at fault itself
 
 
 class _Answer(NamedTuple):
-    """Of a task: the kind of device, the trials of a batch that suit it, and the sums of a block
-    with the seconds that it took."""
+    """Answer of a task: the kind of device, the width of a batch that suits it, and the sums of a
+    block with the seconds that it took."""
 
     device: str
     width: int = 0
@@ -56,8 +56,8 @@ class _Answer(NamedTuple):
 
 
 def _task(settings: Mapping[str, str], mine: Mapping[str, str]) -> Callable[..., _Answer | str]:
-    """What a worker does, or why it cannot; settings: what JAX reads when it is loaded; mine: our
-    versions. It is local, and so sent as it is: a node without rmab can say so, too."""
+    """Return the function of a worker; settings: environment variables of JAX; mine: our versions.
+    It is local, and so sent as it is: a node without rmab can say so, too."""
 
     def task(*arguments: Any) -> _Answer | str:
         os.environ.update(settings)
@@ -158,7 +158,7 @@ class Cluster:
             self._ray.shutdown()
 
     def _connect(self) -> None:
-        """To the cluster; what Ray says on the way is no concern of the user's."""
+        """Connect to the cluster, without the messages that Ray prints meanwhile."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         how: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
@@ -178,7 +178,7 @@ class Cluster:
             raise UnreachableError(f"--ray {self.address}: {_line(error)}{more}") from None
 
     def answer(self, task: Any) -> _Answer:
-        """Of a task, once it is there; an error is raised as it was there."""
+        """Wait for the answer of a task; an error is raised as it was raised there."""
         found: _Answer | str | None = None
         while found is None:
             self._look()
@@ -208,8 +208,10 @@ class Cluster:
         self._error = self._error or error
 
     def _look(self) -> None:
-        """Raise what ends all waiting. Every few seconds see whether the cluster is there, and how
-        many workers it has; Ray itself would wait for its head, and then end this process."""
+        """Raise the error that ends all waiting, and look at the cluster every few seconds.
+
+        Ray itself would wait for its head, and then end this process.
+        """
         with self._lock:
             until = time.monotonic() + _GONE_SECONDS
             while self._error is None and (now := time.monotonic()) >= self._next_look:
@@ -273,12 +275,12 @@ class _Blocks:
         batches = min(batches, left / (2 * workers * self.width))
         return min(left, max(1, int(batches)) * self.width)
 
-    def submit(self, start: int, count: int) -> _Block:
-        return _Block(self, self.cluster.submit(self.parts, start, count), count)
+    def submit(self, start: int, count: int) -> _ClusterBlock:
+        return _ClusterBlock(self, self.cluster.submit(self.parts, start, count), count)
 
 
 @dataclass(frozen=True)
-class _Block:
+class _ClusterBlock:
     pool: _Blocks
     task: Any
     count: int
@@ -292,7 +294,7 @@ class _Block:
 
 
 def _checked(address: str) -> str:
-    """An address that Ray may be asked for; one that nobody listens at is refused at once."""
+    """Check an address of Ray; one without a listener is refused at once."""
     if address in ("auto", "local"):
         return address
     found = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", address)
@@ -311,6 +313,6 @@ def _reach(address: str) -> None:
 
 
 def _line(error: BaseException) -> str:
-    """What went wrong, on one line that is not long."""
+    """Return an error on one short line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:200]}..."

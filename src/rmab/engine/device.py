@@ -1,4 +1,4 @@
-"""What computes: the versions of what results depend on, and the kind of device."""
+"""Versions of libraries that results depend on, and the kind of device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy")
 
 
 def versions() -> dict[str, str]:
-    """By name."""
+    """Return the versions by library."""
     from rmab import __version__
 
     libraries = {name: version(name) for name in _LIBRARIES}

@@ -15,42 +15,31 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rmab.compilation import kept_compiled
-from rmab.engine.program import simulator
-from rmab.engine.setting import Guide, Joint, Lookup, Outcome, Setting, Simulate
+from rmab.engine.environment import truth
+from rmab.engine.program import compiled_rule, simulator
+from rmab.engine.setting import Outcome, Setting, Simulate
 from rmab.engine.tally import REFERENCE_KEY, Batch, Simulated, Units, reduce_batch
-from rmab.engine.world import truth
 from rmab.errors import ModelError, UnreachableError
 from rmab.model.arms import Arms
-from rmab.planning.joint.chain import Layout
-from rmab.planning.joint.optimum import Optimum
-from rmab.policies.aggregation import AGGREGATIONS, mixes_evidence
-from rmab.policies.filling import known_ages, known_tables, no_table
-from rmab.policies.lookahead import check_depth
-from rmab.policies.policy import (
-    IndexRule,
-    JointRule,
-    LookaheadRule,
-    OptimumRule,
-    OutsideRule,
-    Policy,
-)
+from rmab.policies.constraint import Constraint
+from rmab.policies.policy import Policy
 from rmab.policies.registry import named
 from rmab.rng.variates import seed_words
 
 __all__ = [
     "BLOCK",
     "REFERENCE",
-    "Kept",
     "Pool",
+    "SumsStore",
     "Trials",
     "Watch",
     "Work",
@@ -60,7 +49,6 @@ __all__ = [
     "block_runner",
     "default_threads",
     "program_for",
-    "setting_of",
     "simulate",
 ]
 
@@ -71,9 +59,8 @@ _CACHED_ELEMENTS = 16384  # arms x agents x trials that nearly keep a slot insid
 _DEVICE_ELEMENTS = 1 << 24  # the same for an accelerator, which wants many
 _SERIES_BYTES = 1 << 26  # the most a batch may keep of rewards by slot
 _DEVICE_SERIES_BYTES = 1 << 30  # the same on an accelerator
-# Two programs that make joint plans at once keep what their loops used until they end: gigabytes.
-_JOINTLY = Lock()
-_OUTSIDE = Lock()  # what is not of the engine is called by one thread at a time
+_SERIAL = Lock()  # of programs that take too much memory side by side
+_OUTSIDE = Lock()  # players outside the engine are called by one thread at a time
 
 Progress = Callable[[int], None]
 Watch = Callable[[str, int, float], None]  # a policy, trials of a batch, the seconds they took
@@ -81,7 +68,7 @@ Watch = Callable[[str, int, float], None]  # a policy, trials of a batch, the se
 
 @dataclass(frozen=True)
 class Trials:
-    """What is simulated: the arms, K, how often and from which seed."""
+    """Trials to simulate: the arms, K, their number and seed."""
 
     arms: Arms
     plays: int
@@ -136,30 +123,30 @@ def default_threads() -> int:
     return cores if jax.default_backend() == "cpu" else min(cores, 4)
 
 
-class Kept(Protocol):
+class SumsStore(Protocol):
     """Where the sums over the first trials outlive the process."""
 
     @property
     def before(self) -> Batch | None:
-        """Those of an earlier process, which are not run again."""
+        """Sums of an earlier process, whose trials are not run again."""
 
     def keep(self, done: Simulated, *, last: bool) -> None:
-        """Called after each batch, in one thread at a time; last: no more will come."""
+        """Keep the sums after a batch, in one thread at a time; last: after the last batch."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a pool is to run: trials of all policies, the reference last, as REFERENCE_KEY.
+    """Work of a pool: trials of all policies, the reference last, as REFERENCE_KEY.
 
-    optimum: of the joint problem, where a policy plays by it; of each agent's, where they differ.
+    known: by the names of policies, their rules' data of known arms, trees of arrays.
     """
 
     trials: Trials
     policies: Mapping[str, Policy]
-    optimum: Optimum | tuple[Optimum, ...] | None
+    known: Mapping[str, Any]
 
 
-class Waiting(Protocol):
+class PendingBlock(Protocol):
     """Trials under way."""
 
     def result(self) -> Batch:
@@ -167,16 +154,16 @@ class Waiting(Protocol):
 
 
 class Pool(Protocol):
-    """What runs blocks of trials side by side."""
+    """Runner of blocks of trials side by side."""
 
     @property
     def window(self) -> int:
         """Blocks that may be under way, or done and not yet merged."""
 
     def block(self, left: int) -> int:
-        """Trials of the next block, of so many that are left."""
+        """Return the trials of the next block, of those that are left."""
 
-    def submit(self, start: int, count: int) -> Waiting:
+    def submit(self, start: int, count: int) -> PendingBlock:
         """Run the block that begins with a trial."""
 
 
@@ -190,9 +177,8 @@ class Workers(Protocol):
 def simulate(
     trials: Trials,
     policies: Mapping[str, Policy],
-    optimum: Optimum | tuple[Optimum, ...] | None = None,
     progress: Progress | None = None,
-    kept: Kept | None = None,
+    kept: SumsStore | None = None,
     workers: Workers | None = None,
     watch: Watch | None = None,
 ) -> Simulated:
@@ -201,7 +187,6 @@ def simulate(
     watch: called in the threads of this process as each policy is done with a batch.
     """
     everyone = {**policies, REFERENCE_KEY: named(REFERENCE, trials.setting.horizon)}
-    work = Work(trials, everyone, optimum)
     result = Simulated(_units(trials), len(everyone))
     try:
         if kept is not None and kept.before is not None:
@@ -209,6 +194,8 @@ def simulate(
             if progress is not None:
                 progress(result.n_trials)
         if result.n_trials < trials.n_trials:
+            known = {name: _known(trials, policy) for name, policy in everyone.items()}
+            work = Work(trials, everyone, known)
             with _threads(work, watch) if workers is None else workers.pool(work) as pool:
                 _run_blocks(trials.n_trials, pool, result, progress, kept)
     except (KeyboardInterrupt, UnreachableError) as ended:
@@ -248,33 +235,21 @@ def _threads(work: Work, watch: Watch | None) -> Iterator[_Threads]:
         executor.shutdown(wait=False, cancel_futures=True)
 
 
-def setting_of(setting: Setting, policy: Policy) -> Setting:
-    """The setting with what the policy says of it."""
-    own = policy.aggregation
-    if own is None:
-        return setting
-    if isinstance(own, str):
-        # Of several gossips it is the study's.
-        mixes = mixes_evidence(AGGREGATIONS[own]) and mixes_evidence(setting.aggregation)
-        own = setting.aggregation if mixes else AGGREGATIONS[own]
-    return replace(setting, aggregation=own)
-
-
 def batch_runner(
     work: Work, executor: ThreadPoolExecutor, watch: Watch | None = None
 ) -> Callable[[int, int], Batch]:
-    """What runs the first `count` trials of the batch that begins with a trial; programs are
-    compiled side by side."""
+    """Return the function that runs the first `count` trials of the batch from a trial on.
+
+    Programs are compiled side by side.
+    """
     trials, everyone = work.trials, work.policies
     width, world, units = trials.width, truth(trials.arms, trials.each), _units(trials)
-    guides = {policy: _guide(trials, policy, work.optimum) for policy in everyone.values()}
+    known = {policy: work.known[name] for name, policy in everyone.items()}
 
     def build(policy: Policy) -> Simulate | None:
-        if isinstance(policy.rule, OutsideRule):
-            return None
-        return _program(trials, policy, guides[policy])
+        return None if policy.rule.outside else _program(trials, policy, known[policy])
 
-    programs = dict(zip(guides, executor.map(build, guides), strict=True))
+    programs = dict(zip(known, executor.map(build, known), strict=True))
     # The reference may be one of the policies, too, and is then known by that name.
     names = {policy: name for name, policy in reversed([*everyone.items()])}
 
@@ -286,14 +261,14 @@ def batch_runner(
             begun = time.perf_counter()
             if program is None:
                 outcomes[policy] = _played_outside(trials, policy, range(start, start + count))
-            elif isinstance(policy.rule, JointRule):
-                with _JOINTLY:
+            elif policy.rule.serial:
+                with _SERIAL:
                     begun = time.perf_counter()
-                    found = program(seed, who, world, plays, guides[policy])
-                    jax.block_until_ready(found)  # type: ignore[no-untyped-call]  # untyped in JAX
-                    outcomes[policy] = found
+                    outcome = program(seed, who, world, plays, known[policy])
+                    jax.block_until_ready(outcome)  # type: ignore[no-untyped-call]  # untyped
+                    outcomes[policy] = outcome
             else:
-                outcomes[policy] = program(seed, who, world, plays, guides[policy])
+                outcomes[policy] = program(seed, who, world, plays, known[policy])
             if watch is not None:
                 jax.block_until_ready(outcomes[policy])  # type: ignore[no-untyped-call]
                 watch(names[policy], count, time.perf_counter() - begun)
@@ -307,8 +282,7 @@ def batch_runner(
 
 
 def _played_outside(trials: Trials, policy: Policy, numbers: range) -> Outcome:
-    """What the engine is told of these trials, in the shape of a batch."""
-    assert isinstance(policy.rule, OutsideRule)
+    """Return the outcome of these trials, in the shape of a batch."""
     horizon, width = trials.setting.horizon, trials.width
     rewards = np.zeros((horizon, width), np.float32)
     with _OUTSIDE:
@@ -321,21 +295,32 @@ def _played_outside(trials: Trials, policy: Policy, numbers: range) -> Outcome:
     )
 
 
-def _program(trials: Trials, policy: Policy, guide: Guide) -> Simulate:
-    setting = setting_of(trials.setting, policy)
-    # The sets of K arms are part of some programs; K is an argument of the others.
-    plays = trials.plays if policy.fixes_plays else None
-    return simulator(setting, policy, trials.width, guide, plays)
+def _program(trials: Trials, policy: Policy, known: Any) -> Simulate:
+    setting = policy.sharing.applied(trials.setting)
+    return simulator(setting, policy, trials.width, known, _fixed_plays(trials, policy))
+
+
+def _fixed_plays(trials: Trials, policy: Policy) -> int | None:
+    """Return K where sets of K arms are part of the program; else it is an argument."""
+    return trials.plays if policy.rule.fixes_plays else None
+
+
+def _known(trials: Trials, policy: Policy) -> Any:
+    """Return the data that a policy's rule makes of known arms, None if it makes none."""
+    if policy.rule.outside:
+        return None
+    rule = compiled_rule(trials.setting, policy, _fixed_plays(trials, policy))
+    return rule.known(trials.each or (trials.arms,), Constraint(trials.plays))
 
 
 def program_for(trials: Trials, policy: Policy) -> Simulate:
-    """The compiled program of a policy, which running these trials finds again; no optimum."""
+    """Return the compiled program of a policy, which running these trials finds again."""
     with kept_compiled():
-        return _program(trials, policy, _guide(trials, policy, None))
+        return _program(trials, policy, _known(trials, policy))
 
 
 def block_runner(work: Work) -> Callable[[int, int], Batch]:
-    """What runs a block of any number of trials, batch by batch, in this thread."""
+    """Return the function that runs a block of any size, batch by batch, in this thread."""
     with ThreadPoolExecutor(1) as executor:
         batch = batch_runner(work, executor)
     width, size = work.trials.width, len(work.policies)
@@ -350,7 +335,7 @@ def block_runner(work: Work) -> Callable[[int, int], Batch]:
 
 
 def _units(trials: Trials) -> Units:
-    """Of rewards, from the most that a slot may pay all agents."""
+    """Return the units of rewards, from the most that a slot may pay all agents."""
     everyones = trials.each or (trials.arms,)
     active = max(float(np.abs(arms.reward_active).max()) for arms in everyones)
     passive = max(float(np.abs(arms.reward_passive).max()) for arms in everyones)
@@ -363,11 +348,11 @@ def _run_blocks(
     pool: Pool,
     result: Simulated,
     progress: Progress | None,
-    kept: Kept | None,
+    kept: SumsStore | None,
 ) -> None:
     """The blocks of all trials that are not in the result yet, merged in order."""
-    waiting: deque[Waiting] = deque()
-    # Ctrl-C reaches the main thread alone, so a merge in another is done whole or not at all.
+    waiting: deque[PendingBlock] = deque()
+    # Only the main thread sees Ctrl-C, so a merge in another is done whole or not at all.
     with ThreadPoolExecutor(1) as merger:
 
         def merge(reduced: Batch) -> None:
@@ -390,47 +375,3 @@ def _run_blocks(
                 merge_next()
         while waiting:
             merge_next()
-
-
-def _guide(trials: Trials, policy: Policy, optimum: Optimum | tuple[Optimum, ...] | None) -> Guide:
-    """What a policy that knows the dynamics looks up; None where it needs nothing."""
-    rule, setting = policy.rule, trials.setting
-    if isinstance(rule, OptimumRule):
-        assert optimum is not None
-        if isinstance(optimum, Optimum):
-            return _joint(optimum)
-        joint = {id(each): _joint(each) for each in optimum}
-        return tuple(joint[id(each)] for each in optimum)
-    if isinstance(rule, LookaheadRule):
-        check_depth(trials.arms.kinds, trials.plays, rule.depth)
-        formula = setting.channels
-    elif isinstance(rule, IndexRule):
-        formula = setting.channels and rule.planner is not None
-        if not formula and policy.learns and rule.table is None:
-            raise no_table(policy)
-    else:
-        return None
-    if formula or policy.learns:
-        return None
-    if not trials.each:
-        known = known_tables(policy, trials.arms, trials.plays)
-        tables = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), known.tables)
-        return Lookup(tables, jnp.asarray(known.wraps, jnp.int32))
-    apart = {id(arms): arms for arms in trials.each}
-    ages = max(map(known_ages, apart.values()))  # tables of one size
-    found = {
-        key: known_tables(policy, arms, trials.plays, least=ages) for key, arms in apart.items()
-    }
-    mine = [found[id(arms)] for arms in trials.each]
-    tables = jax.tree.map(
-        lambda *by_agent: jnp.stack([jnp.asarray(x, jnp.float32) for x in by_agent], -1),
-        *(each.tables for each in mine),
-    )
-    return Lookup(tables, jnp.asarray(np.stack([each.wraps for each in mine], -1), jnp.int32))
-
-
-def _joint(optimum: Optimum) -> Joint:
-    caps, wraps, strides = (jnp.asarray(x, jnp.int32) for x in optimum.layout[:3])
-    layout = Layout(caps, wraps, strides, jnp.asarray(optimum.layout.always, bool))
-    actions, subsets = jnp.asarray(optimum.actions, jnp.int32), jnp.asarray(optimum.subsets, bool)
-    return Joint(actions, subsets, layout)

@@ -1,9 +1,4 @@
-"""What a compiled batch of trials is made for, what it takes and what it gives.
-
-A `Setting` holds all that shapes the program; the rest is passed to it when it runs. A policy that
-knows the dynamics of arms that are not all channels, that plays the joint optimum, or that plays on
-a recording is given what it looks up: its `Guide`, a tree of arrays.
-"""
+"""Setting that a batch of trials is compiled for, and its outcome."""
 
 from __future__ import annotations
 
@@ -13,19 +8,18 @@ from typing import Any, NamedTuple, Protocol
 
 from jax import Array
 
-from rmab.engine.world import Truth, differing
+from rmab.engine.environment import Truth, differing
 from rmab.learning.channel.local_posterior import DOUBT
 from rmab.model.arms import ArmKind, Arms
-from rmab.planning.joint.chain import Layout
 from rmab.policies.aggregation import AGGREGATIONS, Aggregation
-from rmab.privacy.noise import Budget
+from rmab.privacy.accounting import Budget
 
-__all__ = ["Fitted", "Guide", "Joint", "Lookup", "Outcome", "Setting", "Simulate"]
+__all__ = ["Outcome", "Setting", "Simulate"]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a compiled simulator is made for; all else is an argument."""
+    """Everything that shapes a program; all else is an argument of it."""
 
     n_agents: int
     kinds: tuple[ArmKind, ...]  # of each arm
@@ -40,7 +34,6 @@ class Setting:
     weights: tuple[float, ...] | None = None  # None: 1 for every agent
     longest: int | None = None  # slots of an episode; a policy's own may be shorter
     max_age: int = 32  # ages that tables filled from learnt dynamics distinguish
-    windows: int = 0  # W of a recording, by which rewards are added up; 0: states are drawn
     laws_differ: bool = False  # between agents
     rewards_differ: bool = False
     budget: Budget | None = None  # of sums that are released with noise; None: they have none
@@ -51,8 +44,7 @@ class Setting:
     def of(
         cls, arms: Arms, n_agents: int, horizon: int, each: Sequence[Arms] = (), **others: Any
     ) -> Setting:
-        """The setting for these arms; each: those of each agent, of the same kinds, where they
-        differ."""
+        """Return the setting for these arms; each: of each agent, of the same kinds."""
         laws, rewards = differing(each)
         return cls(
             n_agents,
@@ -76,44 +68,18 @@ class Setting:
         return max(kind.states for kind in self.kinds)
 
 
-class Joint(NamedTuple):
-    """The exact optimum of an agent as a lookup: see rmab.planning.joint.optimum."""
-
-    actions: Array  # (codes,) row of `subsets` to play
-    subsets: Array  # (A, N) bool
-    layout: Layout  # of the joint code
-
-
-class Lookup(NamedTuple):
-    """Tables over information states, for known dynamics."""
-
-    tables: Any  # (N, 1 + S max_age) indices, or the tables of a lookahead; (..., M) by agent
-    wraps: Array  # (N,) or (N, M): how far ages past max_age fall back, 0: to never observed
-
-
-class Fitted(NamedTuple):
-    """Plans from laws that were fitted to a recording, G of them, each for some of the slots."""
-
-    plan: Any  # arrays (G, ...), where ... is a plan of `rmab.engine.agents`
-    which: Array  # (T,) the plan of each slot
-    wraps: Array  # (N,) as those of a Lookup
-
-
-Guide = Joint | tuple[Joint, ...] | Lookup | Fitted | None  # joint optima by agent
-
-
 class Outcome(NamedTuple):
-    """What R trials gave; L bounds the number of episodes."""
+    """Outcome of R trials; L bounds the number of episodes."""
 
-    rewards: Array  # (T, R) summed over agents; of a recording (W, M, R), by window and agent
+    rewards: Array  # (T, R) summed over agents, or as the environment adds them up
     episodes: Array  # (R,)
     lengths: Array  # (L, R) slots of each episode, 0 past the last
     error: Array  # (L, N, R) squared error of the transition probabilities
 
 
 class Simulate(Protocol):
-    """A compiled batch: seed words, trial numbers, truth, K, what is looked up -> outcome."""
+    """A compiled batch: seed words, trial numbers, truth, K, data of known arms -> outcome."""
 
     def __call__(
-        self, seed: Array, trials: Array, truth: Truth, plays: Array, guide: Guide, /
+        self, seed: Array, trials: Array, truth: Truth, plays: Array, known: Any, /
     ) -> Outcome: ...

@@ -1,9 +1,9 @@
-"""What trials came to: sums over trials, made where the trials are.
+"""Sums over trials of rewards, episodes and errors, made where the trials are.
 
-A batch's rewards, episodes and errors become whole numbers, and what leaves the device are sums of
+A batch's rewards, episodes and errors become whole numbers, and only sums leave the device, of
 these and of their squares. Sums of whole numbers are exact in any order, so results do not depend
-on how trials were batched, on threads, or on what else was run, to the last bit; and what is
-fetched does not grow with the trials.
+on how trials were batched, on threads, or on other policies, to the last bit; and the size of
+results does not grow with the trials.
 
 A quantity is v = unit * n with a whole number |n| < 2^31, where the unit is a billionth, or less,
 of the largest value that is possible. Squares are summed in two halves of 31 bits: 2^32 trials fit.
@@ -42,20 +42,20 @@ __all__ = [
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_BITS = 30  # of a whole number, but for its sign
+_BITS = 30  # bits of a whole number without its sign
 _HALF = 31  # bits of the lower half of a square
-_ERROR_BITS = 25  # of the fraction of a squared error,
-_MAX_ERROR = 32.0  # which is at most this: bounds that are not clipped may be off by more than 1
+_ERROR_BITS = 25  # bits of the fraction of a squared error
+_MAX_ERROR = 32.0  # largest squared error: bounds that are not clipped may be off by more than 1
 
 
 def wide() -> AbstractContextManager[None]:
-    """Within it JAX has numbers of 64 bits, in this thread alone."""
+    """Return a context in which JAX has numbers of 64 bits, in this thread only."""
     context: AbstractContextManager[None] = jax.enable_x64(True)
     return context
 
 
 class Sums(NamedTuple):
-    """Of whole numbers n over trials: how many there are, sum n, and sum n^2 in two halves."""
+    """Sums of whole numbers n over trials: their number, sum n, and sum n^2 in two halves."""
 
     count: Any
     total: Any
@@ -169,7 +169,7 @@ def final_slots(horizon: int) -> int:
 
 @dataclass(frozen=True)
 class Units:
-    """What the whole numbers of a study stand for, per agent.
+    """Units of the whole numbers of a study, per agent.
 
     scale: whole numbers to a reward of 1, summed over agents, a power of two; horizon: T.
     """
@@ -190,12 +190,12 @@ class Units:
 
     @property
     def to_slot(self) -> Floats:
-        """Of sums over all slots up to each, (T,)."""
+        """Units of sums over all slots up to each, (T,)."""
         return np.array([self.slot * 2.0 ** shift(slots) for slots in range(1, self.horizon + 1)])
 
     @property
     def mean(self) -> float:
-        """Of the average over all slots, from sums over them."""
+        """Unit of the average over all slots, from sums over them."""
         return self.slot * 2.0 ** shift(self.horizon) / self.horizon
 
     @property
@@ -222,9 +222,12 @@ def _paid(rewards: Array, scale: Array) -> Array:
 def _sums_of(
     out: Outcome, reference: Array, scale: Array, count: Array, margin: Array | None = None
 ) -> tuple[tuple[Array, Array], Any]:
-    """What a policy and the reference earned in each trial, (R,) whole numbers each, and the
-    policy's sums over the first `count` trials, by attribute of Tally; reference: its rewards;
-    margin: how far below the reference's the last slots of a trial that is stuck are, in whole."""
+    """Return rewards of a policy and the reference by trial, and the policy's sums over trials.
+
+    Rewards are (R,) whole numbers; sums are over the first `count` trials, by attribute of Tally.
+    reference: its rewards, (T, R). margin: a trial has failed if it earns less than the reference
+    by more than this over the last tenth of the slots, in whole numbers.
+    """
     horizon, n_trials = out.rewards.shape
     there = jnp.arange(n_trials) < count
     several, last = len(out.lengths) > 1, final_slots(horizon)
@@ -315,7 +318,7 @@ def _products(totals: list[Array], count: Array, horizon: Array) -> tuple[Array,
 
 
 class Batch(NamedTuple):
-    """A batch reduced to what the tallies take."""
+    """Sums of a batch, as the tallies take them."""
 
     n_trials: int
     joint: tuple[Ints, Ints, Ints]  # see CoMoments
@@ -348,7 +351,7 @@ def reduce_batch(
 
 
 class Simulated:
-    """What `simulate` returns: tallies by policy, and the policies' joint moments."""
+    """Results of `simulate`: tallies by policy, and the policies' joint moments."""
 
     def __init__(self, units: Units, size: int) -> None:
         self.n_trials = 0

@@ -6,7 +6,7 @@
     env = gymnasium.make("rmab/Channels-v0", study="study.toml")
 
 `rmab/Channels-v0` and `rmab/Arms-v0` are registered when this package is imported. The states in
-them are those of the engine's trials, so `evaluate` can lay what any callable earns beside the
+them are those of the engine's trials, so `evaluate` can lay the rewards of any callable beside the
 engine's policies, trial by trial. The environments need neither JAX nor SciPy; `evaluate` runs the
 engine. docs/envs.md has examples.
 """

@@ -28,15 +28,15 @@ PAPER = channels(p01=[0.2, 0.89, 0.1, 0.9], p11=[0.8, 0.17, 0.9, 0.16], reward=[
 class ArmsEnv(gymnasium.Env[Observation, Any]):
     """Arms of any kind, played by one agent.
 
-    study: a `rmab.Study`, its file or bundled name, or arms; or `arms` alone; without both it is
+    study: a `rmab.Study`, its file or bundled name, or arms; or `arms`; without both it is
     catalogue:fading. plays, horizon: in place of the study's. agent: whose realisation it is, from
     0, where the study has several.
 
     An observation has the information state of every arm: `last_seen`, the state last observed, and
     `age`, the slots since, 0 where it was never observed. An arm that is always observed is in
     (state now, 1); with `fully_observed` all are. An action is one of `rmab.envs.game`: a set of K
-    arms by its number, or scores of which the K largest are played. A step pays what the slot paid
-    in all. Episodes end after `horizon` slots, truncated.
+    arms by its number, or scores of which the K largest are played. A step pays the slot's rewards.
+    Episodes end after `horizon` slots, truncated.
 
     reset(seed=s) begins with trial 0 of the engine's seed s, and each reset without a seed goes on
     to the next trial. options={"trial": n} names another; without any seed so far it is of the
@@ -143,7 +143,7 @@ class ChannelsEnv(ArmsEnv):
 def scene(
     study: Source | None, arms: Arms | list[Arm] | None, default: Source, **changes: Any
 ) -> Study:
-    """What an environment is of: a study or arms, or where neither is given the default."""
+    """Return the study of an environment: given, of given arms, or the default."""
     if study is not None and arms is not None:
         raise StudyError("study and arms must not both be given")
     given = arms if study is None else study

@@ -1,4 +1,4 @@
-"""Games as text and as pictures, on NumPy alone."""
+"""Games as text and as pictures, with only NumPy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Pixels = npt.NDArray[np.uint8]
 
 
 class Film:
-    """The last slots of a game in one trial: true states and what was played."""
+    """The last slots of a game in one trial: true states and plays."""
 
     def __init__(self, game: Game, sizes: npt.NDArray[np.int64]) -> None:
         self.game = game
@@ -36,12 +36,12 @@ class Film:
     def add(
         self, states: npt.NDArray[np.int64], played: npt.NDArray[np.bool_], reward: float
     ) -> None:
-        """A slot, (M, N) each, and what it paid."""
+        """Add a slot, (M, N) each, and its reward."""
         self._past.append((states.copy(), played.copy()))
         self.total += reward
 
     def as_text(self) -> str:
-        """What is known of every arm, its true state, and what was played last."""
+        """Return the information state of every arm, its true state, and the last plays."""
         game = self.game
         last = self._past[-1][1] if self._past else np.zeros(game.age.shape[1:], bool)
         lines = [

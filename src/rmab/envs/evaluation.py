@@ -1,15 +1,15 @@
-"""What any callable earns on exactly the engine's trials, beside the engine's policies.
+"""Evaluation of any callable on exactly the engine's trials, beside the engine's policies.
 
 A callable is given an observation as the environments give it and says a choice as they take it:
 
     policy(observation) -> action
 
-Where it has a method `reset`, that is called before every trial; where it has `observe`, it is told
-of every slot, observe(observation, action, reward, next observation), so that it may learn. Several
-agents are played by one callable, or each by its own: a mapping from `agent_0`, `agent_1`, ...
-Trials are then played one after the other. A callable that is `batched` is given all trials and
-agents at once, arrays (trials x agents, N), and answers for all of them: a network is then asked
-once a slot.
+Where it has a method `reset`, that is called before every trial; where it has `observe`, that is
+called after every slot, observe(observation, action, reward, next observation), so that it may
+learn. Several agents are played by one callable, or each by its own: a mapping from `agent_0`,
+`agent_1`, ... Trials are then played one after the other. A callable that is `batched` is given all
+trials and agents at once, arrays (trials x agents, N), and answers for all of them: a network is
+then asked once a slot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import numpy.typing as npt
 
 from rmab.envs.game import Choices, Game, Source, study_of
 from rmab.errors import StudyError
-from rmab.policies.policy import OutsideRule, Policy
+from rmab.policies.policy import Policy
+from rmab.policies.rules.external import OutsideRule
 from rmab.studies.results import Results
 from rmab.studies.run import run
 from rmab.studies.study import Study
@@ -144,12 +145,12 @@ def _one_by_one(
 
 
 def _how(fully_observed: bool) -> dict[str, Any]:
-    """Of games here: rewards are the engine's, in single precision."""
+    """Return options of games: rewards are the engine's, in single precision."""
     return {"fully_observed": fully_observed, "pays": np.float32}
 
 
 def _players(policy: Players, agents: int) -> list[Any]:
-    """Who plays for each agent."""
+    """Return the player of each agent."""
     if callable(policy):
         return [policy] * agents
     if not isinstance(policy, Mapping):
@@ -169,7 +170,7 @@ def _each_once(players: Sequence[Any]) -> list[Any]:
 
 
 def _observations(game: Game) -> list[dict[str, npt.NDArray[np.int64]]]:
-    """Of each agent, in one trial."""
+    """Return the observation of each agent, in one trial."""
     return [
         {"last_seen": seen.copy(), "age": age.copy()}
         for seen, age in zip(game.last_seen[0], game.age[0], strict=True)
@@ -177,7 +178,7 @@ def _observations(game: Game) -> list[dict[str, npt.NDArray[np.int64]]]:
 
 
 def _summed(paid: Rewards) -> Rewards:
-    """What all agents were paid, (R,), from (R, M, N): in the engine's order and precision."""
+    """Sum rewards (R, M, N) over agents and arms, (R,), in the engine's order and precision."""
     total = np.zeros(len(paid), np.float32)
     for arm in range(paid.shape[2]):
         for agent in range(paid.shape[1]):

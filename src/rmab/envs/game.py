@@ -1,4 +1,4 @@
-"""What environments and evaluation have in common: a few trials of a study, played from outside.
+"""Games: a few trials of a study, played from outside, for environments and evaluation.
 
 Every agent knows the information states of its arms, (last seen, age). An arm that is always
 observed is in (state now, 1), as in the tables of `rmab.model.beliefs`. A choice of K arms is said
@@ -11,11 +11,9 @@ in one of two ways:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
 from os import PathLike
 from typing import Any
 
@@ -26,6 +24,7 @@ from rmab.errors import StudyError
 from rmab.model.arms import Arm, Arms
 from rmab.model.beliefs import NEVER
 from rmab.model.realisation import RealisedArms
+from rmab.policies.constraint import Constraint
 from rmab.studies.study import Study, load
 from rmab.text import one_of, shown
 
@@ -49,7 +48,7 @@ def study_of(source: Source) -> Study:
 
 
 def scene_of(source: Source, **changes: Any) -> Study:
-    """What a study says of arms, agents and slots, without its policies.
+    """Return a study's arms, agents and slots, without its policies.
 
     changes: keys that are to be other than it says; None: as it says.
     """
@@ -68,7 +67,7 @@ class Choices:
     @property
     def n_sets(self) -> int:
         """How many sets of K arms there are."""
-        return math.comb(self.n_arms, self.plays)
+        return Constraint(self.plays).n_subsets(self.n_arms)
 
     @cached_property
     def sets(self) -> Bools:
@@ -79,8 +78,7 @@ class Choices:
                 f"{self.n_arms} arms and {_MAX_SETS} at most can be numbered; got 'sets'"
             )
         masks = np.zeros((self.n_sets, self.n_arms), bool)
-        for mask, chosen in zip(masks, combinations(range(self.n_arms), self.plays), strict=True):
-            mask[list(chosen)] = True
+        np.put_along_axis(masks, Constraint(self.plays).subsets(self.n_arms), True, axis=1)
         return masks
 
     def played(self, actions: npt.ArrayLike, lead: tuple[int, ...]) -> Bools:
@@ -92,10 +90,7 @@ class Choices:
         if given.shape == (*lead, self.n_arms) and given.dtype.kind in "biuf":
             if np.isnan(given).any():
                 raise StudyError("action: a score must be a number for each arm, got NaN")
-            order = np.argsort(-given.astype(np.float64), axis=-1, kind="stable")
-            played = np.zeros(given.shape, bool)
-            np.put_along_axis(played, order[..., : self.plays], True, axis=-1)
-            return played
+            return np.asarray(Constraint(self.plays).select(given.astype(np.float64), axis=-1))
         if given.shape != lead or not np.issubdtype(given.dtype, np.integer):
             raise StudyError(
                 f"action must be the number of a set of arms, from 0 to {self.n_sets - 1}, or "
@@ -110,10 +105,10 @@ class Choices:
 
 
 class Game:
-    """R trials of a study, for the agents of some lanes: what they know, play and are paid.
+    """R trials of a study, for the agents of some lanes: their knowledge, plays and rewards.
 
     last_seen, age: (R, M, N), the information states before the next choice; fully_observed: every
-    arm shows its state before every choice; pays: the precision of what is paid.
+    arm shows its state before every choice; pays: the precision of rewards.
     """
 
     def __init__(
@@ -131,7 +126,7 @@ class Game:
         self.horizon = study.horizon
         self.trials = tuple(trials)
         each = [study.agent_arms[agent] for agent in agents] if study.agent_arms else []
-        own = [] if shared else each  # agents that share realisations differ in rewards alone
+        own = [] if shared else each  # agents that share realisations differ only in rewards
         self._arms = RealisedArms(arms, seed, trials, (0,) if shared else agents, own)
         always = [kind.fully_observed or fully_observed for kind in arms.kinds]
         self._always = np.array(always)
@@ -159,7 +154,7 @@ class Game:
         return np.broadcast_to(self._arms.states, self._shape)
 
     def play(self, played: Bools) -> npt.NDArray[Any]:
-        """Play these arms (R, M, N) for a slot: what each arm pays, (R, M, N)."""
+        """Play these arms (R, M, N) for a slot and return the reward of each, (R, M, N)."""
         states = self.states
         paid: npt.NDArray[Any] = self._pays[self._agent, played.astype(np.intp), self._each, states]
         self._arms.move(played[:, : self._arms.states.shape[1]])

@@ -29,6 +29,7 @@ from rmab.studies.study import Study
 __all__ = ["ParallelArmsEnv"]
 
 _DEFAULT = Study(arms=PAPER, agents=4)
+_CHANGES = {"agents", "plays", "horizon", "realisations"}  # in place of the study's
 
 Infos = dict[str, dict[str, Any]]
 
@@ -49,16 +50,14 @@ class ParallelArmsEnv(ParallelEnv[str, Observation, Any]):
         study: Source | None = None,
         *,
         arms: Arms | list[Arm] | None = None,
-        agents: int | None = None,
-        plays: int | None = None,
-        horizon: int | None = None,
-        realisations: str | None = None,
         actions: str = "sets",
         fully_observed: bool = False,
         render_mode: str | None = None,
+        **changes: Any,
     ) -> None:
-        changes = {"agents": agents, "plays": plays, "horizon": horizon}
-        self.study = scene(study, arms, _DEFAULT, realisations=realisations, **changes)
+        for key in changes.keys() - _CHANGES:
+            raise TypeError(f"ParallelArmsEnv() got an unexpected keyword argument {key!r}")
+        self.study = scene(study, arms, _DEFAULT, **changes)
         self.render_mode = checked_mode(render_mode)
         self.choices = Choices(len(self.study.arms), self.study.plays)
         self.possible_agents = [f"agent_{number}" for number in range(self.study.agents)]
@@ -75,7 +74,7 @@ class ParallelArmsEnv(ParallelEnv[str, Observation, Any]):
         self._game: Game | None = None
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """What an agent observes."""
+        """Return the observation space of an agent."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> spaces.Space[Any]:

@@ -1,9 +1,9 @@
-"""A figure of the report: what is run, how it is drawn, what is claimed, what came out.
+"""Figures of the report: studies, axes, claims and results.
 
-A figure's file is a study, perhaps with a `[sweep]`, whose points are the figure's variants, and a
-`[figure]` table: title and axes. A *judge* reads the results and states each claim as effects with
-their errors; rmab.studies.verdict decides. Which figures there are, and who judges them, is in
-rmab.experiments.registry.
+A figure's `study.toml` is a study, perhaps with a `[sweep]`, whose points are the figure's
+variants, and a `[figure]` table: title and axes. It may begin from a bundled study. A *judge* reads
+the results and states each claim as effects with their errors; rmab.experiments.verdict decides.
+rmab.experiments.registry lists the figures.
 """
 
 from __future__ import annotations
@@ -15,25 +15,19 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
-from rmab.studies.powers import Fit
+from rmab.experiments.powers import PowerLaw
+from rmab.experiments.verdict import Claim
 from rmab.studies.results import Floats, Results
 from rmab.studies.run import Values, run
-from rmab.studies.study import read_table
+from rmab.studies.study import read_table, with_bundled_study
 from rmab.studies.sweep import Point, sweep_of
-from rmab.studies.verdict import Claim
 
-__all__ = [
-    "Figure",
-    "FigureResult",
-    "Judge",
-    "load_figure",
-    "run_figure",
-]
+__all__ = ["Figure", "FigureResult", "Judge", "load_figure", "run_figure"]
 
 
 @dataclass(frozen=True, eq=False)
 class Figure:
-    """What is run and how it is drawn: x is episode, slot, belief, agents, arms, epsilon, draw."""
+    """Variants to run, and axes; x is episode, slot, belief, agents, arms, epsilon or draw."""
 
     name: str
     title: str
@@ -46,15 +40,15 @@ class Figure:
     @property
     def label(self) -> str:
         """Name for readers: fig09a is Fig. 9(a), regret-arms is Regret arms."""
-        found = re.fullmatch(r"fig0*(\d+)([a-z]?)", self.name)
-        if found is None:
+        match = re.fullmatch(r"fig0*(\d+)([a-z]?)", self.name)
+        if match is None:
             return self.name.capitalize().replace("-", " ")
-        number, letter = found.groups()
+        number, letter = match.groups()
         return f"Fig. {number}" + (f"({letter})" if letter else "")
 
     @property
     def is_computed(self) -> bool:
-        """Whether its judge computes the curves: nothing is simulated."""
+        """Whether the judge computes the curves, so that nothing is simulated."""
         return self.x == "belief"
 
     @property
@@ -65,13 +59,13 @@ class Figure:
 
 @dataclass
 class FigureResult:
-    """A figure that was run: results by variant, and what its judge made of them."""
+    """Results of a figure by variant, with its judge's curves, fits and claims."""
 
     figure: Figure
     results: list[Results]  # fewer than variants when interrupted
     values: list[Values] = field(default_factory=list)  # exact, by variant; may be empty
     series: dict[str, Floats] = field(default_factory=dict)  # computed curves
-    fits: dict[str, Fit] = field(default_factory=dict)  # by curve
+    fits: dict[str, PowerLaw] = field(default_factory=dict)  # by curve
     claims: list[Claim] = field(default_factory=list)
     seconds: float = 0.0
     interrupted: bool = False
@@ -100,10 +94,11 @@ class FigureResult:
 Judge = Callable[[FigureResult], list[Claim]]
 
 
-def load_figure(folder: str, name: str, section: str, trials: int | None = None) -> Figure:
-    """The figure in a bundled file, with that many trials if given."""
-    with resources.as_file(resources.files("rmab.experiments") / folder / f"{name}.toml") as path:
-        table = read_table(path)
+def load_figure(name: str, section: str, trials: int | None = None) -> Figure:
+    """Load a figure from its folder, with another number of trials if given."""
+    folder = resources.files("rmab.experiments") / name.replace("-", "_")
+    with resources.as_file(folder / "study.toml") as path:
+        table = with_bundled_study(read_table(path))
     about = table.pop("figure")
     variants = sweep_of(table).points
     if trials is not None:
@@ -114,7 +109,7 @@ def load_figure(folder: str, name: str, section: str, trials: int | None = None)
 def run_figure(
     figure: Figure, judge: Judge, progress: Callable[[int], None] | None = None
 ) -> FigureResult | None:
-    """Run a figure's studies and judge the claims; None if interrupted before any was run."""
+    """Run a figure's studies and judge its claims; None if interrupted before any was run."""
     done = FigureResult(figure, [])
     begun = time.perf_counter()
     try:

@@ -48,17 +48,17 @@ def recall_of(
     policy: Policy, kinds: tuple[ArmKind, ...], aggregation: Aggregation
 ) -> Recall | None:
     """What a policy needs of it; None where counts are added up, and that is all."""
-    learnt = policy.prior == POPULATION
+    forget, learnt = policy.learner.forget, policy.learner.prior == POPULATION
     compares = compares_agents(aggregation)
     mixes = mixes_evidence(aggregation)
-    if not policy.learns or not (learnt or compares or mixes or policy.forget is not None):
+    if not policy.learns or not (learnt or compares or mixes or forget is not None):
         return None
-    if policy.learner is None:
+    if policy.learner.function is None:
         raise ModelError(
             f"policy {policy.name}: a learner with its own state must not have a prior that is "
             "learnt, forget, or have agents that gossip or are compared by their counts"
         )
-    several = policy.forget is not None and len(policy.forget.half_lives) > 1
+    several = forget is not None and len(forget.half_lives) > 1
     if (learnt or compares or several) and any(kind != CHANNEL for kind in kinds):
         raise ModelError(
             f"policy {policy.name}: a prior that is learnt, agents compared by their counts and "
@@ -73,10 +73,10 @@ class Recall:
     def __init__(self, policy: Policy, aggregation: Aggregation) -> None:
         self.policy = policy
         self.mixes = mixes_evidence(aggregation)
-        self.forgetting = policy.forget or (_NOTHING_FORGOTTEN if self.mixes else None)
+        self.forgetting = policy.learner.forget or (_NOTHING_FORGOTTEN if self.mixes else None)
         self.aggregation = aggregation
         self.compares = compares_agents(aggregation)
-        self.learns_prior = policy.prior == POPULATION
+        self.learns_prior = policy.learner.prior == POPULATION
 
     def start(
         self, counts: tuple[int, ...], visits: tuple[int, ...] | None, n_agents: int, n_trials: int
@@ -99,7 +99,7 @@ class Recall:
         if self.aggregation.shared and not merged:  # units are the arms of all agents together
             pairs, merged = self.aggregation.combine(pairs, weights), True
         if self.learns_prior or self.compares:
-            law = common_law(pairs, self.policy.prior, compares=self.compares)
+            law = common_law(pairs, self.policy.learner.prior, compares=self.compares)
             prior = law.prior[:, :, None, None] if self.learns_prior else None
             alike = None if law.alike is None else law.alike * weights[:, None]
         if not merged:
@@ -156,7 +156,7 @@ class Recall:
         if shared.prior is not None:
             prior = shared.prior[:, :, 0]
         else:
-            prior = pseudo_counts(self.policy.prior)[:, :, None, None]
+            prior = pseudo_counts(self.policy.learner.prior)[:, :, None, None]
         lanes, width = pairs.shape[-2:]
         p01, p11, _ = channel_modes(pairs.reshape(*pairs.shape[:3], -1, width), prior)
         return jnp.stack([p01, p11]).reshape(2, -1, lanes, width)

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
+from rmab.arrays import Array, FloatArray
 from rmab.errors import ModelError
-from rmab.linalg import Array
 from rmab.model.beliefs import OBSERVED
 from rmab.text import shown
 
@@ -46,7 +46,6 @@ __all__ = [
     "channels",
 ]
 
-FloatArray = npt.NDArray[np.float64]
 Event = tuple[tuple[int, ...], ...]  # of each state the next states that an event leads to
 
 # Of an action-dependent arm observed when played, waits below this many slots are learnt from.

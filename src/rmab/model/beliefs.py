@@ -22,8 +22,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from rmab.arrays import Array
 from rmab.errors import ModelError
-from rmab.linalg import Array, array_namespace
+from rmab.linalg import array_namespace
 
 __all__ = [
     "NEVER",

@@ -45,6 +45,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rmab.arrays import FloatArray, IntArray
 from rmab.errors import ModelError
 from rmab.model.arms import Arm
 
@@ -58,8 +59,6 @@ __all__ = [
     "machine",
 ]
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 Numbers = Sequence[float] | npt.NDArray[np.floating[Any]]
 
 _MAX_STATES = 4096

@@ -25,17 +25,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from rmab.arrays import BoolArray, FloatArray, IntArray
 from rmab.errors import ModelError
 from rmab.markov import forgets, limit, limiting_distribution, period
 from rmab.model.arms import Arm
 
 __all__ = ["Expansion", "expand", "expansion", "last_unsettled", "settled_age"]
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
 
 _SETTLED = 1e-12  # beliefs this close to their limit have settled
 _MAX_AGE = 10_000

@@ -6,8 +6,8 @@ the slot and the arm, with the chances of reaching at least each state,
 
     next state = how many j >= 1 have  w < 2^24 Pr(next >= j | state, action).
 
-Nothing else is random, so the engine (`rmab.engine.world`, the same for many trials in JAX) and the
-arms here are in the same states in every slot, whoever plays them.
+Nothing else is random, so the engine (`rmab.engine.environment`, the same for many trials in JAX)
+and the arms here are in the same states in every slot, whoever plays them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from rmab.arrays import FloatArray, WordArray
 from rmab.markov import limiting_distribution
 from rmab.model.arms import Arms
 from rmab.rng.threefry import CHANNELS, Key, stream, threefry, words_of
@@ -27,18 +28,15 @@ BITS = 24  # transition probabilities are compared as whole numbers of 2^-24
 BEFORE = 0xFFFFFFFF  # the counter of the draw of the state before the first slot
 _WORDS = 1 << 16  # random numbers made at once, of as many slots as that
 
-Floats = npt.NDArray[np.float64]
-Words = npt.NDArray[np.uint32]
 
-
-def chance_levels(chances: Floats) -> Words:
+def chance_levels(chances: FloatArray) -> WordArray:
     """Chances (..., S) of each next state to (..., S - 1): of state >= 1, 2, ... in units of
     2^-24."""
     at_least = chances[..., ::-1].cumsum(-1)[..., ::-1][..., 1:]
     return np.round(at_least * 2.0**BITS).astype(np.uint32)
 
 
-def starting_chances(arms: Arms) -> Floats:
+def starting_chances(arms: Arms) -> FloatArray:
     """(N, S) of the state before the first slot: the limiting distribution under passivity."""
     rest = np.zeros(arms.passive.shape[:2])
     for row, arm in zip(rest, arms, strict=True):
@@ -86,12 +84,12 @@ class RealisedArms:
         self.states = self._reached(self._numbers(), levels)
 
     @staticmethod
-    def _reached(words: Words, levels: Words) -> npt.NDArray[np.int64]:
+    def _reached(words: WordArray, levels: WordArray) -> npt.NDArray[np.int64]:
         """words: (R, L, N); levels: (..., L or 1, N, S - 1)."""
         reached = (words >> np.uint32(32 - BITS))[..., None] < levels
         return np.asarray(reached.sum(-1))
 
-    def _numbers(self) -> Words:
+    def _numbers(self) -> WordArray:
         """The numbers (R, L, N) of this slot; some slots' are made at once."""
         if not self._first <= self.slot < self._first + len(self._words):
             half = (self.n_arms + 1) // 2  # a call gives two words, for two arms

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from rmab.arrays import FloatArray
 from rmab.errors import ModelError
 from rmab.markov import limiting_distributions
 from rmab.model.arms import Arms
 
 __all__ = ["SimulatedArms"]
-
-FloatArray = npt.NDArray[np.float64]
 
 
 class SimulatedArms:

@@ -45,10 +45,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rmab.arrays import Array, FloatArray
 from rmab.errors import ModelError
-from rmab.linalg import Array, array_namespace
+from rmab.linalg import array_namespace
 from rmab.markov import limit, limiting_distribution, limiting_distributions
-from rmab.model.arms import CHANNEL, Arm, ArmKind, Arms, Dynamics, FloatArray, Moves
+from rmab.model.arms import CHANNEL, Arm, ArmKind, Arms, Dynamics, Moves
 from rmab.model.beliefs import InformationStates, information_states, stationary_belief
 from rmab.model.information import expansion
 from rmab.planning.channel.whittle import myopic, whittle_at

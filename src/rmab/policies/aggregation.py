@@ -1,4 +1,4 @@
-"""What agents share: their counts in, the evidence that each agent's learner sees out.
+"""Aggregations: agents' counts in, the evidence of each agent's learner out.
 
 Agent m has counted x_m: transitions, visits, any array of numbers that add up. An aggregation turns
 x_1, ..., x_M into the evidence y_1, ..., y_M of the agents' learners,
@@ -7,8 +7,8 @@ x_1, ..., x_M into the evidence y_1, ..., y_M of the agents' learners,
     none    y_a = x_a: every agent learns alone
     pairs   y_a = sum over m of w_am w_m x_m, w_am the probability that agents a and m have the same
             law, by all that both have counted (`rmab.learning.population`), and w_aa = 1
-    gossip  y_a <- sum over m of W_am (y_m + M w_m d_m) after every episode, d_m what agent m has
-            counted in it: agents tell their neighbours in a graph, and there is no server
+    gossip  y_a <- sum over m of W_am (y_m + M w_m d_m) after every episode, d_m the counts of
+            agent m in it: agents tell their neighbours in a graph, and there is no server
             (`rmab.policies.gossip` has W)
 
 and is an object of one class. Another one is another class here, or anywhere: whatever is put into
@@ -80,7 +80,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Alone:
-    """Every agent sees its own counts alone; weights have no meaning."""
+    """Every agent sees only its own counts; weights have no meaning."""
 
     shared: bool = False
     running: bool = False
@@ -100,7 +100,7 @@ class Pairs:
     compares: bool = True
 
     def combine(self, counts: Array, weights: Array) -> Array:
-        """weights: (M, M, R), what an agent takes of each one's counts."""
+        """Mix the counts; weights: (M, M, R), shares that an agent takes of each one's."""
         xp = array_namespace(counts, weights)
         return xp.einsum("...br,abr->...ar", counts, weights)
 
@@ -109,7 +109,7 @@ class Pairs:
 class Gossip:
     """Every agent sees a mixture that it and its neighbours made of theirs, episode by episode.
 
-    What agents see is a state: it is kept from episode to episode and mixed with what is new
+    The evidence is a state: it is kept from episode to episode and mixed with new counts
     (`mixed`), so nothing is left to `combine`. graph: one of GRAPHS; degree: of a regular graph;
     failure: the chance that a link fails in an episode.
 
@@ -125,33 +125,33 @@ class Gossip:
     mixes: bool = True
 
     def links(self, n_agents: int) -> Links:
-        """Who talks to whom; ModelError where so many agents have no such graph."""
+        """Return the links of the graph; ModelError where there is none of this size."""
         return links_of(self.graph, n_agents, self.degree)
 
     def factor(self, n_agents: int) -> float:
-        """By how much an agent's own counts are multiplied, so that the mean of what all agents see
-        is the sum of what all have counted."""
+        """Return the factor of an agent's own counts, by which all agents' mean evidence is the sum
+        of their counts."""
         return float(n_agents)
 
     def combine(self, counts: Array, weights: Array) -> Array:  # noqa: ARG002 - mixed already
-        """What is seen as it is: it is mixed when an episode ends."""
+        """Return the counts, which were mixed when an episode ended."""
         return counts
 
     def mixed(self, kept: Array, new: Array, weights: Array, chances: Array | None) -> Array:
-        """What agents see after an episode, (..., M, B, R).
+        """Return the evidence of agents after an episode, (..., M, B, R).
 
-        kept: what they saw before it, (..., M, B, R), B experts; new: what each has counted in it,
+        kept: their evidence before it, (..., M, B, R), B experts; new: the counts of each in it,
         (..., M, 1, R); weights: (M,), of agents; chances: uniform numbers (links, R), None where
         no link fails.
         """
         xp = array_namespace(kept, new)
         n_agents = kept.shape[-3]
-        told = kept + self.factor(n_agents) * weights[:, None, None] * new
+        mixed = kept + self.factor(n_agents) * weights[:, None, None] * new
         if chances is None:
-            whole = xp.asarray(self.links(n_agents).matrix(), told.dtype)
-            return xp.einsum("ij,...jbr->...ibr", whole, told, **_exact(xp))
+            whole = xp.asarray(self.links(n_agents).matrix(), mixed.dtype)
+            return xp.einsum("ij,...jbr->...ibr", whole, mixed, **_exact(xp))
         some = self.links(n_agents).matrix_without(chances < self.failure)
-        return xp.einsum("ijr,...jbr->...ibr", some, told, **_exact(xp))
+        return xp.einsum("ijr,...jbr->...ibr", some, mixed, **_exact(xp))
 
 
 def _exact(xp: Any) -> dict[str, Any]:
@@ -168,7 +168,7 @@ AGGREGATIONS: dict[str, Aggregation] = {
 
 
 def aggregation_of(name: str, **settings: Any) -> Aggregation:
-    """The aggregation of that name; settings: graph, degree and failure, read by gossip alone."""
+    """Return the aggregation of that name; settings: graph, degree and failure of gossip."""
     found = AGGREGATIONS[name]
     return replace(found, **settings) if isinstance(found, Gossip) else found
 
@@ -179,7 +179,7 @@ def compares_agents(aggregation: Aggregation) -> bool:
 
 
 def mixes_evidence(aggregation: Aggregation) -> bool:
-    """Whether what agents see is kept from episode to episode and mixed, as by gossip."""
+    """Whether evidence is kept from episode to episode and mixed, as by gossip."""
     return getattr(aggregation, "mixes", False)
 
 
@@ -211,7 +211,7 @@ def owner_weights(
     """Return the weights (M,) of agents of which several may count for one owner.
 
     weights: (M,), of each agent's owner; sizes: (M,), how many counts each agent has; owners:
-    (M,), a number for each owner, from 0 to M - 1; cap: no owner weighs more than so many times
+    (M,), a number for each owner, from 0 to M - 1; cap: most that an owner weighs, as a multiple of
     the median one, None for no limit. All agents of an owner together weigh as much as the one of
     them that has counted most: whoever enrols ten names has one voice.
     """

@@ -1,4 +1,4 @@
-"""What makes the policies of `rmab.policies.registry`: a learner joined to a rule.
+"""Makers of the paper's and this project's policies: a learner joined to a rule.
 
 A maker takes the policy's name, the horizon and the policy's options.
 """
@@ -6,6 +6,7 @@ A maker takes the policy's name, the horizon and the policy's options.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,24 +14,25 @@ import jax.numpy as jnp
 from jax import Array
 
 from rmab.learning import learners
-from rmab.learning.learners import Evidence, Prior
+from rmab.learning.learners import Evidence
 from rmab.policies.aggregation import Aggregation
 from rmab.policies.lookahead import DEPTH
 from rmab.policies.planners import FIXED, FIXED_BEST, MYOPIC, WHITTLE
 from rmab.policies.policy import (
     POPULATION,
-    AgeRule,
     Forgetting,
+    Learner,
     Lengths,
     LookaheadRule,
-    OptimumRule,
     Policy,
-    RandomRule,
     Rule,
-    TrueStateRule,
-    TurnsRule,
 )
 from rmab.policies.registry import GAPS
+from rmab.policies.rules.optimum import OptimumRule
+from rmab.policies.rules.random import RandomRule
+from rmab.policies.rules.recency import AgeRule
+from rmab.policies.rules.true_state import TrueStateRule
+from rmab.policies.rules.turns import TurnsRule
 
 __all__: list[str] = []  # makers are named in the registry
 
@@ -68,28 +70,12 @@ def _thompson(
     name: str,
     horizon: int,  # noqa: ARG001 - as every maker
     *,
-    prior: Prior | str = 1.0,
     gaps: int = 0,
-    plan_by: str = "draw",
-    forget: str | float = "never",
     tied: bool = False,
-    **others: Any,
+    **options: Any,
 ) -> Policy:
-    """others: fields of a policy that are options as they are."""
-    mode = plan_by == "mode"
-    learns = {**_learner_options(prior, gaps, mode), **({"tied": True} if tied else {})}
-    return Policy(
-        name,
-        rule=rule,
-        learner=partial(learners.thompson, **learns),
-        ties=tied,
-        gaps=gaps,
-        reads_visits=False,
-        randomised=not mode,
-        forget=_forgetting(forget),
-        prior=prior,
-        **others,
-    )
+    function = partial(learners.thompson, tied=True) if tied else learners.thompson
+    return _learning(rule, name, function, options, gaps=gaps, ties=tied, reads_visits=False)
 
 
 def _ucb(
@@ -97,31 +83,32 @@ def _ucb(
     name: str,
     horizon: int,  # noqa: ARG001 - as every maker
     *,
-    clip: bool = True,
-    prior: Prior | str = 1.0,
     gaps: int = 0,
-    plan_by: str = "draw",
-    forget: str | float = "never",
-    **others: Any,
+    clip: bool = True,
+    **options: Any,
 ) -> Policy:
-    """others: fields of a policy that are options as they are."""
-    options = _learner_options(prior, gaps, plan_by == "mode")
-    return Policy(
-        name,
-        rule=rule,
-        learner=partial(learners.ucb, clip=clip, **options),
-        gaps=gaps,
-        randomised=False,
-        forget=_forgetting(forget),
-        prior=prior,
-        **others,
+    function = partial(learners.ucb, clip=clip)
+    return _learning(rule, name, function, options, gaps=gaps, randomised=False)
+
+
+def _learning(
+    rule: Rule,
+    name: str,
+    function: Callable[..., Any],
+    options: dict[str, Any],
+    *,
+    gaps: int,
+    **fields: Any,
+) -> Policy:
+    """Join a learner to a rule; fields: of the learner, options: of a user, others as they are."""
+    prior, mode = options.pop("prior", 1.0), options.pop("plan_by", "draw") == "mode"
+    forget = _forgetting(options.pop("forget", "never"))
+    given = {} if prior == POPULATION else {"prior": prior}  # one that is learnt is evidence
+    learner = Learner(
+        partial(function, **given, gaps=gaps, mode=mode),
+        **{"gaps": gaps, "randomised": not mode, "forget": forget, "prior": prior, **fields},
     )
-
-
-def _learner_options(prior: Prior | str, gaps: int, mode: bool) -> dict[str, Any]:
-    """A prior that is learnt comes with the evidence."""
-    own = {} if prior == POPULATION else {"prior": prior}
-    return {**own, "gaps": gaps, "mode": mode}
+    return Policy(name, rule=rule, learner=learner, **options)
 
 
 def _forgetting(forget: str | float) -> Forgetting | None:

@@ -5,10 +5,8 @@ under the paper's rule it ends early when, for some agent, arm and state observe
 
     N_t(s, a = 1) > 2^M max(1, N_{t_l}(s, a = 1)),                                   eq. (22)
 
-with N_{t_l} the visits at the start of the episode. A policy that watches its agents' own visits
-(`Policy.own_visits`) has a factor of 2 in place of 2^M, and both actions a. `linear` and `doubling`
-drop the second rule: they are public schedules that reveal nothing about what was observed. All
-start from T_0 = 1.
+with N_{t_l} the visits at the start of the episode. `linear` and `doubling` drop the second rule:
+they are public schedules that reveal nothing about observations. All start from T_0 = 1.
 
 Written for NumPy and JAX arrays alike; engine, agents and server call the same functions.
 """
@@ -73,7 +71,7 @@ def most_episodes(
     *,
     own_visits: bool = False,
 ) -> int:
-    """A count of episodes that no run can exceed (Lemma 1's argument without its averaging).
+    """Return a number of episodes that no run can exceed (Lemma 1 without its averaging).
 
     Each (agent, arm, state) can end at most floor(log T / log 2^M) + 1 episodes; where agents' own
     visits end them, each (agent, arm, state, action) floor(log T / log 2) + 1. Between two such

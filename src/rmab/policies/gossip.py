@@ -1,6 +1,6 @@
-"""Who talks to whom where agents learn without a server, and how much they take of each other.
+"""Graphs of agents that gossip without a server, and the weights of their links.
 
-Agents are the nodes of a graph. Along each of its links two agents take of what the other sees the
+Agents are the nodes of a graph. Along each of its links two agents take of the other's evidence the
 same share w = 1 / (d + 1), d the most links that an agent has, and keep the rest of their own:
 
     W = I - w L,    L the Laplacian of the links that hold in this episode.
@@ -29,12 +29,12 @@ from rmab.linalg import Array, array_namespace
 __all__ = ["DEGREE", "GRAPHS", "MAX_AGENTS", "Links", "links_of"]
 
 GRAPHS = ("ring", "regular", "grid", "complete")
-DEGREE = 2  # of a regular graph unless told otherwise
+DEGREE = 2  # links of an agent of a regular graph, by default
 MAX_AGENTS = 1024  # who mixes takes of each agent's evidence, M^2 numbers
 
 
 class Links(NamedTuple):
-    """Of M agents: ends (E, 2), the lower agent first, and what both take of each other."""
+    """Links of M agents: ends (E, 2), the lower agent first, and the share that both take."""
 
     n_agents: int
     ends: npt.NDArray[np.int64]
@@ -61,7 +61,7 @@ class Links(NamedTuple):
 
 @lru_cache(maxsize=64)
 def links_of(graph: str, n_agents: int, degree: int = DEGREE) -> Links:
-    """The links of a graph; ModelError where so many agents have none of that kind."""
+    """Return the links of a graph; ModelError where there is none of this size."""
     if n_agents > MAX_AGENTS:
         raise ModelError(f"gossip must have at most {MAX_AGENTS} agents, got {n_agents}")
     if n_agents == 1:

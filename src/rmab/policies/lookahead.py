@@ -7,7 +7,7 @@ observed, moves by P_0. After d slots the arms are worth sum_n v_n(x_n), their t
 
     V_d(x) = max over K-subsets A of  r(x, A) + E[V_(d-1)(x') | x, A].
 
-All that does not depend on what the others do is split off. If every arm were left alone for d
+All that does not depend on the other arms is split off. If every arm were left alone for d
 slots it would be worth u_d(x_n), u_0 = v. The *gain* of one play with d slots left,
 
     a_d(x_n) = r_1 - r_0 + sum_s c(x_n, s) u_(d-1)(s, 1) - E[u_(d-1)(x_n') | left alone],
@@ -27,17 +27,17 @@ X K steps for X arms. It is exact, as is the sum over outcomes that is taken whe
 
 All K-subsets are tried while sets times outcomes, or `SearchLimits.outcomes` if they are more,
 number at most `SearchLimits.ways`. Beyond, only sets near the K arms of largest a_d, the best by
-the arms' own values: those K, and what comes of exchanging one or two of the last
+the arms' own values: those K, and those after exchanging one or two of the last
 m = `SearchLimits.margin` of them for as many of the next m, at most 1 + m^2 + (m (m - 1) / 2)^2
 sets. That bounds the work by a polynomial in N, K and S at depth 2, and the choice is the best of
-these sets alone. At depth 3 the outcomes of the first slot are enumerated, so there may be at most
+these sets. At depth 3 the outcomes of the first slot are enumerated, so there may be at most
 `SearchLimits.outcomes` of them: `check_depth` refuses more.
 
 Ties, to rounding, go to the set that comes first: in lexicographic order of the arms where all
 sets are tried, else in that of the exchanges.
 
 This module has no solver: the tables of gains and chances come from `rmab.planning.lookahead`, and
-an agent reads and chooses with NumPy alone. Arrays have the arms first and anything after, on NumPy
+an agent reads and chooses with only NumPy. Arrays have the arms first and anything after, on NumPy
 and JAX alike.
 """
 
@@ -56,8 +56,9 @@ import numpy.typing as npt
 from rmab.errors import ModelError
 from rmab.linalg import Array, array_namespace, compute_once, repeat, rounding
 from rmab.model.beliefs import InformationStates, after, row_of
+from rmab.policies.constraint import Constraint
 
-if TYPE_CHECKING:  # an agent loads no more than it needs
+if TYPE_CHECKING:  # an agent loads only what it needs
     from rmab.model.arms import ArmKind
 
 __all__ = [
@@ -102,7 +103,7 @@ _LIMITS = SearchLimits()
 
 
 class PassivePath(NamedTuple):
-    """The next d slots of arms that are left alone, and what a play in each would do; each tuple by
+    """The next d slots of arms that are left alone, and the effect of a play in each; each tuple by
     slot.
 
     gains: d arrays (N, ...), a_d now, a_(d-1) after a slot alone, ...; observation_probs: d - 1
@@ -168,7 +169,7 @@ def state_from_tables(
     wraps: Array,
     fully_observed: BoolArray | None = None,
 ) -> LookaheadState:
-    """What a lookahead of `depth` slots needs in information states (N, A, ...).
+    """Return the input of a lookahead of `depth` slots in information states (N, A, ...).
 
     tables: of at least that depth, see `table_entries`; states: of a fully observed arm the state
     now and any age; wraps: (N,), (N, A) or one for all, how far ages past the highest of the tables
@@ -191,7 +192,7 @@ def state_from_tables(
     rows = [row_of(after(states, ahead), max_age, wraps) for ahead in range(depth)]
 
     def path(read: Callable[[Array, int], Array], slots: int) -> PassivePath:
-        """From what reads a table after some slots alone."""
+        """Return a path, by a function that reads a table after some slots alone."""
 
         def law(tables: tuple[Array, ...], ahead: int) -> Array:
             chances = [read(table, ahead) for table in tables]
@@ -231,7 +232,7 @@ def check_depth(kinds: Sequence[ArmKind], plays: int, depth: int) -> None:
 
 
 def _count_outcomes(kinds: Sequence[ArmKind], plays: int) -> int:
-    """Of a slot, with every arm taken for one of the largest number of states."""
+    """Return the outcomes of a slot, with every arm as large as the largest."""
     S = max(kind.states for kind in kinds)
     return int(S ** (len(kinds) if any(kind.fully_observed for kind in kinds) else plays))
 
@@ -250,7 +251,7 @@ def choose(
     n_arms, depth = gain.shape[0], len(state.now.gains)
     xp = array_namespace(gain)
     if depth == 1:
-        return xp.argsort(_by_gain(gain), 0) < plays
+        return Constraint(plays).select(gain)
     state, order, sets = _with_sets(state, plays, limits)
     compute = partial(_which, state, sets, limits)
     which = compute() if once is None else once(compute)
@@ -284,7 +285,7 @@ def _with_sets(
     n_arms = gain.shape[0]
     ways = math.comb(n_arms, plays) * min(_outcomes(state, plays), limits.outcomes)
     if ways <= limits.ways:
-        return state, None, _all_sets(n_arms, plays)
+        return state, None, Constraint(plays).subsets(n_arms)
     order = _by_gain(gain)
     xp = array_namespace(gain)
 
@@ -304,15 +305,9 @@ def _with_sets(
 
 
 def _outcomes(state: LookaheadState, plays: int) -> int:
-    """Of a slot: the states of the arms that are observed next."""
+    """Return the number of joint states of the arms that are observed next."""
     S, n_arms = state.now.observation_probs[0].shape[:2]
     return int(S ** (plays if state.fully_observed is None else n_arms))
-
-
-@lru_cache(maxsize=64)
-def _all_sets(n_arms: int, plays: int) -> IntArray:
-    """(A, K) in lexicographic order."""
-    return np.array(list(combinations(range(n_arms), plays)), np.intp)
 
 
 @lru_cache(maxsize=64)
@@ -338,7 +333,7 @@ def _mapped(change: Callable[..., Array], *paths: PassivePath) -> PassivePath:
 
 
 def _where(condition: Array, one: PassivePath, other: PassivePath) -> PassivePath:
-    """Of each arm one or the other."""
+    """Select one of two paths for each arm."""
     xp = array_namespace(condition)
     return _mapped(lambda a, b: xp.where(condition, a, b), one, other)
 

@@ -1,12 +1,12 @@
 """Learners that keep their own state, per arm and agent, and give an index from it.
 
-`OwnLearner` says what such a learner is. Those here are written for NumPy and JAX arrays alike and
-import NumPy alone: the engine runs them for many trials, a served agent for itself, by the name
+`OwnLearner` is their interface. Those here are written for NumPy and JAX arrays alike and
+import only NumPy: the engine runs them for many trials, a served agent for itself, by the name
 that `OWN_INDICES` has.
 
     MeanRewards         UCB1 on the arms' mean rewards
     RegenerativeCycles  RCA, the same on whole cycles between visits of a state
-    ActionValues        WIQL, Q-learning: arms are ranked by what a play adds to the value
+    ActionValues        WIQL, Q-learning: arms are ranked by the value that a play adds
     IndexLearning       Q-learning of the Whittle index of every state
 """
 
@@ -37,7 +37,7 @@ _STEPS_OF_A_RATE = 500  # after which the rates of Q-learning of indices begin t
 
 
 class Now(NamedTuple):
-    """What a learner with its own state may choose by in a slot; arrays (N, ...), arms first.
+    """Inputs of a learner with its own state to a choice; arrays (N, ...), arms first.
 
     state: the state last observed, of an arm that is always observed the one that it is in now;
     age: the slots since, 0 if there was no observation; stepped: where the state is that of this
@@ -53,10 +53,10 @@ class Now(NamedTuple):
 
 
 class Observations(NamedTuple):
-    """What a learner with its own state is given of a slot; arrays (N, ...), arms first.
+    """A slot as a learner with its own state is given it; arrays (N, ...), arms first.
 
     played: which arms were played; state: the state of each arm, to be read where it was observed;
-    observed: where it was; reward: what the arm paid; slot: how many slots came before.
+    observed: where it was; reward: of the arm; slot: how many slots came before.
     """
 
     played: Array
@@ -74,9 +74,9 @@ class OwnLearner(Protocol):
     NumPy and JAX arrays alike, element by element along agents and trials, and change nothing in
     place. Besides `init` and `update` it has one of
 
-        index(state, slot) -> (N, ...)     what arms are played by in this slot
+        index(state, slot) -> (N, ...)     the index of the arms in this slot
         index_at(state, now) -> (N, ...)   the same from all that is known before the choice, `Now`
-        dynamics(state, draws) -> Moves    what a learner gives at the start of an episode, from the
+        dynamics(state, draws) -> Moves    the dynamics at the start of an episode, from the
                                            state as the aggregation combines it over agents
 
     One that gives an index may also have look(state, now), its state once the arms that are always
@@ -94,13 +94,13 @@ class OwnLearner(Protocol):
 def looked(own: Any, state: Any, now: Callable[[], Now]) -> Any:
     """The state of a learner once a slot's first states are shown, before the choice.
 
-    now: gives what is known, to those who ask.
+    now: gives the inputs, for learners that read them.
     """
     return own.look(state, now()) if hasattr(own, "look") else state
 
 
 def index_now(own: Any, state: Any, slot: Array, now: Callable[[], Now]) -> Array:
-    """What a learner's arms are played by in a slot, (N, ...)."""
+    """Return the index of a learner's arms in a slot, (N, ...)."""
     return own.index_at(state, now()) if hasattr(own, "index_at") else own.index(state, slot)
 
 
@@ -113,9 +113,8 @@ class _Sums(NamedTuple):
 class MeanRewards:
     """UCB1: the mean reward of an arm's n plays, plus sqrt(c ln t / n) in slot t = 1, 2, ...
 
-    An arm that was never played comes before all others. c = 2 is UCB1, c = K + 1 what client
-    selection uses for K plays. Rewards are taken as independent: nothing is learnt of the
-    transitions.
+    An arm that was never played comes before all others. c = 2 is UCB1, c = K + 1 that of client
+    selection with K plays. Rewards are taken as independent: nothing is learnt of the transitions.
 
     References: P. Auer, N. Cesa-Bianchi, P. Fischer, "Finite-time analysis of the multiarmed bandit
     problem", Machine Learning 47, 2002; W. Xia et al., "Multi-armed bandit based client scheduling
@@ -129,7 +128,7 @@ class MeanRewards:
         return _Sums(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
 
     def update(self, state: _Sums, seen: Observations) -> _Sums:
-        """Played arms have one more play and what it paid."""
+        """Add the plays of a slot and their rewards."""
         xp = array_namespace(state.plays, seen.played)
         paid = xp.where(seen.played, seen.reward, 0)
         return _Sums(state.plays + seen.played, state.total + paid.astype(np.float32))
@@ -160,7 +159,7 @@ class RegenerativeCycles:
 
     An arm is played in blocks. The first state that it ever shows is its mark. A block waits until
     the arm shows its mark (SB1), counts from that slot on (SB2), and ends with the slot in which
-    the mark is shown again, which does not count (SB3). So what counts are whole cycles, whose mean
+    the mark is shown again, which does not count (SB3). So only whole cycles count, whose mean
     is that of the chain played for ever, whatever happened while the arm was left alone. When a
     block ends, the arm of the largest mean + sqrt(L ln t / n) outside a block begins one: n are its
     slots that counted, t those of all arms. First every arm has a block.
@@ -296,11 +295,11 @@ class ActionValues:
         return state._replace(q=q, visits=visits)
 
     def update(self, state: _Values, seen: Observations) -> _Values:
-        """What was done in which state is kept until the next is shown."""
+        """Keep state, action and reward until the next state is shown."""
         return state._replace(**_Step.of(seen)._asdict())
 
     def index_at(self, state: _Values, now: Now) -> Array:
-        """What a play adds to the value of the state now, (N, ...)."""
+        """Return the advantage of a play in the state now, (N, ...)."""
         n_arms = now.state.shape[0]
         gain = _of_state(state.q[:, 1] - state.q[:, 0], now.state)
         return _explored(now.uniforms[1, 0] < n_arms / (n_arms + now.slot), now, gain)
@@ -389,7 +388,7 @@ class IndexLearning:
         return q + xp.where(here, rate, 0)[:, :, None] * (aim - q), visits
 
     def update(self, state: _Indices, seen: Observations) -> _Indices:
-        """What was done in which state is kept until the next is shown."""
+        """Keep state, action and reward until the next state is shown."""
         return state._replace(**_Step.of(seen)._asdict())
 
     def index_at(self, state: _Indices, now: Now) -> Array:

@@ -6,15 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rmab.model.arms import Arms, FloatArray
+from rmab.arrays import FloatArray
+from rmab.model.arms import Arms
 from rmab.planning import tables
-from rmab.policies.policy import IndexRule
+from rmab.policies.rules.index import IndexRule
 
 __all__ = ["FIXED", "FIXED_BEST", "MYOPIC", "WHITTLE"]
 
 
 def _constant(scores: Callable[[Arms], FloatArray]) -> Callable[[Arms, int], FloatArray]:
-    """A table that does not depend on what was observed."""
+    """Return a table that does not depend on observations."""
 
     def known(arms: Arms, max_age: int) -> FloatArray:
         return np.repeat(scores(arms)[:, None], 1 + arms.passive.shape[1] * max_age, 1)
@@ -22,8 +23,12 @@ def _constant(scores: Callable[[Arms], FloatArray]) -> Callable[[Arms, int], Flo
     return known
 
 
-WHITTLE = IndexRule(tables.whittle_at, tables.fill_whittle, tables.whittle_table, statewise=True)
-MYOPIC = IndexRule(tables.myopic, tables.fill_myopic, tables.myopic_table, statewise=True)
+WHITTLE = IndexRule(
+    tables.whittle_at, tables.fill_whittle, tables.whittle_table, statewise=True, name="whittle"
+)
+MYOPIC = IndexRule(
+    tables.myopic, tables.fill_myopic, tables.myopic_table, statewise=True, name="myopic"
+)
 FIXED = IndexRule(tables.fixed, known=_constant(tables.fixed_scores), statewise=True)
 FIXED_BEST = IndexRule(
     tables.fixed_best,

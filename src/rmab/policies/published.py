@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,14 +27,21 @@ from rmab.learning.exploration import (
 )
 from rmab.learning.joining import joining_survivors
 from rmab.learning.learners import Evidence, Prior, thompson
-from rmab.model.arms import Moves, Uncertain
+from rmab.model.arms import Uncertain
 from rmab.planning.optimism import fill_extreme, fill_penalty, fill_value
 from rmab.planning.tables import Model
 from rmab.policies.aggregation import Aggregation
+from rmab.policies.episode_rules import PairDoubling
 from rmab.policies.own_index import OWN_INDICES
 from rmab.policies.planners import FIXED_BEST, MYOPIC, WHITTLE
-from rmab.policies.policy import IndexRule, JointRule, Lengths, OwnIndexRule, Policy, TurnsRule
+from rmab.policies.policy import IndexRule, Lengths, OwnIndexRule, Policy
 from rmab.policies.registry import AGES, GAPS
+from rmab.policies.rules.dynamics import ExploringDynamics
+from rmab.policies.rules.exploring import ExploringRule
+from rmab.policies.rules.joint import JointRule, OptimisticJointRule
+from rmab.policies.rules.random_ties import RandomTiesRule
+from rmab.policies.rules.turns import TurnsRule, WaitingTurnsRule
+from rmab.rng.variates import Draws
 
 __all__: list[str] = []  # makers are named in the registry
 
@@ -87,13 +93,17 @@ def restless_ucb(
     wanted = steps_wanted(horizon, scale, exponent)
     raised = radius * math.sqrt(math.log(horizon) / (2 * wanted))
 
-    def slots(evidence: Evidence, found: Moves) -> Array:  # noqa: ARG001 - counts decide
+    def learner(evidence: Evidence, draws: Draws) -> ExploringDynamics:
+        moves = raised_steps(evidence, draws, radius=raised)
+        return ExploringDynamics(moves, explored_arms(evidence, wanted=wanted))
+
+    def slots(evidence: Evidence, found: ExploringDynamics) -> Array:  # noqa: ARG001 - counts decide
         return slots_to_explore(evidence, wanted, horizon)
 
     return Policy(
         name,
-        rule=replace(WHITTLE, first=partial(explored_arms, wanted=wanted)),
-        learner=partial(raised_steps, radius=raised),
+        rule=ExploringRule(WHITTLE),
+        learner=learner,
         randomised=False,
         reads_visits=False,
         lengths=Lengths(slots),
@@ -140,7 +150,7 @@ def fed2_ucb(
 
     return Policy(
         name,
-        rule=TurnsRule(waits=True),
+        rule=WaitingTurnsRule(),
         learner=partial(
             joining_survivors, pulls=pulls, horizon=horizon, sigma=sigma, sigma_c=sigma_c
         ),
@@ -167,7 +177,7 @@ def _ucwhittle(
 
     return Policy(
         name,
-        rule=IndexRule(table=table, by_chance=True),
+        rule=RandomTiesRule(IndexRule(table=table)),
         learner=partial(confident_rows, scale=scale, delta=delta),
         randomised=False,
         reads_visits=False,
@@ -231,10 +241,10 @@ def colored_ucrl2(
     """The joint optimum of the best channels within intervals of the colours' chances."""
     return Policy(
         name,
-        rule=JointRule(ages, intervals=True),
+        rule=OptimisticJointRule(ages),
         learner=partial(colours, scale=scale, delta=delta),
         gaps=ages - 1,
-        own_pairs=True,
+        episodes=PairDoubling(),
         randomised=False,
         reads_visits=False,
         aggregation=aggregation,

@@ -1,21 +1,29 @@
-"""Masks: what an agent sends when its server is to learn sums alone.
+"""Masks: uploads of which a server can learn only sums.
 
 An agent shares a key k with the *helper*, a second party that somebody else runs. It sends
 
     masked = x + stream(k, header)                   in 64-bit words, modulo 2^64
     tag    = HMAC(HMAC(k, "rmab mask 1 tag"), header)
 
-where x has the numbers of an upload in their order there, counts and then visits, and
+where x is the vector of an upload, counts and then visits in their order there, and
 
     stream(k, header) = SHAKE-256(HMAC(k, "rmab mask 1 stream") || header)
     header            = fingerprint of the federation, agent, incarnation, sequence, slots, nonce
 
 with SHA-256 in every HMAC. The nonce is drawn anew for each body, so no two bodies have the same
-mask, whatever was restored from a backup. Whoever has not the key sees uniform words; the helper,
-who has it, computes masks and tags from headers and never sees what they are added to. A header has
-the slots: a server that asks the helper for others gets no mask, and could do nothing with one.
+mask, also after a backup was restored. Without the key the words are uniform; the helper, which has
+it, computes masks and tags from headers and never sees an upload. A header has the slots: a server
+that names other slots gets no mask from the helper, and could not use one.
 
-It takes the standard library and NumPy alone.
+Counts are masked at *marks*: positions that are public and depend on nothing that was observed. The
+*position* of an agent is the number of slots that it has masked, over its incarnations; an
+incarnation begins at the position of the mark that was kept last. Every agent of a batch must bring
+the same number of slots (`rmab.privacy.unmasking`) and agents are not equally fast, so all mask at
+
+    1, 2, ..., 16, 18, 20, ..., 32, 36, 40, ..., 64, 72, ...        m 2^e with m from 8 to 15
+
+One mark is at most an eighth of its slots before the next: sums have at least 8/9 of the slots of
+the slowest agent, and an agent that was away for long has few marks to send.
 """
 
 from __future__ import annotations
@@ -35,7 +43,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.protocol.checks import malformed
-from rmab.protocol.messages import PROTOCOL, Ints, Shape, Upload
+from rmab.protocol.shape import PROTOCOL, Ints, Shape, Upload
 from rmab.text import shown
 
 __all__ = [
@@ -48,6 +56,7 @@ __all__ = [
     "MaskedUpload",
     "Words",
     "in_base64",
+    "is_mark",
     "make_key",
     "numbers_of",
     "parse_key",
@@ -77,24 +86,30 @@ Words = npt.NDArray[np.uint64]
 _KEY_BYTES = 32
 _KEY = re.compile(f"{KEY_PREFIX}([A-Za-z0-9_-]{{43}})")
 _WORD = np.dtype("<u8")
+_MARK_BITS = 4  # the most bits of a mark before the zeros at its end
+
+
+def is_mark(position: int) -> bool:
+    """Return whether counts are masked at this position."""
+    return position > 0 and position % (1 << max(0, position.bit_length() - _MARK_BITS)) == 0
 
 
 def make_key() -> str:
-    """A new mask key as text: 32 random bytes in url-safe base64 after a prefix."""
+    """Return a new mask key as text: 32 random bytes in url-safe base64 after a prefix."""
     return KEY_PREFIX + secrets.token_urlsafe(_KEY_BYTES)
 
 
 def parse_key(text: str) -> bytes | None:
-    """The key in a text; None if it is none."""
-    found = _KEY.fullmatch(text)
-    if found is None:
+    """Return the key in a text; None if it is malformed."""
+    match = _KEY.fullmatch(text)
+    if match is None:
         return None
-    key = base64.urlsafe_b64decode(found[1] + "=")
-    return key if base64.urlsafe_b64encode(key).decode().rstrip("=") == found[1] else None
+    key = base64.urlsafe_b64decode(match[1] + "=")
+    return key if base64.urlsafe_b64encode(key).decode().rstrip("=") == match[1] else None
 
 
 class Header(NamedTuple):
-    """What a mask is made for: one body of one incarnation of an agent."""
+    """Header of a masked upload: one body of one incarnation of an agent."""
 
     fingerprint: str  # of the federation, 64 hexadecimal digits
     agent: str
@@ -104,7 +119,7 @@ class Header(NamedTuple):
     nonce: bytes  # 16
 
     def encoded(self) -> bytes:
-        """Bytes that no other header has: every length is fixed or told."""
+        """Return bytes that no other header has: every length is fixed or given."""
         name = self.agent.encode("ascii")
         parts = (
             bytes.fromhex(self.fingerprint),
@@ -122,7 +137,7 @@ class Header(NamedTuple):
 
 
 class MaskKey:
-    """A mask key, ready for use; nothing shows the key itself."""
+    """A mask key; its text forms never show the key itself."""
 
     def __init__(self, key: bytes) -> None:
         self._stream = _hmac(key, b"rmab mask 1 stream")
@@ -132,28 +147,37 @@ class MaskKey:
         return "MaskKey(...)"
 
     def mask(self, header: Header, size: int) -> Words:
-        """The words (size,) that are added to a vector."""
+        """Return the words (size,) that are added to a vector."""
         stream = hashlib.shake_256(self._stream + header.encoded()).digest(8 * size)
         return np.frombuffer(stream, _WORD).astype(np.uint64, copy=False)
 
     def tag(self, header: Header) -> bytes:
-        """That whoever has the key made this header."""
+        """Return the tag of a header: only an owner of the key can make it."""
         return _hmac(self._tag, header.encoded())
 
     def is_tag(self, header: Header, tag: bytes) -> bool:
-        """Whether it is the header's tag, in a time that does not tell where it differs."""
+        """Return whether a tag is the header's, in constant time."""
         return hmac.compare_digest(self.tag(header), tag)
 
     @property
     def name(self) -> bytes:
-        """A name for the key, which tells nothing of it: another one has another."""
+        """Name of the key, from which the key cannot be inferred."""
         return _hmac(self._tag, b"rmab mask 1 name")
 
     def masked(
         self, upload: Upload, fingerprint: str, agent: str, shape: Shape, since: int = 0
     ) -> MaskedUpload:
-        """An upload whose counts and visits nobody else can read, under a fresh nonce; since: the
-        agent's position when its incarnation began (`rmab.privacy.marks`)."""
+        """Mask an upload's counts and visits under a fresh nonce.
+
+        Parameters
+        ----------
+        fingerprint
+            Digest of the federation, 64 hexadecimal digits.
+        agent
+            Name of the agent.
+        since
+            Position of the agent when its incarnation began, in slots.
+        """
         nonce = secrets.token_bytes(NONCE_BYTES)
         header = Header(
             fingerprint, agent, upload.incarnation, upload.sequence, upload.slots, nonce
@@ -176,7 +200,7 @@ class MaskKey:
 
 @dataclass(frozen=True, eq=False)
 class MaskedUpload(Upload):
-    """An upload under a mask; its counts and visits are 0, as they are not known."""
+    """An upload under a mask; its counts and visits are 0, as they are unknown."""
 
     nonce: bytes
     masked: Words  # (vector_size(shape),)
@@ -185,12 +209,12 @@ class MaskedUpload(Upload):
 
     @property
     def position(self) -> int:
-        """The agent's after this upload."""
+        """Position of the agent after this upload."""
         return self.since + self.slots
 
     @cached_property
     def digest(self) -> bytes:
-        """Of the content: equal for equal bodies."""
+        """Digest of the content: equal for equal bodies."""
         head = (
             f"{self.incarnation} {self.since} {self.sequence} {self.round} {self.slots} "
             f"{self.length} "
@@ -200,7 +224,7 @@ class MaskedUpload(Upload):
         ).digest()
 
     def to_json(self, shape: Shape, federation: str) -> bytes:  # noqa: ARG002 - as of every upload
-        """The body of a request."""
+        """Return the body of a request."""
         values = (
             PROTOCOL,
             federation,
@@ -220,12 +244,12 @@ class MaskedUpload(Upload):
 
 
 def in_base64(words: Words) -> str:
-    """Words as messages have them."""
+    """Return words as messages have them."""
     return base64.b64encode(np.ascontiguousarray(words, _WORD).tobytes()).decode()
 
 
 def read_words(place: str, text: Any, size: int) -> Words:
-    """Words (size,) in base64; ProtocolError if they are none."""
+    """Read words (size,) in base64; ProtocolError if they are malformed."""
     try:
         data = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
     except (binascii.Error, ValueError):
@@ -236,13 +260,13 @@ def read_words(place: str, text: Any, size: int) -> Words:
 
 
 def vector_size(shape: Shape) -> int:
-    """How many numbers an upload has, counts and visits."""
+    """Return the number of counts and visits in an upload."""
     return shape.size + sum(shape.states)
 
 
 def vector_of(counts: Ints, visits: Ints, shape: Shape) -> Words:
-    """The numbers of an upload, counts (C, S, S, N) and visits (S, N), in their order there:
-    counts by arm, then visits by arm."""
+    """Return counts (C, S, S, N) and visits (S, N) as the vector of an upload: counts by arm, then
+    visits by arm."""
     parts = [
         counts[:kinds, :s, :s, arm].ravel()
         for arm, (kinds, s) in enumerate(zip(shape.kinds_by_arm, shape.states, strict=True))
@@ -252,7 +276,7 @@ def vector_of(counts: Ints, visits: Ints, shape: Shape) -> Words:
 
 
 def numbers_of(vector: npt.NDArray[np.int64], shape: Shape) -> tuple[Ints, Ints]:
-    """Counts (C, S, S, N) and visits (S, N), padded with 0, of a vector of numbers."""
+    """Return counts (C, S, S, N) and visits (S, N), padded with 0, from the vector of an upload."""
     S = max(shape.states)
     counts = np.zeros((shape.kinds, S, S, shape.n_arms), np.int64)
     visits = np.zeros((S, shape.n_arms), np.int64)

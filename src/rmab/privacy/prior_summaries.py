@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from rmab.learning.channel.local_posterior import Laws
 from rmab.protocol.checks import floats, listed, malformed, read_object, take, whole_number
-from rmab.protocol.messages import Shape, check_protocol, is_name
+from rmab.protocol.shape import Shape, check_protocol, is_name
 from rmab.text import is_number, shown
 
 __all__ = ["INDICES", "LawsMessage", "parse_laws"]

@@ -1,35 +1,34 @@
-"""What a federation promises of privacy: the `[privacy]` table of its file.
+"""Privacy settings of a federation: the `[privacy]` table of its file.
 
     [privacy]
-    helper = "https://helper.example:9443"   # opens sums, and is run by somebody else
-    least = 3                                # agents in a sum that is opened
-    groups = 1                               # sums are opened by group
-    epsilon = 1.0                            # sums have noise, made for one slot of a log whose
-    delta = 1e-6                             # plays are given: rmab.privacy.noise; else none
-    survey = 16                              # only so many slots are counted for others, with plays
-                                             # by a schedule: rmab.privacy.survey; default: all
+    helper = "https://helper.example:9443"   # unmasks sums, and is run by somebody else
+    least = 3                                # smallest number of agents in a sum
+    groups = 1                               # groups of agents with separate sums
+    epsilon = 1.0                            # noise in sums, for one slot of a log whose plays are
+    delta = 1e-6                             # given: rmab.privacy.accounting; default: no noise
+    survey = 16                              # slots that are counted for others, with plays by a
+                                             # schedule: rmab.privacy.survey; default: all
 
-With a helper a server learns sums of at least `least` agents, each of a group of agents, and what
-no single agent has counted (`rmab.privacy.masks`, `rmab.privacy.unmasking`). Without one the
-server is told counts and draws the noise itself: it protects agents against one another and
-against readers, and not against itself. Then `epsilon` must be given; `least` and `groups` say what
-a helper opens, and must not be.
+With a helper a server learns sums of at least `least` agents of a group, and never the counts of a
+single agent (`rmab.privacy.masks`, `rmab.privacy.unmasking`). Without one the server gets the
+counts of each agent and draws the noise: it protects agents against one another and against
+readers, but not against the server. Then `epsilon` must be given, and `least` and `groups`, which
+are rules of a helper, must not.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 from urllib.parse import urlsplit
 
 from rmab.errors import FederationError, ModelError
-from rmab.privacy.noise import DELTA, Budget
+from rmab.privacy.accounting import DELTA, Budget
 from rmab.privacy.survey import MOST_SLOTS
-from rmab.text import is_whole, shown
+from rmab.text import is_loopback, is_whole, shown
 
-__all__ = ["LEAST_AGENTS", "LEAST_SURVEY", "Privacy", "check_survey", "is_loopback", "privacy_of"]
+__all__ = ["LEAST_AGENTS", "LEAST_SURVEY", "Privacy", "check_survey", "privacy_of"]
 
 LEAST_AGENTS, _MOST = 3, 10_000  # of a sum
 LEAST_SURVEY = 2  # slots: one has no pair
@@ -38,7 +37,7 @@ _MOST_GROUPS = 1000
 
 @dataclass(frozen=True)
 class Privacy:
-    """The table, checked once, here."""
+    """The `[privacy]` table, checked at construction."""
 
     helper: str | None = None  # None: the server draws the noise
     least: int = LEAST_AGENTS
@@ -69,11 +68,11 @@ class Privacy:
 
     @property
     def budget(self) -> Budget | None:
-        """What sums tell at most of a slot, among logs with the same plays; None: no noise."""
+        """Privacy budget of each group; None: sums have no noise."""
         return None if self.epsilon is None else Budget(self.epsilon, self.delta)
 
     def to_table(self) -> dict[str, Any]:
-        """What helper and server must agree on, as JSON has it."""
+        """Return the settings on which helper and server must agree, as JSON has them."""
         agreed: dict[str, Any] = {"least": self.least, "groups": self.groups}
         if self.epsilon is not None:
             agreed |= {"epsilon": float(self.epsilon), "delta": float(self.delta)}
@@ -96,7 +95,7 @@ def check_survey(survey: Any, epsilon: Any) -> None:
 
 
 def privacy_of(table: Any) -> Privacy:
-    """The privacy that a file's table asks for."""
+    """Read the `[privacy]` table of a file."""
     if not isinstance(table, Mapping):
         raise FederationError(f"privacy must be a table, got {shown(table)}")
     known = [field.name for field in fields(Privacy)]
@@ -134,11 +133,3 @@ def _check_address(address: Any) -> None:
             f"privacy.helper must begin with https:// unless it is on this machine, "
             f"got {shown(address)}"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, by its address or its usual name."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,12 +1,11 @@
-"""Surveys: slots whose plays depend on nothing that an agent saw, and of which sums are made.
+"""Surveys: slots with scheduled plays, the only ones whose pairs are counted for others.
 
-An agent's log begins with a survey of n slots. In them it plays by a schedule of slots only, K arms
-for a block of slots and then the next K; pairs of readings of these slots are given to others, and
-nothing else ever is. After the survey it plays as it likes, by all that it saw.
+An agent's log begins with a survey of n slots, with plays by a schedule: K arms for a block of
+slots, then the next K. It reports pairs of readings in these slots only. After the survey it plays
+by everything that it observed.
 
-So no reading decides what is counted for others: after any change of what one slot showed, the
-counts that are given differ as those of two logs with the same plays, whatever else the agent does
-(docs/privacy.md).
+So no reading decides which slots are reported: if one slot had shown another state, the reported
+counts would differ as those of two logs with the same plays (docs/privacy.md).
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ MOST_SLOTS = 10**6
 
 
 def scheduled(slot: Array | int, turn: Array | int, n_arms: int, plays: Array | int) -> Any:
-    """The arms that are played in a slot of a survey, a mask (N, ...).
+    """Return the arms that are played in a slot of a survey, a mask (N, ...).
 
-    slot: from 0; turn: (...), at which block an agent begins; plays: K.
+    slot: from 0; turn: (...), the block at which an agent begins; plays: K.
     """
     block = slot // BLOCK + turn
     arm = np.arange(n_arms).reshape(n_arms, *(1,) * np.ndim(block))

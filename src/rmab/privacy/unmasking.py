@@ -1,33 +1,35 @@
-"""Openings: which sums of masked uploads a helper opens, and no other.
+"""Unmasking: the batches of masked uploads whose sum a helper unmasks, and no others.
 
-A server asks for the sum, over members of one group, of the masks between two points of each:
-where its incarnation was opened last, or its beginning, and an upload since. The helper computes
-both from headers (`rmab.privacy.masks`). What it tells makes a sum of *increments* readable,
-each slot of each agent in one sum and no other.
+A server sends an *aggregation job*: the reports of a batch of agents of one group, where a *report*
+is the header of a masked upload, one for each incarnation. The helper answers with the sum, over
+reports, of the masks between two uploads of the incarnation: its *watermark*, which is the report
+up to which it was unmasked, or its beginning, and the new report. It computes both masks from
+headers (`rmab.privacy.masks`). Its answer makes a sum of *increments* readable, each slot of each
+agent in one sum and no other.
 
-Before it answers, all of this must hold, and what has been opened is kept in the same transaction:
+Before it answers, all of this must hold, and new watermarks are kept in the same transaction:
 
-    number, before   the opening follows the last one, which `before` is the digest of. The same
-                     opening again gets the same answer, another one under its number 409
+    number, before   the job follows the last one, of which `before` is the digest. The same job
+                     again gets the same answer, another one under its number 409
     members          enrolled, not revoked, of the group, each incarnation once, with a tag that
-                     its key has made of just this header
-    further          each goes on from where its incarnation was opened last, with more slots
-    least            so many different agents
+                     its key has made of this header
+    further          each goes on from the watermark of its incarnation, with more slots
+    least            at least `least` different agents
     shares           every agent brings the same number of slots
-    cohort           no agent, and no fewer than `least`, are ever set apart from others
+    cohort           an agent, or fewer than `least`, are never separated from others
 
-A *cohort* is all agents that have been in the same openings so far. Agents that were in none are no
-cohort yet: so many of them, `least` or more, become one by their first opening. An opening has all
-of a cohort, or none, or parts it for good: `least` or more are in it, and as many are left out;
-fewer only if they are revoked. As every sum so far has had all of a cohort with equal shares, its
-agents could change places and nothing that was told would differ, so that nobody can tell which of
-them counted what, whatever sums are compared. Without the rule of shares a sum is an equation for
-each of its members; without that of cohorts two sums that differ by one agent tell of that agent.
+A *cohort* is all agents that have been in the same batches so far. Agents that were in none have no
+cohort yet: `least` or more of them become one by their first batch. A batch has all of a cohort, or
+none, or divides it for good: `least` or more are in it, and as many are left out; fewer only if
+they are revoked. As every sum so far has had all of a cohort with equal shares, its agents could
+change places and every published sum would stay the same, so that the counts of one of them cannot
+be inferred by comparing sums. Without the rule of shares a sum is an equation for each of its
+members; without that of cohorts the difference of two sums may be the counts of one agent.
 
-A helper sees neither uploads nor sums: names, sequence numbers, slots and nonces alone.
+A helper sees neither uploads nor sums, only names, sequence numbers, slots and nonces.
 
-It stands alone, apart from the helper that uses it: no network, no database, no clock. What a
-server does for its part, choosing members and judging a sum, is below.
+There is no network, no database and no clock here. The server's half is `rmab.privacy.batches`. On
+the wire a job is an `opening`, its reports are `members`.
 """
 
 from __future__ import annotations
@@ -35,54 +37,44 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from rmab.errors import ProtocolError
-from rmab.privacy.masks import NONCE_BYTES, TAG_BYTES, Header, MaskKey, Words, read_words
-from rmab.privacy.noise import FIRST_SLOTS, Ledger
+from rmab.privacy.accounting import FIRST_SLOTS, PrivacyAccountant
+from rmab.privacy.masks import NONCE_BYTES, TAG_BYTES, Header, MaskKey, Words
 from rmab.protocol.checks import (
-    MAX_WHOLE,
     hexadecimal,
     malformed,
     read_object,
     take,
     whole_number,
 )
-from rmab.protocol.messages import NAME_RULE, Ints, Shape, is_name
+from rmab.protocol.shape import NAME_RULE, is_name
 from rmab.text import shown
 
 __all__ = [
     "BEGINNING",
     "MOST_MEMBERS",
-    "Enrolled",
-    "Kept",
-    "Member",
-    "Opened",
-    "Opening",
-    "Point",
-    "Together",
-    "Waiting",
-    "answered",
-    "check_sum",
-    "chosen",
-    "parse_answer",
-    "parse_opening",
+    "AggregationJob",
+    "EnrolledAgent",
+    "JobOutcome",
+    "Report",
+    "UnmaskingState",
+    "Watermark",
+    "answer_job",
+    "parse_job",
 ]
 
-BEGINNING = "0" * 64  # the digest before the first opening
-MOST_MEMBERS = 100_000  # incarnations in an opening
+BEGINNING = "0" * 64  # the digest before the first job
+MOST_MEMBERS = 100_000  # incarnations in a job
 _MEMBER_KEYS = ("agent", "incarnation", "sequence", "slots", "nonce", "tag")
-# So many times as far as a cohort gets with its slowest agents the others must be to go on
-# without them.
-_FAR_AHEAD = 2
 
 
-class Member(NamedTuple):
-    """An upload that an opening goes up to, by its header."""
+class Report(NamedTuple):
+    """Header of a masked upload, up to which a job unmasks its incarnation."""
 
     agent: str
     incarnation: str
@@ -92,42 +84,42 @@ class Member(NamedTuple):
     tag: bytes
 
     def header(self, fingerprint: str) -> Header:
-        """What its mask was made for."""
+        """Return the header that determines the mask."""
         return Header(
             fingerprint, self.agent, self.incarnation, self.sequence, self.slots, self.nonce
         )
 
     def to_list(self) -> list[Any]:
-        """As JSON has it."""
+        """Return the report as JSON has it."""
         return [*self[:4], self.nonce.hex(), self.tag.hex()]
 
 
-class Opening(NamedTuple):
-    """What a server asks a helper for."""
+class AggregationJob(NamedTuple):
+    """Request of a server: unmask the sum of a batch of reports."""
 
     number: int
-    before: str  # digest of the opening before it
+    before: str  # digest of the job before it
     group: int
-    members: tuple[Member, ...]
+    reports: tuple[Report, ...]
 
     def to_json(self) -> bytes:
-        """The body of a request; the same for the same opening."""
+        """Return the body of a request; equal jobs have equal bodies."""
         table = {
             "opening": self.number,
             "before": self.before,
             "group": self.group,
-            "members": [member.to_list() for member in self.members],
+            "members": [report.to_list() for report in self.reports],
         }
         return json.dumps(table, separators=(",", ":")).encode()
 
     @property
     def digest(self) -> str:
-        """By which the next one names it."""
+        """Digest by which the next job names this one."""
         return hashlib.sha256(self.to_json()).hexdigest()
 
 
-class Point(NamedTuple):
-    """Where an incarnation was opened last; key: the number of the key it was masked with."""
+class Watermark(NamedTuple):
+    """Last upload up to which an incarnation was unmasked; key: number of its mask key."""
 
     sequence: int
     slots: int
@@ -135,8 +127,8 @@ class Point(NamedTuple):
     key: int
 
 
-class Enrolled(NamedTuple):
-    """An agent that has, or had, a mask key; number: of the key, as a name may get another."""
+class EnrolledAgent(NamedTuple):
+    """An agent with a mask key, or a revoked one; number: of the key, as a name may get another."""
 
     group: int
     key: MaskKey
@@ -144,71 +136,68 @@ class Enrolled(NamedTuple):
     revoked: bool
 
 
-class Kept(Protocol):
-    """What a helper remembers; all of its methods are called in one transaction."""
+class UnmaskingState(Protocol):
+    """Durable state of a helper; its methods are called in one transaction."""
 
     def last(self) -> tuple[int, str]:
-        """Number and digest of the last opening; 0 and `BEGINNING` before the first."""
+        """Return number and digest of the last job; 0 and `BEGINNING` before the first."""
 
-    def enrolled(self, agent: str) -> Enrolled | None:
-        """The agent of that name, revoked or not; None if there was none."""
+    def enrolled(self, agent: str) -> EnrolledAgent | None:
+        """Return the agent of that name, revoked or not; None if there was none."""
 
-    def point(self, agent: str, incarnation: str) -> Point | None:
-        """Where an incarnation was opened last; None: it never was."""
+    def watermark(self, agent: str, incarnation: str) -> Watermark | None:
+        """Return the watermark of an incarnation; None before it was in a batch."""
 
     def cohort(self, agent: str) -> str | None:
-        """The name of the agent's cohort; None if it was in no opening."""
+        """Return the name of the agent's cohort; None before it was in a batch."""
 
     def agents_in(self, cohort: str) -> Iterable[str]:
-        """All agents of a cohort, revoked or not."""
+        """Return all agents of a cohort, revoked or not."""
 
     def answer(self, number: int) -> tuple[str, Words | None] | None:
-        """Of an opening the digest and, while it is kept, the answer; None if there was none."""
+        """Return the digest of a job and, while it is kept, its answer; None without such a job."""
 
-    def keep(self, opening: Opening, opened: Opened) -> None:
-        """Keep an opening, its answer, where each member was opened, and cohorts."""
+    def keep(self, job: AggregationJob, outcome: JobOutcome, /) -> None:
+        """Keep a job, its answer, the new watermarks, and cohorts."""
 
 
-class Opened(NamedTuple):
-    """What an opening comes to: the sum of masks (R,) to be subtracted, and new points.
+class JobOutcome(NamedTuple):
+    """Outcome of a job: the sum of masks (R,), to be subtracted, and new watermarks.
 
-    cohorts: by agent, of all whose cohort it makes or parts; a cohort is named by the first of its
-    agents. ledger: of the group, with this release; None where sums have no noise. The masks then
-    leave the noise in the counts, and visits, which are not released, under their masks.
+    cohorts: by agent, those that the job makes or divides; a cohort is named by the first of its
+    agents. accountant: of the group, with this release; None where sums have no noise. The masks
+    then leave the noise in the counts, and visits, which are not released, under their masks.
     """
 
     masks: Words
-    points: Mapping[tuple[str, str], Point]
+    watermarks: Mapping[tuple[str, str], Watermark]
     cohorts: Mapping[str, str]
-    ledger: Ledger | None = None
+    accountant: PrivacyAccountant | None = None
 
 
-# ------------------------------------------------------------------------------------------- helper
-
-
-def parse_opening(body: bytes) -> Opening:
-    """The opening in a request's body; ProtocolError if it is none."""
+def parse_job(body: bytes) -> AggregationJob:
+    """Read the job in a request's body; ProtocolError if it is malformed."""
     number, before, group, members = take(
         read_object(body), "the opening", "opening", "before", "group", "members"
     )
     if not isinstance(members, list) or not 1 <= len(members) <= MOST_MEMBERS:
         got = len(members) if isinstance(members, list) else shown(members)
         raise malformed(f"members must be a list of 1 to {MOST_MEMBERS}, got {got}")
-    return Opening(
+    return AggregationJob(
         whole_number("opening", number, 1),
         hexadecimal("before", before, 32).hex(),
         whole_number("group", group, 1),
-        tuple(_read_member(f"members[{n}]", member) for n, member in enumerate(members)),
+        tuple(_read_report(f"members[{n}]", member) for n, member in enumerate(members)),
     )
 
 
-def _read_member(place: str, value: Any) -> Member:
+def _read_report(place: str, value: Any) -> Report:
     if not isinstance(value, list) or len(value) != len(_MEMBER_KEYS):
         raise malformed(f"{place} must be a list of {', '.join(_MEMBER_KEYS)}, got {shown(value)}")
     agent, incarnation, sequence, slots, nonce, tag = value
     if not is_name(agent):
         raise malformed(f"{place}: agent must have {NAME_RULE}, got {shown(agent)}")
-    return Member(
+    return Report(
         agent,
         hexadecimal(f"{place}: incarnation", incarnation, 16).hex(),
         whole_number(f"{place}: sequence", sequence, 1),
@@ -218,183 +207,203 @@ def _read_member(place: str, value: Any) -> Member:
     )
 
 
-def answered(
-    opening: Opening,
-    kept: Kept,
+def answer_job(
+    job: AggregationJob,
+    state: UnmaskingState,
     fingerprint: str,
     size: int,
     least: int,
-    ledger: Callable[[int], Ledger] | None = None,
+    accountant: Callable[[int], PrivacyAccountant] | None = None,
 ) -> Words:
-    """The masks (R,) that answer an opening, which is kept now, or was; ProtocolError 409 if it may
-    not be. size: R, the numbers of an upload; ledger: of a group's releases, where sums have noise.
+    """Return the masks (R,) that answer a job, and keep its outcome; ProtocolError 409 if a rule
+    forbids it. The caller answers only after the outcome is durable.
 
-    Whoever calls tells nothing before what was kept is durable.
+    Parameters
+    ----------
+    fingerprint
+        Digest of the federation, 64 hexadecimal digits.
+    size
+        R, the number of counts and visits in an upload.
+    least
+        Smallest number of agents in a batch.
+    accountant
+        Returns the accountant of a group; None where sums have no noise.
     """
-    before = kept.answer(opening.number)
+    before = state.answer(job.number)
     if before is None:
-        opened = _decide(opening, kept, fingerprint, size, least)
-        if ledger is not None:
-            brought = {member: member.slots - _before(member, kept) for member in opening.members}
-            opened = _with_noise(opening, opened, brought, ledger(opening.group))
-        kept.keep(opening, opened)
-        return opened.masks
+        outcome = _decide(job, state, fingerprint, size, least)
+        if accountant is not None:
+            new = sum(report.slots - _slots_before(report, state) for report in job.reports)
+            outcome = _with_noise(job, outcome, new, accountant(job.group))
+        state.keep(job, outcome)
+        return outcome.masks
     digest, masks = before
-    if digest != opening.digest or masks is None:
-        gone = "its answer is kept no more" if digest == opening.digest else "it was another one"
+    if digest != job.digest or masks is None:
+        gone = "its answer is kept no more" if digest == job.digest else "it was another one"
         raise ProtocolError(
             409,
             "opening",
-            f"opening {opening.number} was answered before, and {gone}",
-            last=kept.last()[0],
+            f"opening {job.number} was answered before, and {gone}",
+            last=state.last()[0],
         )
     return masks
 
 
-def _decide(opening: Opening, kept: Kept, fingerprint: str, size: int, least: int) -> Opened:
-    """What a new opening comes to."""
-    _check_order(opening, kept)
-    members = _checked_members(opening, kept, fingerprint)
-    brought = _by_agent((member.agent, new) for member, _, new in members)
-    if len(brought) < least:
+def _decide(
+    job: AggregationJob, state: UnmaskingState, fingerprint: str, size: int, least: int
+) -> JobOutcome:
+    """Check a new job, and sum its masks."""
+    _check_order(job, state)
+    reports = _checked_reports(job, state, fingerprint)
+    shares: dict[str, int] = defaultdict(int)
+    for report, _, new in reports:
+        shares[report.agent] += new
+    if len(shares) < least:
         raise ProtocolError(
-            409, "least", f"an opening must have at least {least} agents, got {len(brought)}"
+            409, "least", f"an opening must have at least {least} agents, got {len(shares)}"
         )
-    _check_shares(brought)
-    cohorts = _parted(brought.keys(), kept, least)
+    _check_shares(shares)
+    cohorts = _divided(shares.keys(), state, least)
     masks = np.zeros(size, np.uint64)
-    points = {}
-    for member, (of_agent, point), _ in members:
-        to = member.header(fingerprint)
-        masks += of_agent.key.mask(to, size)
-        if point is not None:
-            before = to._replace(sequence=point.sequence, slots=point.slots, nonce=point.nonce)
-            masks -= of_agent.key.mask(before, size)
-        points[member.agent, member.incarnation] = Point(
-            member.sequence, member.slots, member.nonce, of_agent.number
+    watermarks = {}
+    for report, (agent, last), _ in reports:
+        to = report.header(fingerprint)
+        masks += agent.key.mask(to, size)
+        if last is not None:
+            before = to._replace(sequence=last.sequence, slots=last.slots, nonce=last.nonce)
+            masks -= agent.key.mask(before, size)
+        watermarks[report.agent, report.incarnation] = Watermark(
+            report.sequence, report.slots, report.nonce, agent.number
         )
-    return Opened(masks, points, cohorts)
+    return JobOutcome(masks, watermarks, cohorts)
 
 
-def _before(member: Member, kept: Kept) -> int:
-    point = kept.point(member.agent, member.incarnation)
-    return 0 if point is None else point.slots
+def _slots_before(report: Report, state: UnmaskingState) -> int:
+    watermark = state.watermark(report.agent, report.incarnation)
+    return 0 if watermark is None else watermark.slots
 
 
 def _with_noise(
-    opening: Opening, opened: Opened, brought: Mapping[Member, int], ledger: Ledger
-) -> Opened:
-    """The opening as a release of its group; ProtocolError 409 if that is not due."""
-    agents = len({member.agent for member in brought})
-    slots = (ledger.slots or 0) + sum(brought.values())
-    if not ledger.left:
-        raise ProtocolError(409, "releases", f"all releases of group {opening.group} are spent")
-    if not ledger.is_due(slots, agents):
-        least = FIRST_SLOTS * agents if ledger.slots is None else 2 * ledger.slots
+    job: AggregationJob, outcome: JobOutcome, new: int, accountant: PrivacyAccountant
+) -> JobOutcome:
+    """Return the outcome as a release of its group; ProtocolError 409 if that is not due.
+
+    new: slots that the batch adds.
+    """
+    agents = len({report.agent for report in job.reports})
+    slots = (accountant.slots or 0) + new
+    if not accountant.remaining:
+        raise ProtocolError(409, "releases", f"all releases of group {job.group} are spent")
+    if not accountant.is_due(slots, agents):
+        least = FIRST_SLOTS * agents if accountant.slots is None else 2 * accountant.slots
         raise ProtocolError(
             409,
             "due",
-            f"group {opening.group} is next released with {least} slots, and would have {slots}",
+            f"group {job.group} is next released with {least} slots, and would have {slots}",
         )
-    name = str(opening.number)
-    ledger = ledger.released(name, slots, agents)
-    masks = np.zeros_like(opened.masks)
-    masks[: ledger.size] = opened.masks[: ledger.size] - ledger.added(name).astype(np.uint64)
-    return opened._replace(masks=masks, ledger=ledger)
+    name = str(job.number)
+    accountant = accountant.released(name, slots, agents)
+    masks = np.zeros_like(outcome.masks)
+    noise = accountant.new_noise(name).astype(np.uint64)
+    masks[: accountant.size] = outcome.masks[: accountant.size] - noise
+    return outcome._replace(masks=masks, accountant=accountant)
 
 
-def _check_order(opening: Opening, kept: Kept) -> None:
-    last, digest = kept.last()
-    if opening.number != last + 1:
+def _check_order(job: AggregationJob, state: UnmaskingState) -> None:
+    last, digest = state.last()
+    if job.number != last + 1:
         raise ProtocolError(
-            409, "opening", f"opening must be {last + 1}, got {opening.number}", last=last
+            409, "opening", f"opening must be {last + 1}, got {job.number}", last=last
         )
-    if opening.before != digest:
+    if job.before != digest:
         raise ProtocolError(
             409, "before", f"before must be the digest of opening {last}, another was", last=last
         )
 
 
-_Checked = tuple[Member, tuple[Enrolled, Point | None], int]
+_Checked = tuple[Report, tuple[EnrolledAgent, Watermark | None], int]
 
 
-def _checked_members(opening: Opening, kept: Kept, fingerprint: str) -> list[_Checked]:
-    """The members with what is known of them and the slots they bring; ProtocolError, with a list
-    of those who may not be in it, if there are any."""
-    found: list[_Checked] = []
-    refused: list[tuple[Member, str]] = []
+def _checked_reports(
+    job: AggregationJob, state: UnmaskingState, fingerprint: str
+) -> list[_Checked]:
+    """Return reports with their agents, watermarks and new slots; ProtocolError, with a list of
+    those that are refused, if there are any."""
+    checked: list[_Checked] = []
+    refused: list[tuple[Report, str]] = []
     seen: set[tuple[str, str]] = set()
-    for member in opening.members:
-        key = (member.agent, member.incarnation)
-        of_agent, point = kept.enrolled(member.agent), kept.point(*key)
-        reason = _refusal(member, opening.group, of_agent, point, fingerprint)
+    for report in job.reports:
+        key = (report.agent, report.incarnation)
+        agent, watermark = state.enrolled(report.agent), state.watermark(*key)
+        reason = _refusal(report, job.group, agent, watermark, fingerprint)
         if key in seen:
             reason = "is in it twice"
         seen.add(key)
         if reason is not None:
-            refused.append((member, reason))
-        elif of_agent is not None:
-            found.append((member, (of_agent, point), member.slots - (point.slots if point else 0)))
+            refused.append((report, reason))
+        elif agent is not None:
+            new = report.slots - (watermark.slots if watermark else 0)
+            checked.append((report, (agent, watermark), new))
     if refused:
-        member, reason = refused[0]
+        report, reason = refused[0]
         raise ProtocolError(
             409,
             "member",
-            f"{len(refused)} of {len(opening.members)} members may not be in it; the first: "
-            f"{member.agent} {reason}",
-            members=[[member.agent, member.incarnation, reason] for member, reason in refused],
+            f"{len(refused)} of {len(job.reports)} members may not be in it; the first: "
+            f"{report.agent} {reason}",
+            members=[[report.agent, report.incarnation, reason] for report, reason in refused],
         )
-    return found
+    return checked
 
 
 def _refusal(
-    member: Member,
+    report: Report,
     group: int,
-    of_agent: Enrolled | None,
-    point: Point | None,
+    agent: EnrolledAgent | None,
+    watermark: Watermark | None,
     fingerprint: str,
 ) -> str | None:
-    """Why a member may not be in an opening of this group; None: it may."""
-    if of_agent is None:
+    """Return the reason why a report may not be in a job of this group, None if it may."""
+    if agent is None:
         return "is not enrolled"
-    if of_agent.revoked:
+    if agent.revoked:
         return "is revoked"
-    if of_agent.group != group:
-        return f"is of group {of_agent.group}, not of {group}"
-    if not of_agent.key.is_tag(member.header(fingerprint), member.tag):
+    if agent.group != group:
+        return f"is of group {agent.group}, not of {group}"
+    if not agent.key.is_tag(report.header(fingerprint), report.tag):
         return "did not make this tag"
-    if point is None:
-        return None if member.slots > 0 else "brings no slots"
-    if point.key != of_agent.number:
+    if watermark is None:
+        return None if report.slots > 0 else "brings no slots"
+    if watermark.key != agent.number:
         return "has another key since this incarnation was opened"
-    if member.sequence <= point.sequence or member.slots <= point.slots:
-        return f"must go on from sequence {point.sequence} and {point.slots} slots"
+    if report.sequence <= watermark.sequence or report.slots <= watermark.slots:
+        return f"must go on from sequence {watermark.sequence} and {watermark.slots} slots"
     return None
 
 
-def _check_shares(brought: Mapping[str, int]) -> None:
-    """Refuse a sum to which agents bring unequal numbers of slots."""
-    fewest, most = (pick(brought, key=brought.__getitem__) for pick in (min, max))
-    if brought[fewest] != brought[most]:
+def _check_shares(shares: Mapping[str, int]) -> None:
+    """Refuse a batch to which agents bring unequal numbers of slots."""
+    fewest, most = (pick(shares, key=shares.__getitem__) for pick in (min, max))
+    if shares[fewest] != shares[most]:
         raise ProtocolError(
             409,
             "shares",
             "all agents must bring the same number of slots, "
-            f"{most} would bring {brought[most]} and {fewest} {brought[fewest]}",
+            f"{most} would bring {shares[most]} and {fewest} {shares[fewest]}",
         )
 
 
-def _parted(agents: Iterable[str], kept: Kept, least: int) -> dict[str, str]:
-    """The cohorts that an opening of these agents makes or parts, by agent; ProtocolError where
-    it would set too few of them apart."""
+def _divided(agents: Iterable[str], state: UnmaskingState, least: int) -> dict[str, str]:
+    """Return the cohorts that a batch of these agents makes or divides, by agent; ProtocolError if
+    it would separate too few of them."""
     parts: dict[str | None, set[str]] = defaultdict(set)
     for agent in agents:
-        parts[kept.cohort(agent)].add(agent)
-    found: dict[str, str] = {}
+        parts[state.cohort(agent)].add(agent)
+    cohorts: dict[str, str] = {}
     for cohort, part in parts.items():
-        rest = set() if cohort is None else set(kept.agents_in(cohort)) - part
+        rest = set() if cohort is None else set(state.agents_in(cohort)) - part
         apart = [side for side in (part, rest) if 0 < len(side) < least]
-        if apart and (apart != [rest] or not all(_is_revoked(agent, kept) for agent in rest)):
+        if apart and (apart != [rest] or not all(_is_revoked(agent, state) for agent in rest)):
             raise ProtocolError(
                 409,
                 "cohort",
@@ -403,178 +412,10 @@ def _parted(agents: Iterable[str], kept: Kept, least: int) -> dict[str, str]:
             )
         if cohort is None or rest:
             for side in (part, rest):
-                found |= dict.fromkeys(side, min(side, default=""))
-    return found
+                cohorts |= dict.fromkeys(side, min(side, default=""))
+    return cohorts
 
 
-def _is_revoked(agent: str, kept: Kept) -> bool:
-    of_agent = kept.enrolled(agent)
-    return of_agent is None or of_agent.revoked
-
-
-def _by_agent(entries: Iterable[tuple[str, int]]) -> dict[str, int]:
-    found: dict[str, int] = defaultdict(int)
-    for agent, slots in entries:
-        found[agent] += slots
-    return found
-
-
-# ------------------------------------------------------------------------------------------- server
-
-
-class Waiting(NamedTuple):
-    """What of an agent no opening has yet.
-
-    opened, reach: its positions where it was opened last and after its last upload; marks: of the
-    uploads in between that may be opened, the positions, in ascending order; cohort: as the helper
-    told, None before the first opening; busy: whether it is in an opening that is not closed.
-    """
-
-    agent: str
-    group: int
-    cohort: str | None
-    opened: int
-    reach: int
-    marks: tuple[tuple[int, Member], ...]
-    busy: bool = False
-
-    @property
-    def shares(self) -> set[int]:
-        """Slots that it may bring to an opening."""
-        return {position - self.opened for position, _ in self.marks}
-
-    def members(self, slots: int) -> list[Member]:
-        """The uploads by which it brings so many slots: of each incarnation the last."""
-        found = {
-            member.incarnation: member
-            for position, member in self.marks
-            if position - self.opened <= slots
-        }
-        return list(found.values())
-
-
-class Together(NamedTuple):
-    """Agents that may be opened together, with the slots that each brings; nobody if that is 0."""
-
-    slots: int
-    agents: Sequence[Waiting]
-
-    @property
-    def size(self) -> int:
-        """Slots of all of them."""
-        return self.slots * len(self.agents)
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """The uploads that are opened."""
-        return tuple(member for one in self.agents for member in one.members(self.slots))
-
-
-def chosen(waiting: Iterable[Waiting], least: int, late: Collection[str] = ()) -> Together:
-    """Which agents of one group are opened together now.
-
-    waiting: all agents of the group, those without a mark too; late: those that are not waited for.
-    Of a cohort all go to the last mark that all have. Where some have none and are late, or are
-    far behind, the others go on without them; as a cohort is never parted into fewer than `least`,
-    some of the slowest others stay with them. Cohorts that can bring the same number of slots are
-    opened together.
-    """
-    cohorts: dict[str | None, list[Waiting]] = defaultdict(list)
-    for one in sorted(waiting):
-        cohorts[one.cohort].append(one)
-    parts = []
-    for cohort, agents in cohorts.items():
-        if cohort is None:
-            part = _first_part([one for one in agents if not one.busy], least, late)
-        else:
-            part = _part(agents, least, late)
-        if part.slots > 0:
-            parts.append(part)
-    if not parts:
-        return _NOBODY
-    all_of_them = _together([one for part in parts for one in part.agents])
-    return max((*parts, all_of_them), key=lambda part: (part.size, len(part.agents)))
-
-
-_NOBODY = Together(0, ())
-
-
-def _first_part(agents: Sequence[Waiting], least: int, late: Collection[str]) -> Together:
-    """Of agents that were never opened those who are, once no other is waited for."""
-    ready = [one for one in agents if one.marks]
-    waited_for = any(not one.marks and one.agent not in late for one in agents)
-    if len(ready) < least or waited_for:
-        return _NOBODY
-    return _together(ready)
-
-
-def _part(agents: Sequence[Waiting], least: int, late: Collection[str]) -> Together:
-    """Of a cohort those who are opened now."""
-    if any(one.busy for one in agents):
-        return _NOBODY
-    whole = _together(agents)
-    # With an agent that is away stay as many others as may go on when it is revoked.
-    fewest = least if len(agents) <= 2 * least else least + 1
-    slowest = sorted(
-        agents,
-        key=lambda one: (one.marks[-1][0] if one.marks else 0, one.agent not in late, one.reach),
-    )
-    rests = [slowest[apart:] for apart in range(fewest, len(agents) - least + 1)]
-    ahead = max(map(_together, rests), key=lambda rest: rest.size, default=_NOBODY)
-    if whole.slots == 0:
-        away = any(not one.marks and one.agent in late for one in agents)
-        return ahead if away else _NOBODY
-    opened = agents[0].opened
-    return ahead if opened + ahead.slots >= _FAR_AHEAD * (opened + whole.slots) else whole
-
-
-def _together(agents: Sequence[Waiting]) -> Together:
-    """All of these agents, with the most slots that all of them may bring."""
-    common = set.intersection(*(one.shares for one in agents))
-    return Together(max(common, default=0), agents)
-
-
-def parse_answer(body: bytes, opening: Opening, size: int) -> Words:
-    """The masks (size,) in a helper's answer to an opening; ProtocolError if it is none."""
-    number, masks = take(read_object(body), "the answer", "opening", "masks")
-    if number != opening.number:
-        raise malformed(f"the answer must be to opening {opening.number}, got {shown(number)}")
-    return read_words("masks", masks, size)
-
-
-def check_sum(
-    counts: npt.NDArray[np.int64],
-    visits: Ints,
-    slots: int,
-    members: int,
-    shape: Shape,
-) -> str | None:
-    """What is impossible in a sum of increments, None if nothing.
-
-    counts: (C, S, S, N); visits: (S, N); slots, members: that are in it, members by incarnation.
-    The first pair of a member's increment may begin before it, so sums are off by a pair for each.
-    Where an agent's process began anew no pair leads from before to after.
-    """
-    both = np.concatenate((counts.reshape(-1, shape.n_arms), visits))
-    if int(both.min()) < 0 or int(both.max()) > min(slots, MAX_WHOLE):
-        return f"no count may be below 0 or pass {slots}, the slots of all members"
-    seen = visits.sum(0)
-    if int(seen.max()) > slots or int(seen.sum()) > shape.plays * slots:
-        return f"visits must be at most one of an arm and {shape.plays} in all in {slots} slots"
-    pairs = counts.sum(0)  # (S, S, N)
-    gaps = np.arange(1, len(counts) + 1) @ counts.sum((1, 2))
-    always = set(shape.always)
-    for arm in range(shape.n_arms):
-        total = int(pairs[..., arm].sum())
-        if arm in always:
-            if total > slots:
-                return f"arm {arm + 1} must have at most {slots} pairs of consecutive slots"
-            continue
-        if total > int(seen[arm]):
-            return f"arm {arm + 1} must have at most as many pairs as observations"
-        if int(gaps[arm]) > slots + members * shape.kinds:
-            return f"arm {arm + 1}: the gaps must fit into {slots} slots"
-        for rest in (visits - pairs.sum(1), visits - pairs.sum(0)):
-            if int(rest[:, arm].min()) < -members:
-                return f"arm {arm + 1}: pairs from and to a state must be its visits but for few"
-    return None
+def _is_revoked(agent: str, state: UnmaskingState) -> bool:
+    enrolled = state.enrolled(agent)
+    return enrolled is None or enrolled.revoked

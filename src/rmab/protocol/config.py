@@ -73,10 +73,11 @@ from rmab.policies.registry import (
     check_own_draws,
     settings_of,
 )
+from rmab.privacy.accounting import Budget
 from rmab.privacy.advice import cost_warning
-from rmab.privacy.noise import Budget
 from rmab.privacy.settings import Privacy, privacy_of
-from rmab.protocol.messages import MAX_COUNTS, NAME_RULE, Shape, fingerprint_of, is_name
+from rmab.protocol.messages import MAX_COUNTS, fingerprint_of
+from rmab.protocol.shape import NAME_RULE, Shape, is_name
 from rmab.text import is_number, one_of, read_toml, shown
 
 __all__ = ["Federation", "KnownArm", "load_federation"]

@@ -21,9 +21,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from rmab.protocol.shape import Ints
+
 __all__ = ["Togetherness"]
 
-Ints = npt.NDArray[np.int64]
 
 _LEAST = 0.1  # a correlation that matters
 _ERRORS = 3.0  # by which products exceed what is chance

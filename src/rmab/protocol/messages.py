@@ -1,12 +1,6 @@
-"""What goes over the wire, as bytes and as values: uploads, rounds and plans.
+"""Rounds and plans, as bytes and as values; uploads are in `rmab.protocol.shape`.
 
-An *upload* has all that an incarnation of an agent has counted since it began: for each arm the
-pairs of successive observations, counts[c, s, s'] with c = gap - 1 and the last slice for all gaps
-above G, and its visits[s], plays by the state they showed. An arm that is always observed has the
-pairs of consecutive slots, c = 0 those with a play at the first and c = 1 those without.
-`rmab.protocol.uploads` is the server's side of it.
-
-A *round* tells an agent what to play by: its number, the rule by which the episode ends, and a plan
+A *round* has all that an agent plays by: its number, the rule by which the episode ends, and a plan
 over information states, rows as in `rmab.model.beliefs.information_states`: never observed, (0, 1),
 ..., (0, J), (1, 1), ...; see `rmab.policies.plans`. All that comes from a server is checked here.
 
@@ -18,19 +12,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from rmab.model.beliefs import OBSERVED
-from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPlan
-from rmab.protocol.checks import floats, listed, malformed, read_object, take, whole_number
-from rmab.text import is_number, shown
+from rmab.policies.plans import PLANS, Plan
+from rmab.protocol import checks
+from rmab.protocol.checks import floats, malformed, read_object, take, whole_number
+from rmab.protocol.shape import (
+    NAME_RULE,
+    PROTOCOL,
+    UPLOAD_KEYS,
+    Shape,
+    Upload,
+    check_protocol,
+    is_name,
+)
+from rmab.text import shown
 
 __all__ = [
     "MAX_COUNTS",
@@ -48,85 +47,8 @@ __all__ = [
     "plan_table",
 ]
 
-PROTOCOL = 1
-MAX_PLAN_AGES = 4096
 MAX_COUNTS = 2**20  # of an upload
 _KIND_KEYS = ("reward_passive", "observed", "action_dependent")  # of an arm that is not as most are
-NAME_RULE = "1 to 64 letters, digits, dots, hyphens or underscores, the first a letter or digit"
-Ints = npt.NDArray[np.int64]
-
-UPLOAD_KEYS = (
-    "protocol",
-    "federation",
-    "incarnation",
-    "sequence",
-    "round",
-    "slots",
-    "length",
-    "counts",
-    "visits",
-)
-
-
-def is_name(text: Any) -> bool:
-    """Whether it may name a federation or an agent."""
-    return isinstance(text, str) and bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text))
-
-
-class Shape(NamedTuple):
-    """What messages are made of: K, the states of each arm, G, and which arms are not as most are.
-
-    Pairs of successive observations of an arm are counted separately by their gap, 1 to G slots,
-    and those further apart together. always: the arms that are observed in every slot, in ascending
-    order; controlled: likewise those that move otherwise when they are played.
-    """
-
-    plays: int
-    states: tuple[int, ...]
-    gaps: int
-    always: tuple[int, ...] = ()
-    controlled: tuple[int, ...] = ()
-
-    @property
-    def kinds(self) -> int:
-        """C, the most kinds of pairs that are counted separately of an arm."""
-        return 2 if len(self.always) == self.n_arms else self.gaps + 1
-
-    @property
-    def kinds_by_arm(self) -> list[int]:
-        """How many kinds of pairs are counted separately of each arm."""
-        kinds = [self.gaps + 1] * self.n_arms
-        for arm in self.always:
-            kinds[arm] = 2
-        return kinds
-
-    @property
-    def exact_kinds(self) -> list[int]:
-        """Of how many kinds of pairs of each arm, the first, it is known how far they are apart:
-        all but those more than G slots apart."""
-        kinds = [self.gaps] * self.n_arms
-        for arm in self.always:
-            kinds[arm] = 2
-        return kinds
-
-    @property
-    def n_arms(self) -> int:
-        """N."""
-        return len(self.states)
-
-    @property
-    def size(self) -> int:
-        """How many counts an upload has."""
-        arms = zip(self.kinds_by_arm, self.states, strict=True)
-        return sum(kinds * states**2 for kinds, states in arms)
-
-    def idle(self, counts: Ints) -> Ints:
-        """(S, N): slots in which arms that are always observed were left alone, by their state;
-        counts: (C, S, S, N). The last slot of all is not in it, as no pair begins there."""
-        idle = np.zeros(counts.shape[2:], counts.dtype)
-        which = list(self.always)
-        idle[:, which] = counts[1][:, :, which].sum(1)
-        return idle
 
 
 def fingerprint_of(
@@ -135,7 +57,7 @@ def fingerprint_of(
     rewards: Sequence[Sequence[float]],
     idle_rewards: Sequence[Sequence[float]] | None,
 ) -> str:
-    """A digest of what a federation's counts mean: other federations' cannot be added to them.
+    """Return a digest of the meaning of a federation's counts: no others can be added to them.
 
     rewards, idle_rewards: of a play and of none, by arm and state; None: nothing. That of most
     arms is as it was before there were others.
@@ -152,54 +74,12 @@ def fingerprint_of(
     return hashlib.sha256(json.dumps(meaning).encode()).hexdigest()
 
 
-@dataclass(frozen=True, eq=False)
-class Upload:
-    """Cumulative counts of one incarnation of an agent; arms of fewer states are padded with 0."""
-
-    incarnation: str  # 32 hexadecimal digits
-    sequence: int  # 1, 2, ...
-    round: int
-    slots: int  # in all
-    length: int  # of them in this round's episode
-    counts: Ints  # (C, S, S, N)
-    visits: Ints  # (S, N)
-
-    @cached_property
-    def digest(self) -> bytes:
-        """Of the content: equal for equal uploads."""
-        head = f"{self.incarnation} {self.sequence} {self.round} {self.slots} {self.length} "
-        body = np.ascontiguousarray(self.counts).tobytes() + self.visits.tobytes()
-        return hashlib.sha256(head.encode() + body).digest()
-
-    def to_json(self, shape: Shape, federation: str) -> bytes:
-        """The body of a request."""
-        counts = [
-            self.counts[:kinds, :s, :s, arm].tolist()
-            for arm, (kinds, s) in enumerate(zip(shape.kinds_by_arm, shape.states, strict=True))
-        ]
-        visits = [self.visits[:s, arm].tolist() for arm, s in enumerate(shape.states)]
-        values = (
-            PROTOCOL,
-            federation,
-            self.incarnation,
-            self.sequence,
-            self.round,
-            self.slots,
-            self.length,
-            counts,
-            visits,
-        )
-        return json.dumps(
-            dict(zip(UPLOAD_KEYS, values, strict=True)), separators=(",", ":")
-        ).encode()
-
-
 # ----------------------------------------------------------------------------------------- rounds
 
 
 @dataclass(frozen=True, eq=False)
 class RoundMessage:
-    """What a server tells an agent: the round, and all it needs to play in it.
+    """Message of a server to an agent: the round, and all it needs to play in it.
 
     The episode ends after `slots` slots, or, with a visit_factor, when the visits to some arm and
     state pass visit_factor max(1, those at its start). survey: the slots with which an incarnation
@@ -219,7 +99,7 @@ class RoundMessage:
 
     @property
     def fingerprint(self) -> str:
-        """Of the federation."""
+        """Fingerprint of the federation."""
         return fingerprint_of(self.federation, self.shape, self.rewards, self.idle_rewards)
 
     def to_json(self) -> bytes:
@@ -298,7 +178,7 @@ def parse_round(body: bytes) -> RoundMessage:
 
 
 class _Arm(NamedTuple):
-    """What a round says of an arm."""
+    """An arm in a round."""
 
     states: int
     reward: tuple[float, ...]
@@ -325,128 +205,17 @@ def _read_arm(place: str, table: Any) -> _Arm:
     return _Arm(states, pays, idle_pays, observed == "always", controlled)
 
 
-def check_protocol(version: Any) -> None:
-    """Refuse another version of the protocol."""
-    if type(version) is not int or version != PROTOCOL:
-        raise malformed(f"protocol must be {PROTOCOL}, got {shown(version)}")
-
-
 # ------------------------------------------------------------------------------------------ plans
 
 
 def plan_table(plan: Plan) -> dict[str, Any]:
-    """A plan as JSON has it; numbers are of single precision and keep all their digits."""
-    if isinstance(plan, TurnsPlan):
-        return {"kind": "turns", "in_play": plan.in_play.tolist()}
-    if isinstance(plan, OwnPlan):
-        return {"kind": "own", "learner": plan.learner, "options": dict(plan.options)}
-    ages = {"max_age": plan.max_age, "wrap": plan.wrap}
-    if isinstance(plan, IndexPlan):
-        rows = [
-            _written(row[: 1 + s * plan.max_age])
-            for row, s in zip(plan.index, plan.states, strict=True)
-        ]
-        return {"kind": "index", **ages, "index": rows}
-    tables = {"shows": plan.tables.observation_probs, "gains": plan.tables.gains}
-    if plan.tables.passive_probs is not None:
-        tables["passive"] = plan.tables.passive_probs
-    written = {
-        name: [[_written(row) for row in table] for table in each] for name, each in tables.items()
-    }
-    return {"kind": "lookahead", "depth": plan.depth, **ages, **written}
-
-
-def _written(row: npt.NDArray[np.float32]) -> list[float]:
-    """Numbers of single precision by their shortest digits, which lead back to them."""
-    return [float(str(number)) for number in row]
+    """Return a plan as JSON has it."""
+    return plan.to_json()
 
 
 def parse_plan(table: Any, shape: Shape) -> Plan:
     """The plan that a server sent; ProtocolError if it is none for these arms."""
-    if not isinstance(table, dict) or table.get("kind") not in _PLAN_READERS:
+    if not isinstance(table, dict) or table.get("kind") not in PLANS:
         kind = table.get("kind") if isinstance(table, dict) else table
-        raise malformed(f"plan.kind must be one of {', '.join(_PLAN_READERS)}, got {shown(kind)}")
-    return _PLAN_READERS[table["kind"]](table, shape)
-
-
-def _read_ages(age: Any, wrap: Any) -> tuple[int, int]:
-    if whole_number("plan.max_age", age, 1) > MAX_PLAN_AGES:
-        raise malformed(f"plan.max_age must be at most {MAX_PLAN_AGES}, got {age}")
-    if whole_number("plan.wrap", wrap, 0) > age:
-        raise malformed(f"plan.wrap must be at most max_age, {age}, got {wrap}")
-    return age, wrap
-
-
-def _read_index(table: dict[str, Any], shape: Shape) -> IndexPlan:
-    _, age, wrap, index = take(table, "plan", "kind", "max_age", "wrap", "index")
-    max_age, back = _read_ages(age, wrap)
-    rows = np.zeros((shape.n_arms, 1 + max(shape.states) * max_age), np.float32)
-    for arm, row in enumerate(listed("plan.index", index, shape.n_arms)):
-        size = 1 + shape.states[arm] * max_age
-        rows[arm, :size] = floats(f"plan.index[{arm}]", row, size)
-    return IndexPlan(max_age, back, rows, shape.states)
-
-
-def _read_turns(table: dict[str, Any], shape: Shape) -> TurnsPlan:
-    _, in_play = take(table, "plan", "kind", "in_play")
-    for arm, plays in enumerate(listed("plan.in_play", in_play, shape.n_arms)):
-        if not isinstance(plays, bool):
-            raise malformed(f"plan.in_play[{arm}] must be true or false, got {shown(plays)}")
-    return TurnsPlan(np.array(in_play, bool))
-
-
-def _read_lookahead(table: dict[str, Any], shape: Shape) -> LookaheadPlan:
-    from rmab.policies.lookahead import DEPTHS, LookaheadTables
-
-    keys = ("kind", "depth", "max_age", "wrap", "shows", "gains")
-    _, depth, age, wrap, shows, gains, *passive = take(
-        table, "plan", *keys, *(["passive"] if shape.always else [])
-    )
-    if type(depth) is not int or depth not in DEPTHS:
-        raise malformed(f"plan.depth must be one of {DEPTHS}, got {shown(depth)}")
-    max_age, back = _read_ages(age, wrap)
-    S = max(shape.states)
-
-    def tables(place: str, value: Any, length: int) -> tuple[npt.NDArray[np.float32], ...]:
-        return tuple(
-            np.stack(
-                [
-                    floats(f"{place}[{i}][{arm}]", row, 1 + S * max_age)
-                    for arm, row in enumerate(listed(f"{place}[{i}]", each, shape.n_arms))
-                ]
-            )
-            for i, each in enumerate(listed(place, value, length))
-        )
-
-    probs, by_slots = tables("plan.shows", shows, S - 1), tables("plan.gains", gains, depth)
-    alone = tables("plan.passive", passive[0], S - 1) if passive else None
-    found = LookaheadTables(probs, by_slots, alone)
-    return LookaheadPlan(depth, max_age, back, found, shape.always)
-
-
-def _read_own(table: dict[str, Any], shape: Shape) -> OwnPlan:  # noqa: ARG001 - as every reader
-    from rmab.policies.own_index import OWN_INDICES
-
-    _, learner, options = take(table, "plan", "kind", "learner", "options")
-    if learner not in OWN_INDICES:
-        raise malformed(
-            f"plan.learner must be one of {', '.join(OWN_INDICES)}, got {shown(learner)}"
-        )
-    if not isinstance(options, dict):
-        raise malformed(f"plan.options must be an object, got {shown(options)}")
-    known = {field.name for field in fields(OWN_INDICES[learner])}
-    for key, value in options.items():
-        if key not in known or not is_number(value):
-            raise malformed(
-                f"plan.options must have numbers for {', '.join(sorted(known))} alone, "
-                f"got {shown(key)} = {shown(value)}"
-            )
-    return OwnPlan(learner, options)
-
-
-_PLAN_READERS: dict[str, Callable[[dict[str, Any], Shape], Plan]] = {
-    "index": _read_index,
-    "turns": _read_turns,
-    "lookahead": _read_lookahead,
-    "own": _read_own,
-}
+        raise malformed(f"plan.kind must be one of {', '.join(PLANS)}, got {shown(kind)}")
+    return PLANS[table["kind"]].from_json(table, shape, checks)

@@ -40,11 +40,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.policies.aggregation import capped
-from rmab.protocol.messages import Shape
+from rmab.protocol.shape import Ints, Shape
 
 __all__ = ["STANDS_OUT", "Compared", "compared", "outlier_scores", "scores_by_name"]
 
-Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 _LEAST_EXPECTED = 1.0  # of a cell; where it is less, its column is left out

@@ -1,7 +1,7 @@
 """The server's part of Algorithm 1, lines 4 to 9: merged counts in, a plan for the agents out.
 
 The learner and the planner are those that the engine runs (`rmab.policies.registry`), on one
-trial, and the draw of round l for lane a is a function of the seed, l, a and the counts alone: so a
+trial, and the draw of round l for lane a is a function of only the seed, l, a and the counts: so a
 served federation and a simulated one with the same seed and observations decide in the same way,
 and a server that starts again continues with the same numbers.
 
@@ -10,7 +10,7 @@ CHANNEL_AGES; larger ages fall back by two, since beliefs of channels with negat
 alternate. Tables of other arms go up to ARM_AGES, and older arms count as never observed. Where all
 arms are always observed they have one age.
 
-This module loads JAX; the rest of what a server needs to receive uploads does not.
+This module loads JAX; the modules that receive uploads do not.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from rmab.learning.forgetting import Memory, pick_expert
 from rmab.learning.learners import Evidence, count_kinds, thompson
 from rmab.learning.population import common_law
 from rmab.model.arms import Moves
-from rmab.planning.channel.whittle import myopic
-from rmab.policies.filling import Learnt, fill
-from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPlan
-from rmab.policies.policy import POPULATION, IndexRule, LookaheadRule, OwnIndexRule, TurnsRule
+from rmab.policies.plans import Plan
+from rmab.policies.policy import POPULATION
 from rmab.policies.registry import named
-from rmab.privacy.noise import LEAST_OF_LAWS, MOST_RELEASES, cell_noise, mended
-from rmab.privacy.prior_summaries import INDICES, LawsMessage
+from rmab.policies.rules.dynamics import LearnedArms
+from rmab.privacy.accounting import cell_noise
+from rmab.privacy.denoising import LEAST_FOR_SUMMARIES, denoised
+from rmab.privacy.noise import MOST_RELEASES
+from rmab.privacy.prior_summaries import LawsMessage
 from rmab.protocol.config import Federation
 from rmab.protocol.round_memory import RoundMemory
 from rmab.protocol.uploads import LaneCounts, Merged
@@ -57,7 +58,7 @@ _Interval = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]  # mean,
 
 
 class _Seen(NamedTuple):
-    """What the learners of A lanes see, where counts are not simply added up.
+    """Evidence of the learners of A lanes, where counts are not simply added up.
 
     counts: (C, S, S, N, A); visits: (S, N, A); agents: (A,); prior: (2, 2, 1, 1) or None.
     """
@@ -69,7 +70,7 @@ class _Seen(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """What a round is played by; limit: the slots of its episodes if the policy sets them."""
+    """Plan of a round; limit: the slots of its episodes if the policy sets them."""
 
     plan: Plan
     limit: int | None
@@ -84,7 +85,7 @@ class Planner:
         self._states = max(federation.shape.states)
         self._pays = jnp.asarray(federation.rewards, jnp.float32)
         self._idle_pays = jnp.asarray(federation.idle_rewards, jnp.float32)
-        self._kinds = count_kinds(federation.kinds, self.policy.gaps)
+        self._kinds = count_kinds(federation.kinds, self.policy.learner.gaps)
         self._recall = recall_of(self.policy, federation.kinds, federation.shares)
         # What learners of a round see, and what it was made from: a round has many lanes.
         self._last: tuple[tuple[Any, ...], _Seen] | None = None
@@ -107,12 +108,13 @@ class Planner:
         """The plan of a round for the agents of a lane; lane 0 is everybody's if plans are shared.
 
         merged: the evidence of the lane's agents, of all that was uploaded before the round. Where
-        a policy forgets, learns its prior or compares agents it is the sum of all; each: what the
-        agent of each lane has counted, None where the sum is enough; memory: what is kept of it.
+        a policy forgets, learns its prior or compares agents it is the sum of all; each: the
+        counts of the agent of each lane, None where the sum is enough; memory: of earlier rounds.
         """
         rule, merged = self.policy.rule, self._mended(merged)
-        if isinstance(rule, OwnIndexRule):  # agents learn by themselves
-            return Planned(OwnPlan(self.policy.name, dict(self.federation.options)), None)
+        standing = rule.standing_plan(self.policy.name, self.federation.options)
+        if standing is not None:
+            return Planned(standing, None)
         if self._recall is None:
             given = *self._given(merged), None
         else:
@@ -120,35 +122,33 @@ class Planner:
             place = lane if seen.counts.shape[-1] > 1 else 0
             own = (seen.counts, seen.visits, seen.agents)
             given = *(x[..., place : place + 1] for x in own), seen.prior
-        found, filled, slots = self._fill(*given, jnp.uint32(number), jnp.uint32(lane))
+        filled, slots = self._fill(*given, jnp.uint32(number), jnp.uint32(lane))
         limit = None if slots is None else int(slots[0])
-        if isinstance(rule, TurnsRule):
-            return Planned(TurnsPlan(np.asarray(found[1][:, 0]) > 0), limit)
-        return Planned(self._plan_of(jax.tree.map(np.asarray, filled)), limit)
+        tables = jax.tree.map(np.asarray, filled)
+        return Planned(rule.plan(tables, self.federation.shape, self._cut), limit)
 
     def laws(
         self, merged: Merged, number: int, groups: Mapping[int, Merged] | None = None
     ) -> LawsMessage:
-        """What agents that draw for themselves are told in a round.
+        """Return the posterior summaries for agents that draw for themselves.
 
         merged: as of its plan; groups: the sum of each, where there are several.
         """
-        sums = {"all": self._mended(merged, least=LEAST_OF_LAWS)}
+        sums = {"all": self._mended(merged, least=LEAST_FOR_SUMMARIES)}
         for group, each in (groups or {}).items():
-            sums[f"group-{group}"] = self._mended(each, 1, least=LEAST_OF_LAWS)
+            sums[f"group-{group}"] = self._mended(each, 1, least=LEAST_FOR_SUMMARIES)
         # One after another: another number of groups is no other program.
         found = [
             self._tell(np.asarray(each.counts[: self._kinds], np.float32)[..., None])
             for each in sums.values()
         ]
-        prior = self.policy.prior
+        prior = self.policy.learner.prior
         assert not isinstance(prior, str)
-        assert isinstance(self.policy.rule, IndexRule)
         return LawsMessage(
             federation=self.federation.name,
             round=number,
-            index=INDICES[self.policy.rule.planner is myopic],
-            gaps=self.policy.gaps,
+            index=self.policy.rule.name,
+            gaps=self.policy.learner.gaps,
             prior=prior if isinstance(prior, tuple) else (float(prior), float(prior)),
             doubt=float(self.federation.doubt),
             names=tuple(sums),
@@ -164,7 +164,7 @@ class Planner:
         s = cell_noise(budget, self.federation.plays, MOST_RELEASES) * math.sqrt(
             groups or privacy.groups
         )
-        return merged._replace(counts=mended(merged.counts, s, least=least))
+        return merged._replace(counts=denoised(merged.counts, s, least=least))
 
     def _given(self, merged: Merged) -> tuple[Any, ...]:
         counts = np.asarray(self._steps(merged.counts)[: self._kinds], np.float32)[..., None]
@@ -192,11 +192,11 @@ class Planner:
     def remember(
         self, memory: RoundMemory | None, before: LaneCounts | None, now: LaneCounts, length: int
     ) -> RoundMemory:
-        """What is kept when a round closes, of which the next one is planned.
+        """Return the memory when a round closes, from which the next one is planned.
 
-        memory: what was kept when it opened, None before the first; before, now: what agents had
-        counted then, and have now; length: the slots of its episodes. Of an agent whose counts were
-        taken out meanwhile, nothing is left but what it has counted since.
+        memory: that of when it opened, None before the first; before, now: agents' counts then and
+        now; length: the slots of its episodes. Of an agent whose counts were
+        taken out meanwhile, only its counts since then are left.
         """
         assert self._recall is not None
         size, n_lanes = _padded(len(now.counts)), len(now.counts)
@@ -226,8 +226,10 @@ class Planner:
         return RoundMemory(*whole)
 
     def _lanes(self, each: LaneCounts, size: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Pairs (C, S, S, N, L, 1) and visits (S, N, L, 1) as learners read them, of so many lanes;
-        who has given nothing has zeros."""
+        """Return pairs (C, S, S, N, L, 1) and visits (S, N, L, 1) as learners read them, L = size.
+
+        Agents that have given nothing have zeros.
+        """
         counts = self._steps(each.counts)[:, : self._kinds]
         return _by_lane(counts, size), _by_lane(each.visits, size)
 
@@ -252,7 +254,7 @@ class Planner:
         number: int,
         lane: int,
     ) -> _Seen:
-        """What learners see in a round, of all lanes up to this one and more."""
+        """Return the evidence of learners in a round, of all lanes up to this one and more."""
         assert self._recall is not None
         made_from = (number, merged.counts, each, memory)
         if self._last is not None:
@@ -320,19 +322,18 @@ class Planner:
     def _filled(
         self, counts: Any, visits: Any, agents: Any, prior: Any, number: Any, lane: Any
     ) -> Any:
-        """The learner's dynamics, tables (N, I) of them, and the policy's own length, (1,)."""
+        """Return the arrays of the plan, (N, ...), and the policy's own length, (1,)."""
         federation, policy = self.federation, self.policy
         episode = number[None]
         key = stream(seed_words(federation.seed), jnp.uint32(0), lane, DRAWS)
-        assert policy.learner is not None
+        assert policy.learner.function is not None
         evidence = self._evidence(counts, visits, agents, episode, prior)
-        found = policy.learner(evidence, Draws(key, episode))
-        slots = None if policy.lengths is None else policy.lengths.slots(evidence, found)
-        if isinstance(policy.rule, TurnsRule):
-            return found, None, slots
-        learnt = Learnt(found, self._idle_pays, self._pays, federation.kinds, federation.channels)
-        tables = fill(policy, learnt, federation.plays, self._max_age)
-        return found, jax.tree.map(lambda table: table[..., 0], tables), slots
+        output = policy.learner.function(evidence, Draws(key, episode))
+        slots = policy.episodes.own_slots(evidence, output)
+        kinds, channels = federation.kinds, federation.channels
+        learnt = LearnedArms(output, self._idle_pays, self._pays, kinds, channels)
+        tables = policy.rule.fill(policy.name, learnt, federation.plays, self._max_age)
+        return jax.tree.map(lambda table: table[..., 0], tables), slots
 
     @property
     def _max_age(self) -> int:
@@ -340,7 +341,8 @@ class Planner:
             return CHANNEL_AGES
         return ARM_AGES if any(not kind.fully_observed for kind in self.federation.kinds) else 1
 
-    def _plan_of(self, filled: Any) -> Plan:
+    def _cut(self, filled: Any) -> tuple[Any, int, int]:
+        """Return finite tables up to the age that is sent, that age, and their wrap."""
         tables = jax.tree.map(_finite, filled)
         max_age, wrap = self._max_age, 0
         if self.federation.channels:
@@ -350,15 +352,12 @@ class Planner:
                 [[0], *(1 + s * CHANNEL_AGES + np.arange(max_age) for s in (0, 1))]
             )
             tables = jax.tree.map(lambda table: table[:, keep], tables)
-        if isinstance(self.policy.rule, LookaheadRule):
-            always = self.federation.shape.always
-            return LookaheadPlan(self.policy.rule.depth, max_age, wrap, tables, always)
-        return IndexPlan(max_age, wrap, tables, self.federation.shape.states)
+        return tables, max_age, wrap
 
     # --------------------------------------------------------------------------------- estimates
 
     def estimates(self, merged: Merged) -> list[dict[str, Any]]:
-        """What is known of each arm: means and 95 % credible intervals of its probabilities.
+        """Estimate each arm: means and 95 % credible intervals of its probabilities.
 
         {"p01": x, "p11": x} for two states, {"transitions": [[x, ...], ...]} for more, where x is
         {"mean", "low", "high"}. Of an action-dependent arm these are for a play, and the same for a
@@ -367,7 +366,7 @@ class Planner:
         """
         kinds = self.federation.kinds
         hidden = any(kind.action_dependent and not kind.fully_observed for kind in kinds)
-        by_draws = self.policy.gaps > 0 or hidden
+        by_draws = self.policy.learner.gaps > 0 or hidden
         merged = self._mended(merged)
         found = self._of_draws(merged) if by_draws else self._of_counts(merged)
         rounded = [[np.round(x.astype(np.float64), 6) for x in of_action] for of_action in found]
@@ -434,7 +433,8 @@ class Planner:
             learnt, prior = jnp.broadcast_to(law.prior[:, :, None], (2, 2, 1, width)), 1.0
         prior = tuple(prior) if isinstance(prior, list) else prior
         evidence = self._evidence(counts, visits, agents, episode, learnt)
-        drawn = thompson(evidence, Draws(key, episode), prior=prior, gaps=self.policy.gaps)
+        gaps = self.policy.learner.gaps
+        drawn = thompson(evidence, Draws(key, episode), prior=prior, gaps=gaps)
         apart = any(kind.action_dependent for kind in self.federation.kinds)
         return drawn if apart else (drawn.passive,)
 
@@ -445,7 +445,7 @@ def _padded(lanes: int) -> int:
 
 
 def _wide(numbers: npt.NDArray[Any], size: int) -> npt.NDArray[np.float32]:
-    """Numbers (..., L) of so many lanes, and a trial: (..., size, 1)."""
+    """Return numbers (..., L) as (..., size, 1): of more lanes, and one trial."""
     whole = np.zeros((*numbers.shape[:-1], size, 1), np.float32)
     whole[..., : numbers.shape[-1], 0] = numbers
     return whole
@@ -457,8 +457,8 @@ def _by_lane(numbers: npt.NDArray[Any], size: int) -> npt.NDArray[np.float32]:
 
 
 def _put(fresh: Any, old: npt.NDArray[np.float32]) -> Any:
-    """What was kept, (..., L, B), in arrays (..., size, B, 1) for as many lanes or more; weights
-    have no lanes."""
+    """Put memory (..., L, B) into arrays (..., size, B, 1) of as many lanes or more; weights have
+    no lanes."""
     if fresh is None:
         return None
     whole = np.array(fresh)

@@ -13,9 +13,9 @@ Where rounds ask for a survey (`rmab.privacy.survey`), an incarnation begins wit
 played by its schedule, and `counts` and `visits`, which are given, are of its slots only.
 
 A slot is a look at the arms that are always observed, where there are any (`look`), a choice of K
-arms (`choose`), and what playing them showed (`observe`). Nothing need be shown: a reading that is
-missing is None. An arm that moves alike is then observed later. One that moves otherwise when it
-is played has moved in a way that no count tells of: its next observation is as the first.
+arms (`choose`), and the states that they showed (`observe`). A reading that is missing is None. An
+arm that moves alike is then observed later. One that moves otherwise when it is played has moved in
+a way that no count tells of: its next observation is as the first.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ import numpy.typing as npt
 
 from rmab.errors import ModelError
 from rmab.model.beliefs import NEVER, InformationStates
+from rmab.policies.constraint import Constraint
 from rmab.policies.episodes import LONGEST, visit_limit
-from rmab.policies.plans import OwnPlan, Plan, TurnsPlan, largest
+from rmab.policies.plans import Plan
 from rmab.privacy.survey import first_turn, scheduled
 from rmab.protocol.messages import RoundMessage, Upload
 
@@ -71,7 +72,7 @@ class Player:
         self._start(message)
 
     def begin(self, message: RoundMessage) -> None:
-        """A new episode, of this round; what was observed and counted stays."""
+        """Begin an episode of this round; observations and counts stay."""
         if message.shape != self.message.shape or message.federation != self.message.federation:
             raise ModelError(
                 f"round {message.round} must be of the same federation and arms as before: "
@@ -90,7 +91,7 @@ class Player:
         self._plan = message.plan
         self.length = 0
         self.over = False
-        if isinstance(message.plan, OwnPlan) and self._own is None:
+        if message.plan.own is not None and self._own is None:
             S = max(message.shape.states)
             self._own = message.plan.own.init(S, (message.shape.n_arms,))
         factor = message.visit_factor
@@ -131,17 +132,17 @@ class Player:
                 turn = first_turn(self.incarnation)
                 arms = scheduled(self.slots, turn, self.message.shape.n_arms, plays)
                 self._chosen = np.flatnonzero(arms)
-            elif isinstance(plan, OwnPlan):
-                self._chosen = largest(self._own_index(plan), plays)
+            elif plan.own is not None:
+                self._chosen = np.sort(Constraint(plays).ranked(self._own_index(plan)))
             else:
                 observed = InformationStates(self.last_seen, self.age)
-                if self._looked and not isinstance(plan, TurnsPlan):
+                if self._looked and plan.looks:
                     observed = self._with_look(observed)
                 self._chosen = plan.choose(observed, plays)
         return self._chosen
 
-    def _own_index(self, plan: OwnPlan) -> npt.NDArray[np.floating[Any]]:
-        """What a learner that keeps its own state gives for this slot, (N,)."""
+    def _own_index(self, plan: Plan) -> npt.NDArray[np.floating[Any]]:
+        """Return the index of a learner that keeps its own state in this slot, (N,)."""
         from rmab.policies.own_index import index_now, looked
 
         state = looked(plan.own, self._own, self._now)
@@ -150,7 +151,7 @@ class Player:
         return found
 
     def _now(self) -> Any:
-        """What such a learner may choose by. Its random numbers are the incarnation's and the
+        """Return the inputs of such a learner. Its random numbers are the incarnation's and the
         slot's, so that a choice that is asked for again is the same."""
         from rmab.policies.own_index import Now
 
@@ -174,8 +175,10 @@ class Player:
         return InformationStates(last_seen, age)
 
     def observe(self, arms: Sequence[int], states: Sequence[int | None]) -> None:
-        """What a slot's plays showed: a state for each arm, in the order of the arms; None for one
-        that was played and could not be read."""
+        """Take the states that a slot's plays showed, one for each arm, in the order of the arms.
+
+        None is for an arm that was played and could not be read.
+        """
         shape = self.message.shape
         if len(states) != len(arms) or len(arms) > shape.plays:
             raise ModelError(
@@ -253,7 +256,7 @@ class Player:
     def _remember(self, seen: Mapping[int, int], looks: Mapping[int, int | None]) -> None:
         """Update a learner that keeps its own state with the slot."""
         plan, N = self.message.plan, self.message.shape.n_arms
-        if not isinstance(plan, OwnPlan):
+        if plan.own is None:
             return
         from rmab.policies.own_index import Observations, looked
 
@@ -270,20 +273,20 @@ class Player:
         self._own_slots += 1
 
     def go_on(self, before: Player) -> None:
-        """Add to what a player before it has counted, whose arms were observed too long ago."""
+        """Add to the counts of a player before it, whose arms were observed too long ago."""
         self.slots = before.slots
         self.counts, self.visits = before.counts.copy(), before.visits.copy()
 
     @property
     def learner_state(self) -> npt.NDArray[np.float64] | None:
-        """What a learner with a state of its own remembers, (X,); None where there is none."""
+        """State of a learner with a state of its own, (X,); None where there is none."""
         if self._own is None:
             return None
         parts = [np.ravel(np.asarray(x, np.float64)) for x in self._own]
         return np.concatenate([[float(self._own_slots)], *parts])
 
     def resume_learner(self, numbers: npt.NDArray[np.float64] | None) -> None:
-        """Go on with what an earlier incarnation's learner remembered, (X,), if it is of this one's
+        """Resume the state of an earlier incarnation's learner, (X,), if it is of this one's
         shape; a learner that the federation has had no longer is forgotten."""
         mine = self.learner_state
         if numbers is None or mine is None or numbers.shape != mine.shape:

@@ -1,8 +1,8 @@
-"""What a server that forgets keeps from round to round, as arrays and as bytes of the database.
+"""Memory of a server that forgets, from round to round, as arrays and as bytes of the database.
 
 A round's counts lose weight by the half-lives of experts (`rmab.learning.forgetting`), so they are
-no longer sums of what agents have uploaded: they are a function of what was kept before the round,
-of what came in it and of its length, and are stored with the round that was planned from them.
+no longer sums of agents' uploads: they are a function of the memory before the round,
+of the counts in it and of its length, and are stored with the round that was planned from them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Floats = npt.NDArray[np.float32]
 
 
 class RoundMemory(NamedTuple):
-    """Of L agents by lane and B experts, as `rmab.learning.forgetting.Memory` has it.
+    """Memory of L agents by lane and B experts, as `rmab.learning.forgetting.Memory` has it.
 
     counts: (C, S, S, N, L, B); visits: (S, N, L, B); log_weights: (B,); modes: (2, N, E, B), those
     of the round's start, E = 1 where agents share their evidence, else L; without an entry where
@@ -35,7 +35,7 @@ class RoundMemory(NamedTuple):
     modes: _Floats
 
     def to_bytes(self) -> bytes:
-        """As the database has it."""
+        """Return the bytes for the database."""
         file = io.BytesIO()
         arrays: dict[str, Any] = {key: np.asarray(x, "<f4") for key, x in self._asdict().items()}
         np.savez(file, **arrays)
@@ -43,7 +43,7 @@ class RoundMemory(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> RoundMemory:
-        """What `to_bytes` gave."""
+        """Return the memory of which `to_bytes` made the bytes."""
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 return cls(*(np.asarray(arrays[key], np.float32) for key in cls._fields))

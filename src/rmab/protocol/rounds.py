@@ -12,7 +12,7 @@ is not awaited again until it fetches a round, and one that misses `MOST_MISSED`
 between not until it reports: whoever fetches every round and never reports would hold up all of
 them. Counts of who is late come with its next upload.
 
-It stands alone, apart from the server that uses it, so that the protocol is tested without a
+It stands apart from the server that uses it, so that the protocol is tested without a
 network, a database or a clock.
 """
 
@@ -24,7 +24,7 @@ from rmab.policies.episodes import next_limit, round_length
 
 __all__ = ["MOST_MISSED", "Coordinator"]
 
-MOST_MISSED = 2  # deadlines, before an agent is awaited no more
+MOST_MISSED = 2  # deadlines that an agent may miss before it is no longer awaited
 
 
 class Coordinator:

@@ -53,7 +53,7 @@ from rmab.protocol.checks import (
     take,
     whole_number,
 )
-from rmab.protocol.messages import UPLOAD_KEYS, Shape, Upload, check_protocol
+from rmab.protocol.shape import UPLOAD_KEYS, Ints, Shape, Upload, check_protocol
 from rmab.text import shown
 
 __all__ = [
@@ -69,7 +69,6 @@ __all__ = [
     "parse_upload",
 ]
 
-Ints = npt.NDArray[np.int64]
 _INT64 = np.dtype(np.int64)
 _MAX_MATRIX_STATES = 4  # up to which sums are one product
 # What an agent may have beyond its time, as restarts begin with a slot and clocks differ; no more,

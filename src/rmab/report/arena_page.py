@@ -1,15 +1,23 @@
-"""arena.html: how all policies stand on all problems, on one page."""
+"""Page of the arena, arena.html: scores, verdicts, regret over the slots, and each problem."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rmab.arena.comparison import ArenaComparison
+from rmab.arena.records import ArenaOutcome, ProblemOutcome
 from rmab.arena.run import MARGIN
-from rmab.arena.scores import ArenaOutcome, Comparison, ProblemOutcome, Standing
-from rmab.report.arena_plots import highlighted, regrets
-from rmab.report.canvas import save
+from rmab.arena.scores import SIGMA, Standing
+from rmab.arena.verdicts import RULES, Bounds
+from rmab.report.canvas import draw_legend, draw_line, save
 from rmab.report.html import (
     Markup,
     details,
@@ -22,26 +30,32 @@ from rmab.report.html import (
     tag,
     write_page,
 )
-from rmab.studies.words import RULES, SIGMA, Bounds
+from rmab.report.style import STYLE, LineStyle, line_styles
+from rmab.studies.results import Curve
 
 __all__ = ["write_arena"]
 
-_LOW, _HIGH = (243, 244, 246), (11, 87, 164)  # colours of a share of 0 and of 1,
-_BELOW = (250, 214, 190)  # and of less than 0
-_DARK = 0.55  # from this share on the number is white
+_LOW, _HIGH = (243, 244, 246), (11, 87, 164)  # colours of scores of 0 and of 1
+_BELOW = (250, 214, 190)  # colour of scores below 0
+_DARK = 0.55  # least score whose number is white
+_COLUMNS = 3
+_PANEL = (3.8, 2.5)  # inches
+_FIRST = "fedtswi"  # always in colour
+_COLOURS = 7  # most policies in colour
+_GREY = "#c4c7cd"
 
 
-def write_arena(folder: Path, outcome: ArenaOutcome, beside: Comparison | None = None) -> Path:
-    """arena.html, arena.json, arena.csv, regret.png and regret.svg; returns the page's path."""
+def write_arena(folder: Path, outcome: ArenaOutcome, beside: ArenaComparison | None = None) -> Path:
+    """Write arena.html, the files of the run, regret.png and regret.svg; return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     outcome.write(folder)
-    coloured = [outcome.policies[name] for name in highlighted(outcome)]
+    coloured = [outcome.policies[name] for name in _highlighted(outcome)]
     caption = (
         "Regret against Whittle with known dynamics, per agent, with 95 % bands; below zero a "
         f"learner is ahead of it. In colour: {', '.join(coloured)}; all others that learn are "
         "grey, and those far behind leave the panel."
     )
-    svg = save(regrets(outcome), folder, "regret", f"Regret over the slots. {caption}")
+    svg = save(_regrets(outcome), folder, "regret", f"Regret over the slots. {caption}")
     body = [
         tag("h1", "Arena"),
         tag("p", _what_was_run(outcome)),
@@ -91,19 +105,19 @@ def _note(outcome: ArenaOutcome) -> Markup:
 
 
 def _heat(outcome: ArenaOutcome) -> Markup:
-    """Policy by problem; a cell says more when pointed at."""
+    """Table of scores, policy by problem; a cell's title has more."""
     head = "".join(
         f'<th scope="col" class="turned"><a href="#{escaped(p.name)}">{escaped(p.name)}</a></th>'
         for p in outcome.problems
     )
     rows = []
-    yardstick = False
+    known = False  # a heading stands above the first that is not ranked
     for name, label in outcome.policies.items():
         places = outcome.of(name)
         if not places:
             continue  # refused everywhere
-        if next(iter(places.values())).knows and not yardstick:
-            yardstick = True
+        if next(iter(places.values())).uses_true_dynamics and not known:
+            known = True
             rows.append(
                 f'<tr class="apart"><th scope="rowgroup" colspan="{len(outcome.problems) + 1}">'
                 "Yardsticks: they know the dynamics, or are chance</th></tr>"
@@ -125,16 +139,16 @@ def _heat_cell(problem: ProblemOutcome, name: str) -> str:
     if standing is None:
         why = problem.refused.get(name, "it was not asked to play")
         return f'<td class="none" title="{escaped(f"{name} on {problem.name}: {why}")}">–</td>'
-    if standing.share is None:
+    if standing.score is None:
         return f'<td title="{escaped(f"{name} on {problem.name}: nothing is to gain")}">?</td>'
-    share = standing.share
-    percent = f"{100 * share:z.0f}"
-    within = min(max(share, 0.0), 1.0)
+    score = standing.score
+    percent = f"{100 * score:z.0f}"
+    within = min(max(score, 0.0), 1.0)
     mixed = (round(a + within * (b - a)) for a, b in zip(_LOW, _HIGH, strict=True))
     red, green, blue = _BELOW if percent.startswith("-") else mixed
-    ink = "#fff" if share >= _DARK else "#1c1c1e"
-    error = "" if standing.share_se is None else f" ± {100 * standing.share_se:.1f}"
-    about = f"{name} on {problem.name}: {100 * share:z.1f}{error} %"
+    ink = "#fff" if score >= _DARK else "#1c1c1e"
+    error = "" if standing.score_se is None else f" ± {100 * standing.score_se:.1f}"
+    about = f"{name} on {problem.name}: {100 * score:z.1f}{error} %"
     if standing.rank is not None:
         about += f", rank {standing.rank}"
     place = problem.place(name)
@@ -153,20 +167,20 @@ def _policy(name: str, label: str) -> Markup:
 
 
 def _verdicts(outcome: ArenaOutcome) -> Markup:
-    """A row for each learner: its word, and what that follows from."""
+    """Table of learners: the word for each, and its numbers."""
     labels = outcome.policies
     rows = []
-    for name, found in outcome.words.items():
-        between = f": {found.worst} to {found.best}" if found.best != found.worst else ""
-        said = Markup(f"{tag('strong', found.word)}{escaped(between)}")
+    for name, word in outcome.words.items():
+        between = f": {word.worst} to {word.best}" if word.best != word.worst else ""
+        said = Markup(f"{tag('strong', word.word)}{escaped(between)}")
         slower = outcome.slower(name)
         rows.append(
             [
                 _policy(name, labels[name]),
                 said,
-                _around(found.middle),
-                _around(found.least),
-                _around(found.failed),
+                _around(word.middle),
+                _around(word.least),
+                _around(word.failed),
                 f"{len(outcome.places(name))} of {len(outcome.of(name))}",
                 "" if slower is None else f"{slower:.0f}" if slower >= 10 else f"{slower:.2g}",
             ]
@@ -187,18 +201,13 @@ def _verdicts(outcome: ArenaOutcome) -> Markup:
 
 
 _VERDICT_HEAD = [
-    "Policy",
-    "Word",
-    "Share, median",
-    "Share, smallest",
-    "Failed trials",
-    "First or tied with it",
-    "Time / fedtswi's",
+    *("Policy", "Word", "Share, median", "Share, smallest", "Failed trials"),
+    *("First or tied with it", "Time / fedtswi's"),
 ]
 
 
 def _around(number: Bounds) -> str:
-    """In per cent, with bounds where they are known."""
+    """Write a number in per cent, with its bounds where they are known."""
     if number.value != number.value:
         return "not known"
     text = f"{100 * number.value:z.0f}\N{NO-BREAK SPACE}%"
@@ -208,19 +217,15 @@ def _around(number: Bounds) -> str:
 
 
 def _refused(outcome: ArenaOutcome) -> Markup:
-    """Which policies did not play, where, and why."""
+    """Table of refused policies, with problems and reasons."""
     rows = []
     for name, reasons in outcome.refused.items():
         where: dict[str, list[str]] = {}
         for problem, why in reasons.items():
             where.setdefault(why, []).append(problem)
-        everywhere = not outcome.of(name)
+        everywhere = not outcome.of(name) and len(where) == 1
         rows += [
-            [
-                name,
-                "all problems" if everywhere and len(where) == 1 else ", ".join(problems),
-                why,
-            ]
+            [name, "all problems" if everywhere else ", ".join(problems), why]
             for why, problems in where.items()
         ]
     if not rows:
@@ -235,7 +240,7 @@ def _refused(outcome: ArenaOutcome) -> Markup:
     )
 
 
-def _beside(beside: Comparison) -> Markup:
+def _beside(beside: ArenaComparison) -> Markup:
     everything = "Means of both runs"
     head = ["Problem", "Policy", "Here", "There", "Difference", "Standard errors"]
 
@@ -288,19 +293,19 @@ def _problem(found: ProblemOutcome) -> Markup:
     ]
     explained = found.ranks_explained
     if explained:
-        told = "Ranks that differ from the order of means"
+        head = "Ranks that differ from the order of means"
         lines = Markup("<ul>\n" + "\n".join(tag("li", line) for line in explained) + "\n</ul>")
-        parts.append(details(told, tag("p", _RANKS), lines))
+        parts.append(details(head, tag("p", _RANKS), lines))
     if found.refused:
         refused = [[name, why] for name, why in found.refused.items()]
-        told = f"{len(refused)} did not play"
-        parts.append(details(told, table("Refusals", ["Policy", "Why"], refused)))
+        head = f"{len(refused)} did not play"
+        parts.append(details(head, table("Refusals", ["Policy", "Why"], refused)))
     body = join(*parts)
     return Markup(f'<section id="{escaped(found.name)}">\n{body}\n</section>')
 
 
 def _exact(found: ProblemOutcome) -> Markup:
-    """Long-run averages with known dynamics, in a sentence."""
+    """Write the long-run averages with known dynamics."""
     shown = {
         "optimum": "optimum",
         "upper_bound": "upper bound",
@@ -310,29 +315,21 @@ def _exact(found: ProblemOutcome) -> Markup:
         "fixed-best": "best fixed arms",
         "random": "random",
     }
-    told = [
+    values = [
         f"{word} {found.exact[name]:.5f}"
         for name, word in shown.items()
         if found.exact.get(name) is not None
     ]
     missing = [word for name, word in shown.items() if found.exact.get(name) is None]
-    text = f"Known dynamics, exact, in the long run: {', '.join(told)}."
+    text = f"Known dynamics, exact, in the long run: {', '.join(values)}."
     if missing:
         text += f" Out of reach: {', '.join(missing)}."
     return tag("p", text)
 
 
 _HEAD = [
-    "Policy",
-    "Mean",
-    "Last tenth",
-    "Regret (95 %)",
-    "Share",
-    "Tied with the first",
-    "Rank",
-    "Tied with",
-    "Failed trials",
-    "ms a trial",
+    *("Policy", "Mean", "Last tenth", "Regret (95 %)", "Share", "Tied with the first", "Rank"),
+    *("Tied with", "Failed trials", "ms a trial"),
 ]
 _PLACES = {"first": "the first", "tied": "tied with the first"}
 
@@ -344,17 +341,23 @@ def _row(name: str, s: Standing, place: str) -> list[str]:
         _plus_minus(s.mean, s.se),
         _plus_minus(s.final, s.final_se),
         f"{s.regret:.1f}{band}",
-        "" if s.share is None else f"{100 * s.share:z.1f} %",
+        "" if s.score is None else f"{100 * s.score:z.1f} %",
         {"first": "the first", "tied": "yes"}.get(place, "" if s.rank is None else "no"),
-        "known" if s.knows and name != "random" else "" if s.rank is None else str(s.rank),
+        _rank(name, s),
         _tied(s),
-        "" if s.stuck is None else f"{100 * s.stuck:.1f} %",
+        "" if s.failed is None else f"{100 * s.failed:.1f} %",
         "" if s.seconds is None else f"{1000 * s.seconds:.3g}",
     ]
 
 
+def _rank(name: str, s: Standing) -> str:
+    if s.rank is not None:
+        return str(s.rank)
+    return "known" if s.uses_true_dynamics and name != "random" else ""
+
+
 def _tied(s: Standing) -> Markup:
-    """One by name; of several how many, and their names when pointed at."""
+    """Name of one policy; of several the number, with their names as title."""
     if len(s.tied) < 2:
         return escaped("".join(s.tied))
     return Markup(f'<span title="{escaped(", ".join(s.tied))}">{len(s.tied)} others</span>')
@@ -363,6 +366,76 @@ def _tied(s: Standing) -> Markup:
 def _plus_minus(value: float, se: float | None) -> str:
     return f"{value:.5f}" if se is None else f"{value:.5f} ± {se:.5f}"
 
+
+# ------------------------------------------------------------------------------------------ regret
+
+
+def _highlighted(outcome: ArenaOutcome) -> list[str]:
+    """Policies drawn in colour: FedTSWI, then the learners that were first most often."""
+
+    def merit(name: str) -> tuple[int, float]:
+        places = outcome.of(name).values()
+        scores = [each.score for each in places if each.score is not None]
+        return len(outcome.places(name)), median(scores) if scores else 0.0
+
+    learners = [
+        name
+        for name in outcome.policies
+        if any(not each.uses_true_dynamics for each in outcome.of(name).values())
+    ]
+    order = sorted(learners, key=merit, reverse=True)
+    first = [name for name in order if name == _FIRST]
+    return [*first, *(name for name in order if name != _FIRST)][:_COLOURS]
+
+
+@rc_context(STYLE)
+def _regrets(outcome: ArenaOutcome) -> Figure:
+    """Draw regret against `whittle` over the slots, a panel for each problem."""
+    problems = outcome.problems
+    columns = min(_COLUMNS, len(problems))
+    rows = -(-len(problems) // columns)
+    size = (max(5.8, _PANEL[0] * columns), 1.0 + _PANEL[1] * rows)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    chosen = _highlighted(outcome)
+    drawn = line_styles(chosen)
+    labels = outcome.policies
+    styles = {n: LineStyle(labels[n], s.colour, s.dash, s.marker) for n, s in drawn.items()}
+    for place, axes in enumerate(grid.flat):
+        if place >= len(problems):
+            axes.set_visible(False)
+            continue
+        _panel(axes, problems[place], chosen, styles)
+        if place % columns == 0:
+            axes.set_ylabel("Regret")
+        if place + columns >= len(problems):
+            axes.set_xlabel("Slot")
+    draw_legend(figure, grid)
+    return figure
+
+
+def _panel(
+    axes: Axes, problem: ProblemOutcome, chosen: Sequence[str], styles: dict[str, LineStyle]
+) -> None:
+    axes.set_title(problem.name)
+    ends = []
+    for name, standing in problem.standings.items():
+        if standing.uses_true_dynamics:
+            continue
+        slots, regret, se = (np.asarray(standing.curve[key]) for key in ("slot", "regret", "se"))
+        if name in chosen:
+            draw_line(axes, styles[name], slots, Curve(regret, se), chosen.index(name))
+            ends.append(regret)
+        else:
+            axes.plot(slots, regret, color=_GREY, linewidth=0.9, zorder=1)
+    if ends:  # policies without colour may leave the panel: they are far behind
+        low, high = min(x.min() for x in ends), max(x.max() for x in ends)
+        room = 0.08 * max(high - low, 1e-9)
+        axes.set_ylim(low - room, high + room)
+    axes.set_xlim(left=0)
+
+
+# -------------------------------------------------------------------------------------------- text
 
 _SHARES = (
     "Per cent of the distance from random to the best policy that knows the dynamics, of mean "

@@ -1,4 +1,4 @@
-"""The parts of a drawing: panels, lines with bands, legends, axes, files.
+"""Parts of a drawing: panels, lines with bands, legends, axes, files.
 
 Nothing here uses pyplot, and the same results give the same bytes.
 """
@@ -38,7 +38,7 @@ __all__ = [
     "signed_log_y",
 ]
 
-_BAND_SIGMA = 1.96  # standard errors to each side: 95 %
+_BAND_SIGMA = 1.96  # standard errors to each side of a 95 % band
 _SLOT_BINS = 48  # along the slots
 _BROWSER_FONTS = "'DejaVu Sans', Verdana, sans-serif"  # Verdana has the same widths
 
@@ -46,7 +46,7 @@ _BROWSER_FONTS = "'DejaVu Sans', Verdana, sans-serif"  # Verdana has the same wi
 def panels_of(
     rows: int, columns: int, share_y: Literal["none", "row"] = "none"
 ) -> tuple[Figure, Any]:
-    """A figure and its axes, (rows, columns)."""
+    """Make a figure and its axes, (rows, columns)."""
     width = {1: 5.8, 2: 10.0}.get(columns, 3.8 * columns)
     height = 3.0 if columns <= 2 else 2.6
     figure = Figure(figsize=(width, 1.0 + height * rows), layout="constrained")
@@ -54,7 +54,7 @@ def panels_of(
 
 
 def lines_of(results: Mapping[str, PolicyResult]) -> list[tuple[LineStyle, PolicyResult]]:
-    """The results by policy, with how each is drawn."""
+    """Results by policy, each with its line style."""
     styles = line_styles(results)
     return [(styles[name], result) for name, result in results.items()]
 
@@ -62,7 +62,7 @@ def lines_of(results: Mapping[str, PolicyResult]) -> list[tuple[LineStyle, Polic
 def draw_line(
     axes: Axes, style: LineStyle, x: npt.NDArray[Any], curve: Curve, place: int = 0
 ) -> None:
-    """A mean with its band; place keeps the markers of lines that coincide apart."""
+    """Draw a mean with its band; place shifts markers, so that equal lines stay visible."""
     step = max(1, len(x) // 8)
     axes.plot(
         x,
@@ -82,7 +82,7 @@ def draw_line(
 def draw_bars(
     axes: Axes, style: LineStyle, x: npt.NDArray[Any], curve: Curve, *, joined: bool
 ) -> None:
-    """Means with error bars, joined by a line if x is a number; one trial has no error."""
+    """Draw means with error bars; one trial has no error."""
     axes.errorbar(
         x,
         curve.mean,
@@ -98,12 +98,12 @@ def draw_bars(
 
 
 def _listed(text: str) -> str:
-    """Legends leave out labels that begin with an underscore or are empty: a space keeps them."""
+    """Keep a label that legends would leave out: one that is empty or begins with an underscore."""
     return f" {text}" if text[:1] in ("", "_") else text
 
 
 def draw_legend(figure: Figure, panels: npt.NDArray[Any]) -> None:
-    """One legend below all panels, where it covers no curve."""
+    """Draw one legend below all panels."""
     entries = {
         text: handle
         for axes in panels.flat
@@ -123,7 +123,7 @@ def draw_legend(figure: Figure, panels: npt.NDArray[Any]) -> None:
 
 
 def bin_edges(horizon: int, logarithmic: bool) -> npt.NDArray[np.int64]:
-    """Bins of slots, bin i has slots edges[i] + 1 to edges[i + 1]."""
+    """Edges of bins of slots; bin i has slots edges[i] + 1 to edges[i + 1]."""
     if logarithmic:
         cuts = np.geomspace(1, horizon + 1, _SLOT_BINS + 1) - 1
     else:
@@ -132,14 +132,14 @@ def bin_edges(horizon: int, logarithmic: bool) -> npt.NDArray[np.int64]:
 
 
 def binned(curve: Curve, edges: npt.NDArray[np.int64]) -> tuple[Floats, Curve]:
-    """The middle of each bin and the curve's mean over it."""
+    """Middle of each bin, and the curve's mean over it."""
     sizes = np.diff(edges)
     mean, se = (np.add.reduceat(each, edges[:-1]) / sizes for each in (curve.mean, curve.se))
     return (edges[:-1] + 1 + edges[1:]) / 2, Curve(mean, se)
 
 
 def log_y(*row: Axes) -> None:
-    """Logarithmic y axes that end a little below the lowest mean, whatever the bands do."""
+    """Make y axes logarithmic, from a little below the lowest mean on."""
     drawn = np.concatenate(
         [np.asarray(line.get_ydata(), float) for axes in row for line in axes.get_lines()]
     )
@@ -153,7 +153,7 @@ def log_y(*row: Axes) -> None:
 
 
 def signed_log_y(*row: Axes) -> None:
-    """Logarithmic y axes to both sides of zero, linear from -1 to 1."""
+    """Make y axes logarithmic to both sides of zero, linear from -1 to 1."""
     for axes in row:
         axes.set_yscale("symlog", linthresh=1)
         axes.margins(y=0.1)
@@ -161,7 +161,7 @@ def signed_log_y(*row: Axes) -> None:
 
 
 def log_ticks(axis: Axis) -> None:
-    """1, 2, 5, 10, ... as plain numbers; powers of ten alone over many decades."""
+    """Set ticks at 1, 2, 5, 10, ..., or at powers of ten over many decades."""
     low, high = axis.get_view_interval()
     steps = (1.0, 2.0, 5.0) if high / low < 10**3.5 else (1.0,)
     axis.set_major_locator(LogLocator(subs=steps))
@@ -170,13 +170,13 @@ def log_ticks(axis: Axis) -> None:
 
 
 def _plain(value: float, _position: int | None = None) -> str:
-    """A number as an axis shows it."""
+    """Write a number for an axis."""
     text = f"{value:.10g}" if abs(value) < 10_000 else f"{value:,.0f}"
     return text.replace("-", "\N{MINUS SIGN}")
 
 
 def capital(text: str) -> str:
-    """With a capital first letter."""
+    """Capitalise the first letter."""
     return text[:1].upper() + text[1:]
 
 
@@ -184,10 +184,10 @@ def capital(text: str) -> str:
 
 
 def save(figure: Figure, folder: Path, name: str, about: str) -> str:
-    """Write name.png and name.svg; returns the SVG for a page, with `about` for screen readers."""
+    """Write name.png and name.svg; return the SVG for a page, with `about` for screen readers."""
     with rc_context({**STYLE, "svg.hashsalt": name}):
         figure.savefig(folder / f"{name}.png", dpi=150, metadata={"Software": None})
-        figure.set_layout_engine("none")  # that of the PNG stays: it is half of the work
+        figure.set_layout_engine("none")  # keeps the layout of the PNG, half of the work
         file = io.StringIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(file, format="svg", metadata=nothing)
@@ -205,7 +205,7 @@ def _inline(svg: str, name: str, about: str) -> str:
 
 
 def _in_tags(svg: str, changes: Iterable[tuple[str, str]]) -> str:
-    """Replace inside tags alone: the text between them may be anybody's."""
+    """Replace only inside tags: the text between them may be a user's."""
 
     def changed(tag: re.Match[str]) -> str:
         text = tag.group()

@@ -1,4 +1,4 @@
-"""The drawing of a sweep: small multiples, rewards and regrets against one of the settings.
+"""Drawing of a sweep: small multiples, rewards and regrets against one of the settings.
 
 One setting is the x axis: the number with the most values, or where no number is swept the word
 with the most. The settings that then still tell points apart make the panels, each with the average
@@ -18,13 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from rmab.report import plots
-from rmab.report.canvas import (
-    draw_bars,
-    draw_legend,
-    log_ticks,
-    log_y,
-    panels_of,
-)
+from rmab.report.canvas import draw_bars, draw_legend, log_ticks, log_y, panels_of
 from rmab.report.style import STYLE, line_styles
 from rmab.studies.results import Curve, Floats, PolicyResult, Results, SweepResults
 from rmab.studies.sweep import Point, key_label, settings_label, telling, value_text
@@ -34,17 +28,17 @@ __all__ = ["left_out", "sweep"]
 
 _MAX_PANELS = 12
 _MAX_COLUMNS = 3
-_MAX_TICKS = 8  # values of a number that are marked each
-_LONG_RANGE = 8.0  # positive settings that differ by this factor get a logarithmic axis,
-_WIDE_RANGE = 20.0  # and positive regrets by this
+_MAX_TICKS = 8  # most values of a number with a tick for each
+_LONG_RANGE = 8.0  # least ratio of positive settings with a logarithmic axis
+_WIDE_RANGE = 20.0  # least ratio of positive regrets with a logarithmic axis
 _TITLE_WIDTH = 38  # characters
-_LAST_CHOICES = ("trials", "seed")  # for the x axis, as along them there is but chance
-_DODGE = 0.5  # of the distance of two words, over which their policies are spread
+_LAST_CHOICES = ("trials", "seed")  # for the x axis: they change only chance
+_DODGE = 0.5  # width over which policies are spread at a word, in distances of words
 
 
 class _Panel(NamedTuple):
     title: str
-    places: list[int]  # of its points among all
+    places: list[int]  # numbers of its points
 
 
 class _Layout(NamedTuple):
@@ -62,7 +56,7 @@ def _layout(points: Sequence[Point]) -> _Layout:
         numbers = all(is_number(each[key]) for each in settings)
         return counts[key] > 1, key not in _LAST_CHOICES, numbers, counts[key]
 
-    x = max(counts, key=rank)  # of equals the first
+    x = max(counts, key=rank)
     keys = telling(settings, [x])
     panels: dict[str, _Panel] = {}
     for place, each in enumerate(settings):
@@ -77,13 +71,13 @@ def _layout(points: Sequence[Point]) -> _Layout:
 
 
 def left_out(points: Sequence[Point]) -> int:
-    """How many panels are not drawn, as there would be too many."""
+    """Number of panels beyond the largest number that is drawn."""
     return max(0, len(_layout(points).panels) - _MAX_PANELS)
 
 
 @rc_context(STYLE)
 def sweep(results: SweepResults) -> Figure:
-    """The figure of a sweep, with the points there are when it was interrupted."""
+    """Draw a sweep, with the points that were run."""
     done = list(results.values())
     if len(done) == 1:
         return plots.study(done[0])
@@ -123,11 +117,11 @@ def sweep(results: SweepResults) -> Figure:
 
 
 class _Quantity(NamedTuple):
-    """What a row of panels shows, and of which policies."""
+    """Quantity of a row of panels, with its policies."""
 
     label: str
     policies: Sequence[str]
-    of: Callable[[PolicyResult], tuple[float, float]]  # its mean and standard error
+    of: Callable[[PolicyResult], tuple[float, float]]  # mean and standard error
 
 
 def _regret(result: PolicyResult) -> tuple[float, float]:
@@ -135,13 +129,13 @@ def _regret(result: PolicyResult) -> tuple[float, float]:
 
 
 class _Axis(NamedTuple):
-    """Where each point stands along x, and the words there, none for numbers."""
+    """Positions of points along x, with words there, or none for numbers."""
 
     at: Floats
     words: list[str]
 
     def mark(self, axes: Axes) -> None:
-        """Scale and ticks."""
+        """Set scale and ticks."""
         places = np.unique(self.at)
         if self.words:
             axes.set_xticks(range(len(self.words)), self.words)
@@ -167,7 +161,7 @@ def _axis(values: Sequence[Any]) -> _Axis:
 def _lines(
     axes: Axes, axis: _Axis, places: Sequence[int], done: Sequence[Results], quantity: _Quantity
 ) -> None:
-    """A line for each policy; at a word they stand beside one another."""
+    """Draw a line for each policy; at a word they stand beside one another."""
     order = sorted(places, key=lambda place: axis.at[place])
     styles = line_styles(done[0])
     for number, (name, style) in enumerate(styles.items()):
@@ -178,7 +172,7 @@ def _lines(
 
 
 def _scale(row: Iterable[Axes]) -> None:
-    """Logarithmic axes for positive regrets of very different sizes."""
+    """Make axes logarithmic for positive regrets of very different sizes."""
     panels = [axes for axes in row if axes.get_visible()]
     drawn = np.concatenate(
         [np.asarray(x.get_ydata(), float) for a in panels for x in a.get_lines()]

@@ -1,4 +1,4 @@
-"""How lines are drawn: a policy has one label, colour, dash and marker in every drawing.
+"""Line styles: a policy has one label, colour, dash and marker in every drawing.
 
 Built-in policies have theirs in the registry; all others take one of a few spare styles.
 """
@@ -37,7 +37,7 @@ Dash = str | tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class LineStyle:
-    """How a line is named and drawn."""
+    """Label and style of a line."""
 
     label: str
     colour: str
@@ -57,7 +57,7 @@ _SPARE = (
 
 
 def label(name: str) -> str:
-    """What the paper calls a policy; a user's keeps its name."""
+    """Label of a policy, the paper's if it has one; a user's keeps its name."""
     return POLICIES[name].label if name in POLICIES else name
 
 

@@ -1,25 +1,28 @@
-"""Results as tables of a page: means, exact values, settings and arms."""
+"""Tables of a page: means, exact values, settings and arms."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rmab.model.arms import Arms
 from rmab.model.beliefs import stationary_belief
 from rmab.policies.registry import GOSSIP_OPTIONS
-from rmab.privacy.noise import Budget
+from rmab.privacy.accounting import Budget
 from rmab.report.html import Markup, escaped, join, table, tag
 from rmab.report.style import label
-from rmab.studies.powers import Fit
+from rmab.studies.arm_tables import same_arms
 from rmab.studies.provenance import Provenance
 from rmab.studies.results import Results
 from rmab.studies.run import Values
 from rmab.studies.study import KEYS, Study
 from rmab.studies.sweep import Sweep, key_label, value_text
+
+if TYPE_CHECKING:
+    from rmab.experiments.powers import PowerLaw
 
 __all__ = [
     "arms_table",
@@ -37,7 +40,7 @@ _EXACT_NAMES = {"optimum": "Optimum", "upper_bound": "Upper bound (Lagrangian)"}
 
 
 def exact_table(labels: Sequence[str], values: Sequence[Values]) -> Markup:
-    """Exact values and their shares of the optimum, by variant."""
+    """Table of exact values and their shares of the optimum, by variant."""
     if not values:
         return Markup("")
     rows: list[list[str]] = []
@@ -63,7 +66,7 @@ def _share(value: float | None, best: float | None) -> str:
 
 
 def what_was_run(results: Results) -> Markup:
-    """M, N, K, T and the trials in a sentence, and where they were run in another."""
+    """Write M, N, K, T and the trials in a sentence, and the provenance in another."""
     study = results.study
     text = (
         f"M = {_several(study.agents, 'agent')}, N = {_several(len(study.arms), 'arm')}, "
@@ -81,18 +84,18 @@ def what_was_run(results: Results) -> Markup:
     return join(said, tag("p", note, "note"))
 
 
-def _several(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"
+def _several(n: int, noun: str) -> str:
+    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def where_it_was_run(made: Provenance) -> str:
-    """The device, when and how long, and the versions that matter."""
+    """Write device, time, duration and versions."""
     versions = ", ".join(f"{name} {made.versions[name]}" for name in ("rmab", "jax"))
     return f"Made on {made.described}, {made.begun}, in {made.seconds:.1f} s, with {versions}."
 
 
 def means_table(runs: Sequence[tuple[str, Results]]) -> Markup:
-    """One row for each policy of each variant."""
+    """Table of means, a row for each policy of each variant."""
     rows: list[list[str]] = []
     for text, results in runs:
         for name, r in results.items():
@@ -111,8 +114,8 @@ def means_table(runs: Sequence[tuple[str, Results]]) -> Markup:
     return table("Means", head, rows, numbers_from=len(named))
 
 
-def powers_table(fits: Mapping[str, Fit]) -> Markup:
-    """One row for each fitted power law, with the slopes from point to point."""
+def powers_table(fits: Mapping[str, PowerLaw]) -> Markup:
+    """Table of fitted power laws, with the slopes from point to point."""
     rows = []
     for curve, found in fits.items():
         chi2 = "" if np.isnan(found.chi2_per_degree) else f"{found.chi2_per_degree:.1f}"
@@ -133,7 +136,7 @@ def powers_table(fits: Mapping[str, Fit]) -> Markup:
 
 
 def policy_cell(name: str) -> Markup:
-    """The paper's name of a policy, and the one to type."""
+    """Label of a policy, with the name to type."""
     shown = label(name)
     if shown == name:
         return escaped(name)
@@ -141,12 +144,12 @@ def policy_cell(name: str) -> Markup:
 
 
 def _plus_minus(value: float, se: float, digits: int = 5) -> str:
-    """Without the error where it is not known (one trial)."""
+    """Write a number with its error, if the error is known."""
     return f"{value:.{digits}f}" + ("" if np.isnan(se) else f" ± {se:.{digits}f}")
 
 
 def points_table(sweep: Sweep) -> Markup:
-    """What each point sets, by number."""
+    """Table of the settings of each point."""
     rows = [
         [str(number), point.label, *map(value_text, point.settings.values())]
         for number, point in enumerate(sweep.points, start=1)
@@ -155,7 +158,7 @@ def points_table(sweep: Sweep) -> Markup:
 
 
 def settings_table(studies: Sequence[tuple[str, Study, Results | None]]) -> Markup:
-    """What all variants share, a row each; then a row for each variant with what it has alone."""
+    """Table of the settings that all variants share, then of the others by variant."""
     columns = [_setting_column(study, results) for _, study, results in studies]
     keys = list(dict.fromkeys(key for column in columns for key in column))
     columns = [{key: column.get(key, "–") for key in keys} for column in columns]
@@ -173,7 +176,7 @@ def settings_table(studies: Sequence[tuple[str, Study, Results | None]]) -> Mark
 
 
 def _setting_column(study: Study, results: Results | None) -> dict[str, str]:
-    """What the study says for each key, by its label."""
+    """Settings of a study by label."""
     column = {"Arms N": str(len(study.arms))}
     for name, key in KEYS.items():
         unread = (
@@ -215,7 +218,7 @@ def _agents(tables: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _privacy(privacy: Mapping[str, float] | None) -> str:
-    """What sums may tell of a slot, delta with its default, and whose sums they are."""
+    """Write the privacy budget of a slot, and the groups."""
     given = dict(privacy or {})
     groups = given.pop("groups", 1)
     text = "sums without noise"
@@ -225,7 +228,7 @@ def _privacy(privacy: Mapping[str, float] | None) -> str:
     return text if groups == 1 else f"{text}, {groups} groups"
 
 
-# How keys are shown that are more than one number or word.
+# Writers of keys that are more than one number or word.
 _SETTINGS: Mapping[str, Callable[[Any], str]] = {
     "policies": _policies,
     "options": _options,
@@ -236,9 +239,9 @@ _SETTINGS: Mapping[str, Callable[[Any], str]] = {
 
 
 def arms_table(listed: Sequence[tuple[str, Arms]]) -> Markup:
-    """The arms, once where the variants share them or have copies of the same."""
+    """Tables of arms, one if the variants share them or have copies of them."""
     firsts = [_without_copies(arms) for _, arms in listed]
-    shared = all(_same(first, firsts[0]) for first in firsts)
+    shared = all(same_arms(first, firsts[0]) for first in firsts)
     parts = []
     for place, ((text, _), first) in enumerate(zip(listed, firsts, strict=True)):
         if shared and place > 0:
@@ -252,10 +255,12 @@ def arms_table(listed: Sequence[tuple[str, Arms]]) -> Markup:
 
 
 def _without_copies(arms: Arms) -> Arms:
-    """The first arms, of which all others are copies in the same order."""
+    """First arms, of which all others are copies in the same order."""
     N = len(arms)
     sizes = (size for size in range(1, N) if N % size == 0)
-    repeats = (arms[:size] for size in sizes if _same(arms, Arms(arms[:size].each * (N // size))))
+    repeats = (
+        arms[:size] for size in sizes if same_arms(arms, Arms(arms[:size].each * (N // size)))
+    )
     return next(repeats, arms)
 
 
@@ -264,13 +269,6 @@ def _copies(numbers: set[int]) -> str:
         return ""
     few, many = min(numbers), max(numbers)
     return f", {many if few == many else f'{few} to {many}'} copies of each"
-
-
-def _same(first: Arms, second: Arms) -> bool:
-    keys = ("passive", "active", "reward_passive", "reward_active")
-    return first.kinds == second.kinds and all(
-        np.array_equal(getattr(first, key), getattr(second, key)) for key in keys
-    )
 
 
 def _channel_rows(arms: Arms) -> tuple[list[str], list[list[str]]]:
@@ -284,7 +282,7 @@ def _channel_rows(arms: Arms) -> tuple[list[str], list[list[str]]]:
 
 
 def _arm_rows(arms: Arms) -> tuple[list[str], list[list[str]]]:
-    """One row for each state of each arm."""
+    """Rows by arm and state."""
     rows = []
     for number, arm in enumerate(arms, start=1):
         observed = "fully observed" if arm.observed == "always" else "observed when played"
@@ -292,12 +290,5 @@ def _arm_rows(arms: Arms) -> tuple[list[str], list[list[str]]]:
             chances = (", ".join(f"{p:g}" for p in P[s]) for P in (arm.passive, arm.active))
             rewards = (f"{r[s]:g}" for r in (arm.reward_passive, arm.reward_active))
             rows.append([f"{number}, {observed}" if s == 0 else "", str(s), *chances, *rewards])
-    head = [
-        "Arm",
-        "State",
-        "Passive transitions",
-        "Active transitions",
-        "Passive reward",
-        "Active reward",
-    ]
-    return head, rows
+    head = ["Arm", "State", "Passive transitions", "Active transitions"]
+    return [*head, "Passive reward", "Active reward"], rows

@@ -1,9 +1,9 @@
-"""Threefry-2x32, which every random number comes from, on NumPy and JAX alike.
+"""Threefry-2x32, the generator of every random number, on NumPy and JAX alike.
 
-A number is a function of (key, counter): the key names the seed, the trial and what the numbers are
-for, the counter the slot and arm or the episode and parameter. Thirteen rounds are the fewest that
-its authors found to pass TestU01's BigCrush. What is drawn from it is in `rmab.rng.variates`,
-which needs JAX; this module imports NumPy alone.
+A number is a function of (key, counter): the key names the seed, the trial and the purpose, the
+counter the slot and arm or the episode and parameter. Thirteen rounds are the fewest that its
+authors found to pass TestU01's BigCrush. The variates drawn from it are in `rmab.rng.variates`,
+which needs JAX; this module imports only NumPy.
 
 Reference: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
@@ -13,28 +13,28 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from rmab.linalg import Array, array_namespace
+from rmab.arrays import Array, Float, UInt32, WordArray
+from rmab.linalg import array_namespace
 
 __all__ = ["CHANNELS", "DRAWS", "EXPERTS", "PLAYS", "Key", "stream", "threefry", "unit", "words_of"]
 
 ROUNDS = 13
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
-# What a stream of numbers is for.
+# Purposes of streams of numbers.
 CHANNELS, DRAWS, PLAYS, EXPERTS = 0, 1, 2, 3
 
 
 class Key(NamedTuple):
-    """Two words that name a stream; arrays of any one shape."""
+    """Two words that name a stream."""
 
-    high: Array
-    low: Array
+    high: UInt32[Array, "*B"]
+    low: UInt32[Array, "*B"]
 
 
 def threefry(key: Key, high: Array, low: Array, rounds: int = ROUNDS) -> tuple[Array, Array]:
-    """Two 32-bit words for each (key, counter); all arguments broadcast."""
+    """Return two 32-bit words for each (key, counter); all arguments broadcast."""
     word = array_namespace(*key, high, low).uint32
     with np.errstate(over="ignore"):  # NumPy's scalars would warn where its arrays do not
         schedule = (key.high, key.low, key.high ^ key.low ^ word(0x1BD11BDA))
@@ -50,22 +50,26 @@ def threefry(key: Key, high: Array, low: Array, rounds: int = ROUNDS) -> tuple[A
     return x, y
 
 
-def stream(seed: Array, trial: Array, lane: Array, purpose: int) -> Key:
-    """The key of one trial's stream; lanes (agents) and purposes never share numbers.
+def stream(seed: UInt32[Array, 2], trial: Array, lane: Array, purpose: int) -> Key:
+    """Return the key of a trial's stream; lanes (agents) and purposes never share numbers.
 
-    seed: (2,) words; trial and lane broadcast.
+    Parameters
+    ----------
+    seed : the words of `words_of`.
+    trial, lane : whole numbers that broadcast.
+    purpose : CHANNELS, DRAWS, PLAYS or EXPERTS.
     """
     xp = array_namespace(seed, trial, lane)
     which = xp.asarray(lane, xp.uint32) * xp.uint32(4) + xp.uint32(purpose)
     return Key(*threefry(Key(seed[0], seed[1]), xp.asarray(trial, xp.uint32), which, rounds=20))
 
 
-def unit(word: Array) -> Array:
-    """A float32 uniform on the open interval (0, 1) from a 32-bit word."""
+def unit(word: UInt32[Array, "*B"]) -> Float[Array, "*B"]:
+    """Return a float32 uniform on the open interval (0, 1) from a 32-bit word."""
     single = array_namespace(word).float32
     return ((word >> 9).astype(single) + 0.5) * single(2.0**-23)
 
 
-def words_of(seed: int) -> npt.NDArray[np.uint32]:
-    """A seed of up to 64 bits as the two words `stream` takes."""
+def words_of(seed: int) -> UInt32[WordArray, 2]:
+    """Return a seed of up to 64 bits as the two words `stream` takes."""
     return np.array([seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF], np.uint32)

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmab.errors import FederationError, UnreachableError
-from rmab.privacy.settings import is_loopback
 from rmab.protocol.config import Federation
 from rmab.protocol.messages import NAME_RULE, is_name
 from rmab.service.http.tokens import make_token, parse_token
-from rmab.text import shown
+from rmab.text import is_loopback, shown
 
 __all__ = [
     "Admin",
@@ -37,7 +36,7 @@ _BUSY = (408, 425, 429)  # refusals that may pass, as those from 500 on do
 
 
 class Admin(Protocol):
-    """What an admin does, wherever the federation is."""
+    """Actions of an admin, on the database or over HTTP."""
 
     def enroll(self, name: str, role: str, owner: str | None = None) -> str:
         """A new credential's token, which is kept nowhere; owner: that the name counts for."""
@@ -74,7 +73,7 @@ def read_token(path: str, option: str = "--token-file") -> str:
 
 
 def read_secret(path: str, option: str, parse: Callable[[str], object | None], what: str) -> str:
-    """What stands in a file of one line, and is never shown; parse: gives None for what is none."""
+    """Return the one line of a file, which is never shown. parse: returns None for a wrong text."""
     try:
         text = Path(path).read_text("ascii").strip()
     except OSError as error:

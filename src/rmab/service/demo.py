@@ -21,9 +21,10 @@ from rmab.model.simulated import SimulatedArms
 from rmab.protocol.config import Federation, KnownArm
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.agent.agent import Agent
+from rmab.service.http.listener import in_thread
 from rmab.service.http.telemetry import Log
 from rmab.service.server.planning import Planning
-from rmab.service.server.process import Server, Settings, in_thread
+from rmab.service.server.process import Server, Settings
 from rmab.studies.run import value
 from rmab.studies.study import Study
 

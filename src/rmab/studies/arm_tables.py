@@ -1,10 +1,10 @@
-"""Tables of a study's file that say what arms are, and for which agents they differ.
+"""Tables of a study file that describe arms, and the agents whose arms differ.
 
 An `[[arm]]` table is of one of two kinds, which may be mixed in a study:
 
     channel     p01, p11, reward             numbers; see rmab.channels
     general     passive                      S rows of S numbers
-                active                       likewise; default: as passive
+                active                       S rows of S numbers; default: as passive
                 reward or reward_active      S numbers, the reward of a play
                 reward_passive               S numbers, the reward of a slot without a play
                 observed                     "when_played" (the default) or "always"
@@ -13,12 +13,12 @@ An `[[arm]]` table is of one of two kinds, which may be mixed in a study:
 
 Arms count from 1, rows, columns and states from 0.
 
-Agents may differ. An `[[agent]]` table says which of them do, and in what:
+Agents may differ. An `[[agent]]` table names some of them, and the differences:
 
     agents      the number of one, or a list of numbers; agents count from 1
     arm         [[agent.arm]] tables: `number`, the arm's (default: the place of the table), and
-                what is different of it; with `passive` the whole arm
-    rewards     what a play of each arm pays: N numbers, or lists of numbers by state
+                its changes; with `passive` the whole arm
+    rewards     reward of a play of each arm: N numbers, or lists of numbers by state
 
 In Python such a table may have `arms` in place of both, all arms of these agents.
 """
@@ -41,6 +41,7 @@ __all__ = [
     "check_rewards",
     "read_agents",
     "read_arm",
+    "same_arms",
 ]
 
 # The engine counts in single precision: a reward far smaller or larger would be lost.
@@ -54,7 +55,7 @@ _AGENT_KEYS = ("agents", "arm", "rewards")
 
 
 def check_rewards(arms: Arms, agent: str = "") -> None:
-    """Refuse rewards that the engine could not count; agent: whose they are, for the message."""
+    """Refuse rewards that the engine cannot count; agent: begins the message."""
     for name in ("reward_active", "reward_passive"):
         rewards = getattr(arms, name)
         size = np.abs(rewards)
@@ -66,11 +67,19 @@ def check_rewards(arms: Arms, agent: str = "") -> None:
             )
 
 
-def read_arm(table: Mapping[str, Any]) -> Arm:
-    """The arm of an [[arm]] table.
+def same_arms(one: Arms, other: Arms) -> bool:
+    """Whether arms have equal kinds, dynamics and rewards."""
+    keys = ("passive", "active", "reward_passive", "reward_active")
+    return one.kinds == other.kinds and all(
+        np.array_equal(getattr(one, key), getattr(other, key)) for key in keys
+    )
 
-    Here its numbers are checked to be numbers, as NumPy would take "0.5" and true for some; `Arm`
-    and `channels` check that they make an arm.
+
+def read_arm(table: Mapping[str, Any]) -> Arm:
+    """Make the arm of an [[arm]] table.
+
+    Only the types of numbers are checked here, as NumPy accepts "0.5" and true; `Arm` and
+    `channels` check their values.
     """
     for key in table:
         if key not in (*CHANNEL_KEYS, *_GENERAL_KEYS):
@@ -100,7 +109,7 @@ def read_arm(table: Mapping[str, Any]) -> Arm:
 
 
 def arm_table(arm: Arm) -> dict[str, Any]:
-    """The [[arm]] table of an arm: a channel's where that says all, to the last bit."""
+    """Make the [[arm]] table of an arm: a channel's if that is equal to the last bit."""
     if arm.is_channel:
         p01, p11 = arm.passive[:, 1].tolist()
         if np.array_equal(arm.passive[:, 0], [1 - p01, 1 - p11]):
@@ -130,7 +139,7 @@ def _check_numbers(key: str, place: str, values: Any) -> None:
 
 
 def read_agents(tables: Any, arms: Arms, n_agents: int) -> tuple[dict[str, Any], ...]:
-    """`[[agent]]` tables in one form: `agents`, a list, and `arm`, tables with their `number`."""
+    """Read [[agent]] tables into one form: `agents`, a list, and `arm`, tables with a `number`."""
     if not isinstance(tables, list | tuple) or not all(isinstance(t, Mapping) for t in tables):
         raise StudyError(f"agent must be [[agent]] tables, got {shown(tables)}")
     read = []
@@ -205,7 +214,7 @@ def _paid(rewards: Any, n_arms: int, place: str) -> list[dict[str, Any]]:
 
 
 def changed_arms(arms: Arms, tables: Sequence[Mapping[str, Any]]) -> Arms:
-    """The arms of an agent to which these [[agent]] tables apply."""
+    """Arms of an agent to which these [[agent]] tables apply."""
     each = list(arms)
     for table in tables:
         for change in table["arm"]:

@@ -1,13 +1,13 @@
 """Checkpoints: a job that goes on after its process has ended, with the same numbers.
 
-A *job* is one study, or several *points* of a sweep, a study each with a label. What is done of a
-study is its first n trials, and all that is kept of them is their sums, whole numbers which are
-exact however the trials are batched. So what goes on from a checkpoint ends with the numbers, bit
-for bit, of a run that was never interrupted; and a checkpoint does not grow with the trials.
+A *job* is one study, or several *points* of a sweep, a study each with a label. A checkpoint has
+the sums of the first n trials of each point. They are whole numbers and exact however the trials
+are batched, so a resumed job ends with the same numbers, bit for bit, as an uninterrupted one, and
+a checkpoint does not grow with the trials.
 
 A folder DIR has
 
-    checkpoint/job.json       what is run, with what, since when
+    checkpoint/job.json       the sweep, and its provenance
     checkpoint/point-1.npz    n and the sums of the first point's first n trials, and so on
     checkpoint/lock           held by the process that uses it, until that ends
 
@@ -42,26 +42,27 @@ from rmab.errors import (
     system_reason,
 )
 from rmab.files import lock_file, replaced
+from rmab.studies.json_tables import check_type, from_table
 from rmab.studies.provenance import Provenance
 from rmab.studies.study import Study
 from rmab.studies.sweep import Sweep, sweep_of
 from rmab.text import shown
 
-__all__ = ["Checkpoint", "Job", "KeptPoint", "differences"]
+__all__ = ["Checkpoint", "Job", "StoredPoint", "differences"]
 
 FORMAT = 1
 _FOLDER = "checkpoint"
-_INTERVAL = 2.0  # seconds between two writes, at least,
-_SHARE = 20  # and this many times what the last one took
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # a file system that has none
+_INTERVAL = 2.0  # least seconds between two writes
+_SHARE = 20  # least time between two writes, in durations of the last one
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of a file system without locks
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is run: the points of a sweep, or one study, which is a sweep of one point.
+    """Points of a sweep to run; a study is a sweep of one point.
 
-    provenance: with what, and since when. file: the study file, "" if there was none. changes: what
-    the command said instead of the file, by key.
+    provenance: as the job began; file: the study file, "" for a study of Python; changes: settings
+    of the command line that replace the file's, by key.
     """
 
     sweep: Sweep
@@ -71,11 +72,11 @@ class Job:
 
     @property
     def points(self) -> dict[str, Study]:
-        """The study of each point by label ("" where there is one alone)."""
+        """Study of each point by label."""
         return {point.label: point.study for point in self.sweep.points}
 
     def to_json(self) -> dict[str, Any]:
-        """As job.json has it."""
+        """Table of job.json."""
         return {
             "format": FORMAT,
             "study": self.sweep.to_table(),
@@ -86,31 +87,23 @@ class Job:
 
     @classmethod
     def from_json(cls, table: Any) -> Self:
-        """What `to_json` gave; ValueError, KeyError or TypeError if it is anything else."""
+        """Read the table of `to_json`; ValueError, KeyError or TypeError for any other."""
         if table["format"] != FORMAT:
             raise ValueError(f"its format is {shown(table['format'])}, and {FORMAT} is known")
         sweep = sweep_of(table["study"])
-        if not all(isinstance(each, str) for each in (table["file"], *table["versions"].values())):
-            raise TypeError("a name is no text")
-        made = Provenance(
-            table["command"],
-            dict(table["versions"]),
-            str(table["device"]),
-            table["threads"],
-            table["workers"],
-            str(table["xla_flags"]),
-            str(table["time"]["begun"]),
-        )
-        changes = {key: int(value) for key, value in table["changes"].items()}
-        return cls(sweep, made, table["file"], changes)
+        file = check_type(str, table["file"], "file")
+        changes = check_type(dict[str, int], table["changes"], "changes")
+        made = from_table(Provenance, {**table, **table["time"]})
+        return cls(sweep, made, file, changes)
 
 
 class Checkpoint:
-    """The checkpoint in a folder, which no other process may use meanwhile."""
+    """Checkpoint in a folder, locked against other processes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._path = folder / _FOLDER
+        self._job_file = self._path / "job.json"
         try:
             self._path.mkdir(parents=True, exist_ok=True)
             self._lock: int | None = lock_file(self._path / "lock")
@@ -129,10 +122,6 @@ class Checkpoint:
             os.close(self._lock)
             self._lock = None
 
-    @property
-    def _job_file(self) -> Path:
-        return self._path / "job.json"
-
     def _trouble(self, what: str, error: OSError) -> StorageError:
         said = f"{self._path}: {what}: {system_reason(error)}"
         return StorageError(said, lasting=is_lasting(error))
@@ -143,7 +132,7 @@ class Checkpoint:
     # ------------------------------------------------------------------------------------- the job
 
     def job(self) -> Job | None:
-        """What was begun here; None if nothing was."""
+        """Job that was begun here; None if there is none."""
         try:
             text = self._job_file.read_bytes()
         except FileNotFoundError:
@@ -157,7 +146,7 @@ class Checkpoint:
             raise self._unusable(self._job_file, f"is no checkpoint: {shown(said)}") from None
 
     def begin(self, job: Job) -> None:
-        """A new job, in place of one that is done; one that is not done is refused."""
+        """Begin a new job; StudyError if an earlier one is not done."""
         before = self.job()
         if before is not None:
             done, wanted = self.n_trials(before), before.sweep.n_trials
@@ -169,7 +158,7 @@ class Checkpoint:
                 )
         text = json.dumps(job.to_json(), indent=2, allow_nan=False) + "\n"
         try:
-            # In this order: points are never left beside a job that is not theirs.
+            # In this order, so that points never stand beside another job.
             self._job_file.unlink(missing_ok=True)
             for old in self._path.glob("point-*"):
                 old.unlink()
@@ -179,9 +168,9 @@ class Checkpoint:
             raise self._trouble("cannot be written", error) from None
 
     def resume(self, here: Provenance | None = None) -> Job:
-        """What was begun here and can go on; StudyError if that cannot end in the same way.
+        """Job that was begun here; StudyError if it cannot end with the same numbers.
 
-        here: what it would go on with; this process's own if it is not given.
+        here: provenance of the continuation; this process's if it is not given.
         """
         job = self.job()
         if job is None:
@@ -195,7 +184,7 @@ class Checkpoint:
         return job
 
     def resume_or_begin(self, job: Job) -> Job:
-        """The same job if it was begun here; StudyError if another was."""
+        """Resume an equal job or begin it; StudyError if another one was begun here."""
         if self.job() is None:
             self.begin(job)
             return job
@@ -204,7 +193,7 @@ class Checkpoint:
         return begun
 
     def refuse_changes(self, job: Job, sweep: Sweep, where: Callable[[str], str]) -> None:
-        """Unless the sweep is the job's; where: says of a key where it is other."""
+        """Refuse a sweep that is not the job's; where: the source of a key's new value."""
         differ = differences(job.sweep.to_table(), sweep.to_table(), where)
         if not differ and list(job.sweep.values) != list(sweep.values):
             differ = [f"sweep: keys in another order {where('sweep')}"]
@@ -215,25 +204,25 @@ class Checkpoint:
             )
 
     def n_trials(self, job: Job) -> int:
-        """Trials that are kept, of all points."""
+        """Number of stored trials, of all points."""
         return sum(self.point(job, label).n_trials for label in job.points)
 
-    def point(self, job: Job, label: str) -> KeptPoint:
-        """What is kept of a point."""
+    def point(self, job: Job, label: str) -> StoredPoint:
+        """Stored sums of a point."""
         points = job.points
         place = list(points).index(label) + 1
-        return KeptPoint(self, self._path / f"point-{place}.npz", points[label])
+        return StoredPoint(self, self._path / f"point-{place}.npz", points[label])
 
 
-class KeptPoint:
-    """The sums of a point's first trials, kept in a file; see rmab.engine.montecarlo.Kept.
+class StoredPoint:
+    """Sums of a point's first trials in a file; see rmab.engine.montecarlo.SumsStore.
 
-    before: those that an earlier process left; seconds: spent on them so far, in all processes.
+    before: sums of an earlier process; seconds: duration so far, of all processes.
     """
 
     def __init__(self, checkpoint: Checkpoint, path: Path, study: Study) -> None:
         self.before: Batch | None = None
-        self.n_trials = 0  # that are kept
+        self.n_trials = 0  # in the file
         self._checkpoint = checkpoint
         self._path = path
         self._study = study
@@ -273,7 +262,7 @@ class KeptPoint:
         return batch, float(arrays["seconds"])
 
     def keep(self, done: Simulated, *, last: bool) -> None:
-        """Write what is done, unless that was done a moment ago."""
+        """Write the sums, unless they were written a moment ago."""
         now = time.monotonic()
         if done.n_trials == self.n_trials or (now < self._next and not last):
             return
@@ -303,7 +292,7 @@ _JOINT = ("total", "high", "low")
 
 
 def _digest(study: Study, arrays: Mapping[str, Any]) -> bytes:
-    """Of the study and of what is kept of it."""
+    """Digest of a study and its sums."""
     found = hashlib.sha256(json.dumps(study.to_table(), sort_keys=True).encode())
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
@@ -315,8 +304,7 @@ def _digest(study: Study, arrays: Mapping[str, Any]) -> bytes:
 def differences(
     before: Mapping[str, Any], now: Mapping[str, Any], where: str | Callable[[str], str]
 ) -> list[str]:
-    """What is not the same in two tables, a line for each key; where: the second one is, or says so
-    of a key."""
+    """Differences of two tables, a line for each key; where: place of the second, or of its key."""
     lines = []
     for key in dict.fromkeys((*before, *now)):
         for place, one, other in _unlike(key, before.get(key), now.get(key)):
@@ -327,7 +315,7 @@ def differences(
 
 
 def _unlike(place: str, one: Any, other: Any) -> list[tuple[str, Any, Any]]:
-    """Where two values differ: tables and lists of tables are followed, arms count from 1."""
+    """Differences of two values; tables and lists of tables are followed, arms count from 1."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         keys = dict.fromkeys((*one, *other))
         return [x for key in keys for x in _unlike(f"{place}.{key}", one.get(key), other.get(key))]
@@ -344,6 +332,6 @@ def _unlike(place: str, one: Any, other: Any) -> list[tuple[str, Any, Any]]:
 
 
 def _some(lines: list[str], most: int = 8) -> str:
-    """On one line, and not a long one."""
+    """Join the first lines into one."""
     more = len(lines) - most
     return "; ".join(lines[:most]) + (f"; and {more} more" if more > 0 else "")

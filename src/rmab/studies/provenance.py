@@ -1,4 +1,4 @@
-"""Where results come from: what must be known, beside the study, to get them again."""
+"""Provenance of results: versions, device and time, which reproduce them with the study."""
 
 from __future__ import annotations
 
@@ -26,12 +26,26 @@ def _now() -> str:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Made on `device` with these versions, from `begun` (UTC) on, in `seconds`; a run that was
-    resumed has the seconds of all its parts.
+    """Provenance of a run.
 
-    threads: of a CPU; None on an accelerator or a cluster. workers: of a Ray cluster, else None.
-    xla_flags: the variable XLA_FLAGS, which may change the last bit. command: None where the study
-    was run from Python.
+    Parameters
+    ----------
+    command
+        Command line; None for a study run from Python.
+    versions
+        Versions by package.
+    device
+        Name of the device.
+    threads
+        Threads of a CPU; None on an accelerator or a cluster.
+    workers
+        Workers of a Ray cluster, else None.
+    xla_flags
+        Environment variable XLA_FLAGS, which may change the last bit.
+    begun
+        Start, as UTC time in ISO 8601.
+    seconds
+        Duration; a resumed run has the seconds of all its parts.
     """
 
     command: str | None = None
@@ -45,13 +59,13 @@ class Provenance:
 
     @property
     def described(self) -> str:
-        """The device in words."""
+        """Device in words."""
         counted = [(self.threads, "thread"), (self.workers, "worker")]
         parts = [f"{n} {name}{'' if n == 1 else 's'}" for n, name in counted if n is not None]
         return ", ".join([self.device, *parts])
 
     def to_json(self) -> dict[str, Any]:
-        """As results.json has it."""
+        """Table for results.json."""
         return {
             "versions": self.versions,
             "device": self.device,
@@ -64,6 +78,6 @@ class Provenance:
 
     @property
     def bits(self) -> dict[str, str]:
-        """What the last bit of a result may depend on."""
+        """Settings that the last bit of a result may depend on."""
         libraries = {k: v for k, v in self.versions.items() if k != "python"}
         return {**libraries, "device": self.device, "XLA_FLAGS": self.xla_flags}

@@ -1,4 +1,4 @@
-"""What a study gave: means with standard errors, by policy, slot and episode."""
+"""Results of a study: means with standard errors, by policy, slot and episode."""
 
 from __future__ import annotations
 
@@ -22,14 +22,22 @@ from rmab.studies.sweep import Point, Sweep
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Curve", "PolicyResult", "Results", "SweepResults", "write_csv", "write_json"]
+__all__ = [
+    "Curve",
+    "PolicyResult",
+    "Results",
+    "SweepResults",
+    "without_nan",
+    "write_csv",
+    "write_json",
+]
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A mean and its standard error, along slots or episodes."""
+    """Mean and standard error, along slots or episodes."""
 
     mean: Floats
     se: Floats
@@ -37,7 +45,7 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class PolicyResult:
-    """One policy's results. Rewards are averages per agent and slot."""
+    """Results of one policy; rewards are averages per agent and slot."""
 
     mean: float  # over the horizon
     se: float
@@ -45,7 +53,7 @@ class PolicyResult:
     final_se: float
     episodes: float  # mean number of episodes
     behind: float  # average reward of `whittle` with known dynamics, less this policy's
-    behind_se: float  # of that difference, trial by trial
+    behind_se: float  # standard error of `behind`, paired by trial
     slots: Curve  # (T,) reward
     regret: Curve  # (T,) cumulative, against `whittle`
     episode_trials: Floats  # (L,) trials that reached each episode
@@ -53,20 +61,20 @@ class PolicyResult:
     episode_reward: Curve  # (L,)
     episode_regret: Curve  # (L,) per slot
     episode_error: Curve | None  # (L, N) squared error of the dynamics; None if none are learnt
-    stuck: float | None = None  # share of trials that ended far behind; None: not asked for
+    failed: float | None = None  # share of failed trials, see run_watched; None: not counted
 
     @property
     def full_episodes(self) -> int:
-        """Number of episodes, from the first on, that figures, tables and judges count: at least
-        half of the trials played them to the end. The first counts always.
+        """Number of episodes, from the first on, that at least half of the trials completed.
 
-        Later episodes are of a few trials that are unlike the others, or cut short by the horizon.
+        Figures, tables and judges count only these; the first counts always. Later episodes are of
+        a few unusual trials, or cut short by the horizon.
         """
         went_on = np.append(self.episode_trials[1:], 0)
         return max(1, int(np.count_nonzero(went_on >= self.episode_trials[0] / 2)))
 
     def by_episode(self, key: Literal["length", "reward", "regret", "error"]) -> Curve:
-        """A curve over the full episodes, (L,); of the error (L, N), for a policy that learns."""
+        """Curve over the full episodes, (L,); (L, N) for the error, of a policy that learns."""
         curve: Curve | None = getattr(self, f"episode_{key}")
         if curve is None:
             raise ValueError(f"a policy without learnt dynamics has no {key} by episode")
@@ -74,7 +82,7 @@ class PolicyResult:
         return Curve(curve.mean[:count], curve.se[:count])
 
     def summary(self) -> dict[str, float]:
-        """The numbers of one policy as `rmab run --json` prints them."""
+        """Numbers of the policy for `rmab run --json`."""
         return {
             "mean": self.mean,
             "se": self.se,
@@ -124,21 +132,21 @@ class Results(Mapping[str, PolicyResult]):
         return self[first].mean - self[second].mean, float(np.sqrt(max(spread, 0.0)))
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object: the summary, then the study and all else that it takes to run it again.
+        """Table for JSON: summary, study and provenance.
 
-        The study is null if it has policies of one's own.
+        The study is null if it has a user's policy.
         """
         made = {} if self.provenance is None else self.provenance.to_json()
         study = _table_or_none(self.study)
         return {**self.summary(), "study": study, "seed": self.study.seed, **made}
 
     def summary(self) -> dict[str, Any]:
-        """The numbers of each policy; what is unknown (one trial's error) is null."""
-        policies = {name: _known(result.summary()) for name, result in self.policies.items()}
+        """Numbers of each policy; an unknown one (the error of one trial) is null."""
+        policies = {name: without_nan(result.summary()) for name, result in self.policies.items()}
         return {"trials": self.trials, "interrupted": self.interrupted, "policies": policies}
 
     def to_pandas(self, by: str = "policy") -> pd.DataFrame:
-        """A data frame by "policy", "slot" or "episode"."""
+        """Make a data frame by "policy", "slot" or "episode"."""
         import pandas as pd
 
         tables: dict[str, Callable[[], list[dict[str, Any]]]] = {
@@ -152,7 +160,7 @@ class Results(Mapping[str, PolicyResult]):
         return frame.set_index("policy") if by == "policy" else frame
 
     def slot_rows(self) -> list[dict[str, Any]]:
-        """One row per policy and slot."""
+        """Rows by policy and slot."""
         return [
             {
                 "policy": name,
@@ -167,7 +175,7 @@ class Results(Mapping[str, PolicyResult]):
         ]
 
     def episode_rows(self) -> list[dict[str, Any]]:
-        """One row per policy and episode."""
+        """Rows by policy and episode."""
         rows = []
         for name, r in self.policies.items():
             for episode in range(len(r.episode_trials)):
@@ -190,7 +198,7 @@ class Results(Mapping[str, PolicyResult]):
         return rows
 
     def write(self, folder: Path) -> None:
-        """results.json, slots.csv and episodes.csv."""
+        """Write results.json, slots.csv and episodes.csv."""
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "results.json", self.to_json())
         write_csv(folder / "slots.csv", self.slot_rows())
@@ -224,11 +232,11 @@ class SweepResults(Mapping[str, Results]):
         return self.trials < self.sweep.n_trials
 
     def each(self) -> Iterator[tuple[Point, Results]]:
-        """The points that were run, in order, with their results."""
+        """Iterate over the points that were run, with their results."""
         return zip(self.sweep.points, self.points.values(), strict=False)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per point and policy: the point's number, its settings, the policy's numbers.
+        """Rows by point and policy: the point's number, its settings, the policy's numbers.
 
         A label that was given to the point follows its number.
         """
@@ -241,15 +249,15 @@ class SweepResults(Mapping[str, Results]):
 
     @property
     def provenance(self) -> Provenance | None:
-        """Of the whole sweep, in the seconds of all its points."""
+        """Provenance of the sweep, with the seconds of all points."""
         each = [results.provenance for results in self.points.values()]
         made = [one for one in each if one is not None]
         return replace(made[-1], seconds=sum(one.seconds for one in made)) if made else None
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object: the summaries of all points, then all that it takes to run them again.
+        """Table for JSON: summaries of all points, sweep, study and provenance.
 
-        study: without its sweep; null if it has policies of one's own.
+        The study is null if it has a user's policy.
         """
         points = [
             {"label": point.label, "settings": dict(point.settings), **results.summary()}
@@ -267,17 +275,17 @@ class SweepResults(Mapping[str, Results]):
         }
 
     def to_pandas(self) -> pd.DataFrame:
-        """A data frame with a row for each point and policy."""
+        """Make a data frame with a row for each point and policy."""
         import pandas as pd
 
         return pd.DataFrame(self.rows())
 
     def write(self, folder: Path) -> None:
-        """results.json; sweep.csv and sweep.json, the rows; a folder for each point, by number."""
+        """Write results.json, the rows as sweep.csv and sweep.json, and a folder for each point."""
         folder.mkdir(parents=True, exist_ok=True)
         rows = self.rows()
         write_json(folder / "results.json", self.to_json())
-        write_json(folder / "sweep.json", [_known(row) for row in rows])
+        write_json(folder / "sweep.json", [without_nan(row) for row in rows])
         write_csv(folder / "sweep.csv", rows)
         for number, results in enumerate(self.points.values(), start=1):
             results.write(folder / "points" / str(number))
@@ -290,23 +298,23 @@ def _table_or_none(study: Study) -> dict[str, Any] | None:
         return None
 
 
-def _known(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """With None for what is not known, which is the one value that differs from itself."""
+def without_nan(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace NaN, the one value that differs from itself, by None."""
     return {key: None if value != value else value for key, value in numbers.items()}
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replaces the file as a whole."""
+    """Write a JSON file, replaced as a whole."""
     text = json.dumps(value, indent=2, allow_nan=False)
     with replaced(path) as file:
         file.write(f"{text}\n".encode())
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A row for each mapping, all with the first one's keys; what is not known is left empty."""
+    """Write a CSV file with a row for each mapping, of the first one's keys; NaN is left empty."""
     with replaced(path) as file:
         lines = io.TextIOWrapper(file, encoding="utf-8", newline="")
         writer = csv.DictWriter(lines, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows({k: "" if v != v else v for k, v in row.items()} for row in rows)
-        lines.detach()  # which flushes
+        lines.detach()  # flushes

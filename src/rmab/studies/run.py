@@ -1,4 +1,4 @@
-"""Studies run: from a `Study` to `Results`, and its exact values."""
+"""Runs of studies: from a `Study` to `Results`, and its exact values."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from rmab.engine.setting import Setting
 from rmab.engine.tally import Moments, Simulated, Tally
 from rmab.errors import ConvergenceError, ModelError, StudyError, TooLargeError
 from rmab.model.arms import Arms
-from rmab.planning.joint.optimum import Optimum, optimal
 from rmab.planning.joint.policy_value import KNOWN, known_values
 from rmab.planning.joint.relaxation import upper_bound
-from rmab.policies.filling import check_planner, table_ages
 from rmab.policies.lookahead import DEPTH
-from rmab.policies.policy import OptimumRule, Policy
+from rmab.policies.policy import Policy
 from rmab.policies.registry import named
-from rmab.studies.checkpoint import Checkpoint, Job, KeptPoint
+from rmab.policies.rules.dynamics import table_ages
+from rmab.studies.checkpoint import Checkpoint, Job, StoredPoint
 from rmab.studies.provenance import Provenance
 from rmab.studies.results import Curve, PolicyResult, Results, SweepResults
 from rmab.studies.study import Study
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SIMULATED",
     "SIMULATED_SLOTS",
-    "Estimate",
+    "SimulatedValue",
     "Values",
     "count_values",
     "provenance",
@@ -55,7 +54,7 @@ __all__ = [
     "workers_at",
 ]
 
-_POINTS_AT_A_TIME = 16  # of a sweep on a cluster
+_POINTS_AT_A_TIME = 16  # points of a sweep that a cluster runs at a time
 
 
 def run(
@@ -69,15 +68,24 @@ def run(
 ) -> Results:
     """Simulate all policies of a study.
 
-    progress is called with the number of trials just done. batch and threads change speed and
-    memory, never results. Ctrl-C returns what is done, with `interrupted` set.
+    Ctrl-C returns the trials done, with `interrupted` set. Only `study` changes the numbers.
 
-    checkpoint: a folder where the trials done are kept as they come. If it has some of the same
-    study, those are not run again, and the numbers are the same to the last bit; another study is
-    refused.
-
-    ray: run on a Ray cluster: "auto" finds the one that runs on this machine, "local" starts one
-    here, HOST:PORT is its head. The numbers are the same, too.
+    Parameters
+    ----------
+    study
+        Study to run.
+    progress
+        Called with the number of trials just done.
+    batch
+        Trials of a batch; None: chosen for speed.
+    threads
+        Threads of this machine; None: its cores.
+    checkpoint
+        Folder where trials are stored as they are done. Trials of an equal study there are not run
+        again; another study is refused.
+    ray
+        Ray cluster to run on: "auto" is the one on this machine, "local" starts one here, HOST:PORT
+        is its head.
     """
     sweep = Sweep(study, {})
     done = run_sweep(sweep, progress, batch=batch, threads=threads, checkpoint=checkpoint, ray=ray)
@@ -93,7 +101,7 @@ def run_sweep(
     checkpoint: str | PathLike[str] | None = None,
     ray: str | None = None,
 ) -> SweepResults:
-    """Simulate the points of a sweep one after the other, as `run` does each.
+    """Simulate the points of a sweep, each as `run` does.
 
     Ctrl-C returns the points that are done, the last one perhaps in part.
     """
@@ -109,17 +117,17 @@ def run_sweep(
 
 
 def run_watched(study: Study, watch: Watch, margin: float) -> Results:
-    """`run` of a study, with the share of trials that are stuck.
+    """Simulate a study as `run` does, and count failed trials.
 
-    watch: called with a policy, trials and the seconds they took as each policy is done with a
-    batch; margin: a trial is stuck whose last tenth earns less than that of `whittle` with known
-    dynamics in the same trial by more than this, per agent and slot.
+    watch: called with a policy, trials and their seconds after each policy's batch; margin: a trial
+    has failed if its last tenth earns less than `whittle` with known dynamics earns in the same
+    trial, by more than this per agent and slot.
     """
-    return _run(study, None, None, None, None, provenance(None), None, watch, margin)
+    return _run(study, provenance(None), failures=(watch, margin))
 
 
 def workers_at(address: str | None) -> AbstractContextManager[Cluster | None]:
-    """Those of a Ray cluster; None without an address."""
+    """Connect to the workers of a Ray cluster; None without an address."""
     if address is None:
         return nullcontext()
     from rmab.engine.cluster import Cluster
@@ -128,10 +136,10 @@ def workers_at(address: str | None) -> AbstractContextManager[Cluster | None]:
 
 
 def provenance(workers: Cluster | None, command: str | None = None) -> Provenance:
-    """Of what is run now, by these workers or here."""
+    """Provenance of a run that begins now, on these workers or here."""
     if workers is None:
         return Provenance(command)
-    # The device is theirs, and this process leaves its own alone.
+    # The device is the workers'; this process does not touch its own.
     return Provenance(command, device=workers.device, threads=None, workers=workers.n_workers)
 
 
@@ -144,11 +152,20 @@ def run_job(
     folder: Checkpoint | None = None,
     workers: Cluster | None = None,
 ) -> SweepResults:
-    """`run_sweep` for a job; folder: the checkpoint where it was begun; workers: who runs it.
+    """Run a job as `run_sweep` does; workers run several points at a time.
 
-    Workers run several points at a time.
+    Parameters
+    ----------
+    job
+        Sweep to run, with its provenance.
+    progress, batch, threads
+        As for `run`.
+    folder
+        Checkpoint in which the job was begun.
+    workers
+        Ray cluster; None: this process.
     """
-    lock = Lock()  # of a progress that several points may tell of
+    lock = Lock()  # points that run at a time share the progress
 
     def advance(trials: int) -> None:
         if progress is not None:
@@ -156,9 +173,17 @@ def run_job(
                 progress(trials)
 
     def run_point(point: Point) -> Results:
-        kept = None if folder is None else folder.point(job, point.label)
+        stored = None if folder is None else folder.point(job, point.label)
         try:
-            return _run(point.study, advance, batch, threads, kept, job.provenance, workers)
+            return _run(
+                point.study,
+                job.provenance,
+                advance,
+                batch=batch,
+                threads=threads,
+                stored=stored,
+                workers=workers,
+            )
         except (ModelError, StudyError, TooLargeError, ConvergenceError) as error:
             if not point.label:
                 raise
@@ -184,12 +209,12 @@ def run_job(
 def _side_by_side(
     run_point: Callable[[Point], Results], points: Sequence[Point], workers: Cluster
 ) -> Iterator[Results]:
-    """The results of points in their order, some of which are run at a time, in a thread each."""
+    """Results of points in order; several run at a time, in a thread each."""
 
     def run_one(point: Point) -> Results:
         results = run_point(point)
         if results.interrupted:
-            workers.end(KeyboardInterrupt())  # the others, too, with what they have done
+            workers.end(KeyboardInterrupt())  # ends the other points, too
         return results
 
     with ThreadPoolExecutor(min(len(points), workers.n_workers, _POINTS_AT_A_TIME)) as pool:
@@ -198,7 +223,7 @@ def _side_by_side(
             for each in waiting:
                 try:
                     results = each.result()
-                except KeyboardInterrupt as interrupt:  # it may have reached this thread alone
+                except KeyboardInterrupt as interrupt:  # perhaps only in this thread
                     workers.end(interrupt)
                     results = each.result()
                 yield results
@@ -209,16 +234,16 @@ def _side_by_side(
 
 def _run(
     study: Study,
-    progress: Callable[[int], None] | None,
-    batch: int | None,
-    threads: int | None,
-    kept: KeptPoint | None,
     made: Provenance,
-    workers: Cluster | None,
-    watch: Watch | None = None,
-    margin: float | None = None,
+    progress: Callable[[int], None] | None = None,
+    *,
+    batch: int | None = None,
+    threads: int | None = None,
+    stored: StoredPoint | None = None,
+    workers: Cluster | None = None,
+    failures: tuple[Watch, float] | None = None,
 ) -> Results:
-    """One point; kept: what its checkpoint keeps of it; margin: see reduce_batch."""
+    """Run one point; failures: watch and margin of `run_watched`."""
     begun = time.monotonic()
     policies = {
         name: policy
@@ -228,13 +253,11 @@ def _run(
     }
     for policy in study.policies:
         if isinstance(policy, Policy):
-            check_planner(policy, study.arms)
-    optimum = None
-    if any(isinstance(policy.rule, OptimumRule) for policy in policies.values()):
-        optimum = _optimum(study)
+            policy.rule.check(policy.name, study.arms)
+    watch, margin = failures or (None, None)
     trials = trials_of(study, batch, threads, margin)
-    done = simulate(trials, policies, optimum, progress, kept, workers, watch)
-    seconds = time.monotonic() - begun if kept is None else kept.seconds
+    done = simulate(trials, policies, progress, stored, workers, watch)
+    seconds = time.monotonic() - begun if stored is None else stored.seconds
     used = replace(
         made,
         threads=trials.workers if workers is None and made.threads is not None else None,
@@ -250,22 +273,22 @@ def trials_of(
     threads: int | None = None,
     margin: float | None = None,
 ) -> Trials:
-    """What the engine is to run for a study."""
+    """Trials that the engine runs for a study."""
     return Trials(
-        study.arms,
-        study.plays,
-        setting_of_study(study),
-        study.trials,
-        study.seed,
-        batch,
-        threads,
-        margin,
-        study.agent_arms,
+        arms=study.arms,
+        plays=study.plays,
+        setting=setting_of_study(study),
+        n_trials=study.trials,
+        seed=study.seed,
+        batch=batch,
+        threads=threads,
+        margin=margin,
+        each=study.agent_arms,
     )
 
 
 def setting_of_study(study: Study) -> Setting:
-    """What the engine's programs are made for."""
+    """Setting that the engine compiles programs for."""
     return Setting.of(
         study.arms,
         study.agents,
@@ -282,21 +305,6 @@ def setting_of_study(study: Study) -> Setting:
         survey=study.survey,
         each=study.agent_arms,
     )
-
-
-def _optimum(study: Study) -> Optimum | tuple[Optimum, ...]:
-    """The joint optimum with its table of actions, or what stands in the way; of each agent where
-    they differ."""
-    optima = {}
-    for arms in study.differing_arms:
-        try:
-            optima[arms] = optimal(arms, study.plays)
-            assert optima[arms].actions.size
-        except TooLargeError as error:
-            raise TooLargeError(
-                f"policies: 'optimal' is too large: {error}", error.states
-            ) from None
-    return tuple(optima[arms] for arms in study.agent_arms) or optima[study.arms]
 
 
 def _curve(moments: Moments, rows: int | None = None) -> Curve:
@@ -343,17 +351,17 @@ def _policy_result(
         episode_reward=_curve(tally.episode_reward, rows),
         episode_regret=_curve(tally.episode_regret, rows),
         episode_error=_curve(tally.error, rows) if tally.error.count.any() else None,
-        stuck=float(tally.stuck.mean) if tally.stuck.count.any() else None,
+        failed=float(tally.stuck.mean) if tally.stuck.count.any() else None,
     )
 
 
-SIMULATED_SLOTS = 2_000  # of a policy whose exact value is out of reach; the last tenth counts
-# Trials of such policies: a slot of a lookahead costs some seventy times as much as an index's.
+SIMULATED_SLOTS = 2_000  # of policies whose exact value is out of reach; the last tenth counts
+# Trials of these policies: a slot of a lookahead takes about 70 times as long as one of an index.
 SIMULATED = {"whittle": 256, "myopic": 256, "lookahead": 32}
 
 
 class Values(dict[str, float | None]):
-    """Exact values by name; `reasons` says why a value is None."""
+    """Exact values by name; `reasons` has the reason for each None."""
 
     def __init__(self, values: dict[str, float | None], reasons: dict[str, str]) -> None:
         super().__init__(values)
@@ -361,26 +369,26 @@ class Values(dict[str, float | None]):
 
 
 def value(study: Study) -> Values:
-    """Exact long-run average rewards per agent and slot with known dynamics.
+    """Compute exact long-run average rewards per agent and slot with known dynamics.
 
     "optimum", "upper_bound" (Lagrangian), then each policy; None where the problem is too large.
-    Where agents differ they are means over agents.
+    Where agents differ, values are means over agents.
     """
     return _value_of_study(study, None)
 
 
 def _value_of_study(study: Study, progress: Callable[[int], None] | None) -> Values:
-    """`value`; progress: called with 1 after each value."""
+    """Compute `value`; progress: called with 1 after each value."""
     depth = _lookahead_depth(study)
     by_arms = {arms: _value(arms, study.plays, depth, progress) for arms in study.differing_arms}
     if len(by_arms) == 1:
         return next(iter(by_arms.values()))
     values: dict[str, float | None] = {}
     reasons: dict[str, str] = {}
-    for found in by_arms.values():
-        reasons = {**found.reasons, **reasons}
+    for one in by_arms.values():
+        reasons = {**one.reasons, **reasons}
     for name in by_arms[study.agent_arms[0]]:
-        each = [found[name] for found in by_arms.values()]
+        each = [one[name] for one in by_arms.values()]
         known = [
             x * n for x, n in zip(each, study.differing_arms.values(), strict=True) if x is not None
         ]
@@ -403,29 +411,29 @@ def _value(arms: Arms, plays: int, depth: int, progress: Callable[[int], None] |
 
 
 def value_sweep(sweep: Sweep, progress: Callable[[int], None] | None = None) -> dict[str, Values]:
-    """The exact values of each point, by label; points that have the same are computed once."""
-    found: dict[tuple[Any, ...], Values] = {}
+    """Compute exact values by label; points with equal values share one computation."""
+    computed: dict[tuple[Any, ...], Values] = {}
     by_label = {}
     for point in sweep.points:
-        same = _same_values(point.study)
-        if same not in found:
-            found[same] = _value_of_study(point.study, progress)
-        by_label[point.label] = found[same]
+        key = _value_key(point.study)
+        if key not in computed:
+            computed[key] = _value_of_study(point.study, progress)
+        by_label[point.label] = computed[key]
     return by_label
 
 
 def count_values(sweep: Sweep) -> int:
-    """Return how often `value_sweep` calls its progress."""
-    distinct = {_same_values(point.study): point.study for point in sweep.points}
+    """Count the calls of progress by `value_sweep`."""
+    distinct = {_value_key(point.study): point.study for point in sweep.points}
     return (len(KNOWN) + 1) * sum(len(study.differing_arms) for study in distinct.values())
 
 
-def _same_values(study: Study) -> tuple[Any, ...]:
+def _value_key(study: Study) -> tuple[Any, ...]:
     return (study.arms, study.agent_arms, study.plays, _lookahead_depth(study))
 
 
-class Estimate(NamedTuple):
-    """A simulated long-run average reward per agent and slot, with its standard error."""
+class SimulatedValue(NamedTuple):
+    """Simulated long-run average reward per agent and slot, with its standard error."""
 
     mean: float
     se: float
@@ -433,23 +441,23 @@ class Estimate(NamedTuple):
 
 def simulated_values(
     study: Study, values: Values, progress: Callable[[int], None] | None = None
-) -> dict[str, Estimate]:
-    """Estimate by simulation the values of policies that are None; what cannot be is left out.
+) -> dict[str, SimulatedValue]:
+    """Simulate the values that are None; policies that cannot be simulated are left out.
 
     Each is the mean reward in the last tenth of SIMULATED_SLOTS slots. progress: called with 1
     after each policy of SIMULATED.
     """
-    found = {}
+    simulated = {}
     for name in SIMULATED:
         if values[name] is None:
             with suppress(ModelError, StudyError, TooLargeError, ConvergenceError):
-                found[name] = _simulated_value(study, name)
+                simulated[name] = _simulated_value(study, name)
         if progress is not None:
             progress(1)
-    return found
+    return simulated
 
 
-def _simulated_value(study: Study, policy: str) -> Estimate:
+def _simulated_value(study: Study, policy: str) -> SimulatedValue:
     mean = variance = 0.0
     for arms, agents in study.differing_arms.items():
         alone = Study(
@@ -466,7 +474,7 @@ def _simulated_value(study: Study, policy: str) -> Estimate:
         share = agents / study.agents
         mean += share * result.final
         variance += (share * result.final_se) ** 2
-    return Estimate(mean, math.sqrt(variance))
+    return SimulatedValue(mean, math.sqrt(variance))
 
 
 def _lookahead_depth(study: Study) -> int:

@@ -1,10 +1,8 @@
-"""A study: which policies play which arms, for how many slots and trials.
+"""Studies: which policies play which arms, for how many slots and trials.
 
-A study is a value, checked once when it is made. `load` reads one from a TOML file. Two tables in
-that file are kept aside: `[figure]` says how to draw it, see rmab.experiments.figure, and
-`[sweep]` at
-which points to run it, see rmab.studies.sweep. The package bundles the studies of the catalogue:
-`load("catalogue:fading")`.
+A study is a value, checked once when it is made. `load` reads one from a TOML file. Two tables of
+that file are not part of the study: `[figure]`, see rmab.experiments.figure, and `[sweep]`, see
+rmab.studies.sweep. The package bundles the studies of the catalogue: `load("catalogue:fading")`.
 
 The fields of `Study` are the keys of the file. Each stands there once, with its default, its label
 in reports, a line of help and the words it may take; the reader of files, the report's table of
@@ -51,31 +49,32 @@ from rmab.policies.registry import (
     check_own_draws,
     settings_of,
 )
+from rmab.privacy.accounting import Budget
 from rmab.privacy.advice import cost_warning
-from rmab.privacy.noise import Budget
 from rmab.privacy.settings import LEAST_AGENTS, check_survey
 from rmab.studies.arm_tables import arm_table, changed_arms, check_rewards, read_agents, read_arm
 from rmab.text import is_number, is_whole, one_of, read_toml, shown
 
 __all__ = [
     "KEYS",
-    "Key",
     "Study",
+    "StudyKey",
     "from_table",
     "load",
     "read_table",
+    "with_bundled_study",
 ]
 
 _REALISATIONS = ("independent", "shared")
-_CATALOGUE = "catalogue:"  # the names of bundled studies begin so
+_CATALOGUE = "catalogue:"  # begins the names of bundled studies
 
 _MAX_STATES = 64
 _MAX_ENTRIES = 2**22  # of N transition matrices, each as large as the largest
 _MAX_WEIGHT = 1e6
 
 
-class Key(NamedTuple):
-    """What people read about a key of a study."""
+class StudyKey(NamedTuple):
+    """Description of a key of a study."""
 
     label: str  # in the report
     about: str  # in the help
@@ -93,12 +92,12 @@ def _key(
     last: bool = False,
     optional: bool = False,
 ) -> Any:
-    """A field of `Study`. last: a list or table, which stands after the plain values in a file;
-    optional: one that is left out of a file where it has its default.
+    """Make a field of `Study`.
 
-    A callable default is called for each study.
+    default: called for each study if it is callable; last: a list or table, which stands after the
+    plain values in a file; optional: left out of a file where it has its default.
     """
-    about_it = {"key": Key(label, about, choices, symbol), "last": last, "optional": optional}
+    about_it = {"key": StudyKey(label, about, choices, symbol), "last": last, "optional": optional}
     if callable(default):
         return field(default_factory=default, metadata=about_it)
     return field(default=default, metadata=about_it)
@@ -108,13 +107,23 @@ def _key(
 class Study:
     """Policies on arms: M `agents` play K = `plays` of the arms in each of `horizon` slots.
 
-    arms: an `Arms`, or a list of `Arm`, which becomes one; policies: names, or `rmab.Policy`
-    objects of one's own; options: settings by policy name; weights: the weight of each agent's
-    counts in the sum (default 1 each); aggregation: see rmab.policies.aggregation; graph, degree,
-    failure: of gossip, see rmab.policies.gossip; agent: what is different of some agents' arms,
-    as [[agent]] tables say it, see rmab.studies.arm_tables; privacy: epsilon and perhaps delta, see
-    rmab.privacy.noise, survey, see rmab.privacy.survey, and groups of agents whose sums are
-    opened apart.
+    Parameters
+    ----------
+    arms
+        `Arms`, or a list of `Arm`.
+    policies
+        Names, or `rmab.Policy` objects.
+    options
+        Options by policy name.
+    weights
+        Weight of each agent's counts in the sum, (M,); None: 1 each.
+    aggregation, graph, degree, failure
+        Sharing of counts, see rmab.policies.aggregation and rmab.policies.gossip.
+    agent
+        Tables [[agent]] of agents whose arms differ, see rmab.studies.arm_tables.
+    privacy
+        Table with epsilon and delta, see rmab.privacy.noise, survey, see rmab.privacy.survey, and
+        groups, whose sums are released separately.
     """
 
     arms: Arms
@@ -205,10 +214,12 @@ class Study:
         self._check_agents()
         self._check_policies()
         self._check_options()
-        self._check_weights()
+        if self.weights is not None:
+            self._check_weights()
         self._check_gossip()
         self._check_doubt()
-        self._check_privacy()
+        if self.privacy is not None:
+            self._check_privacy()
 
     def _check_arms(self) -> None:
         given: Any = self.arms
@@ -256,8 +267,7 @@ class Study:
 
     @cached_property
     def agent_arms(self) -> tuple[Arms, ...]:
-        """The arms of each agent, (M,); nothing where all have `arms`. Agents of one group have the
-        same object."""
+        """Arms of each agent, (M,), one object for a group; empty where all have `arms`."""
         if not self.agent:
             return ()
         groups: dict[tuple[int, ...], Arms] = {}
@@ -271,7 +281,7 @@ class Study:
 
     @property
     def differing_arms(self) -> dict[Arms, int]:
-        """The arms of agents, each once, and how many agents have them."""
+        """Distinct arms of agents, with the number of agents that have them."""
         return dict(Counter(self.agent_arms)) if self.agent else {self.arms: self.agents}
 
     def _check_policies(self) -> None:
@@ -331,8 +341,6 @@ class Study:
                 check_noisy_means(policy, own, self.aggregation, place, weights=weighed)
 
     def _check_weights(self) -> None:
-        if self.weights is None:
-            return
         if not isinstance(self.weights, list | tuple) or len(self.weights) != self.agents:
             raise StudyError(
                 f"weights must be one number for each of {self.agents} agents, "
@@ -377,8 +385,6 @@ class Study:
                 check_own_draws(policy, own, channels, self.shares(policy))
 
     def _check_privacy(self) -> None:
-        if self.privacy is None:
-            return
         given: Any = self.privacy
         if not isinstance(given, Mapping):
             raise StudyError(f"privacy must be a table, got {shown(given)}")
@@ -428,29 +434,31 @@ class Study:
 
     @property
     def cost_warning(self) -> str | None:
-        """A line where noise costs so few agents much; None where it does not."""
+        """Warning where noise costs few agents much, else None."""
+        if self.privacy is None:
+            return None
         draws = "survey" if self.survey else self.draws
         return cost_warning(self.budget, self.agents, draws, self.groups)
 
     @property
     def budget(self) -> Budget | None:
-        """What sums may tell of a slot; None: they are released without noise."""
+        """Privacy budget of a slot; None: sums are released without noise."""
         table = self.privacy or {}
         given = {key: table[key] for key in ("epsilon", "delta") if key in table}
         return Budget(**given) if given else None
 
     @property
     def groups(self) -> int:
-        """G, groups whose sums are opened apart; the first has agents 1, 1 + G, 1 + 2 G, ..."""
+        """Number G of groups with separate sums; the first has agents 1, 1 + G, 1 + 2 G, ..."""
         return int((self.privacy or {}).get("groups", 1))
 
     @property
     def survey(self) -> int:
-        """Slots of each log that are counted for others; 0: all are."""
+        """Slots of each log that are counted for others; 0: all slots."""
         return int((self.privacy or {}).get("survey") or 0)
 
     def shares(self, name: str = "") -> Aggregation:
-        """What agents share, under the policy of that name if it has options of its own."""
+        """Aggregation of the study, or of the policy of that name if its options set one."""
         settings = {key: getattr(self, key) for key in ("aggregation", *GOSSIP_OPTIONS)}
         if name in POLICIES and "aggregation" in POLICIES[name].options:
             own = settings_of(name, self.options.get(name))
@@ -458,8 +466,7 @@ class Study:
         return aggregation_of(settings.pop("aggregation"), **settings)
 
     def options_of(self, name: str) -> dict[str, Any]:
-        """The options of a policy by name. Where its agents gossip, what the study says of that is
-        among them."""
+        """Options of a policy by name, with the study's settings of gossip if its agents gossip."""
         own = dict(self.options.get(name, {}))
         shares = settings_of(name, own).get("aggregation", self.aggregation)
         if "aggregation" not in POLICIES[name].options or shares != "gossip":
@@ -474,14 +481,13 @@ class Study:
 
     @property
     def policy_names(self) -> list[str]:
-        """The policies' names in order."""
+        """Names of the policies in order."""
         return [p if isinstance(p, str) else p.name for p in self.policies]
 
     def to_table(self) -> dict[str, Any]:
-        """The table of a file that says the same: `from_table` makes an equal study of it.
+        """Table of a study file, with plain values, of which `from_table` makes an equal study.
 
-        Its values are plain, as TOML and JSON have them. A study with policies of one's own has no
-        file: StudyError.
+        Raises StudyError if the study has a user's policy.
         """
         own = [policy.name for policy in self.policies if isinstance(policy, Policy)]
         if own:
@@ -500,11 +506,11 @@ class Study:
 _FIELDS = sorted(
     (field for field in fields(Study) if field.metadata), key=lambda field: field.metadata["last"]
 )
-KEYS: Mapping[str, Key] = {field.name: field.metadata["key"] for field in _FIELDS}
+KEYS: Mapping[str, StudyKey] = {field.name: field.metadata["key"] for field in _FIELDS}
 
 
 def from_table(table: Mapping[str, Any]) -> Study:
-    """A study from the table of a TOML file, without its `figure`."""
+    """Make the study of a TOML file's table, without `figure` and `sweep`."""
     for key in table:
         if key not in (*KEYS, "arm"):
             raise StudyError(f"unknown key {shown(key)}; known are {', '.join((*KEYS, 'arm'))}")
@@ -517,13 +523,13 @@ def from_table(table: Mapping[str, Any]) -> Study:
         try:
             arms.append(read_arm(arm))
         except (StudyError, ModelError) as error:
-            # A channel made alone is arm 1 of its own.
+            # `channels` numbers its only arm 1.
             raise StudyError(f"arm {number}: {str(error).removeprefix('arm 1: ')}") from None
     return Study(arms=Arms(arms), **{k: v for k, v in table.items() if k != "arm"})
 
 
 def _plain(value: Any) -> Any:
-    """A value of a study as files have it."""
+    """Convert a value of a study to plain types."""
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -532,12 +538,23 @@ def _plain(value: Any) -> Any:
 
 
 def read_table(path: str | PathLike[str]) -> dict[str, Any]:
-    """The tables of a TOML file; every way it can fail is a StudyError that names the file."""
+    """Read the tables of a TOML file; any failure is a StudyError that names the file."""
     return read_toml(path, _file(path))
 
 
+def with_bundled_study(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill a table from the bundled study that its key `study` names; its own keys win."""
+    rest = {key: value for key, value in table.items() if key != "study"}
+    if "study" not in table:
+        return rest
+    name = table["study"]
+    if not isinstance(name, str) or not name.startswith(_CATALOGUE):
+        raise StudyError(f"study must be the name of a bundled one, got {shown(name)}")
+    return {**read_table(name), **rest}
+
+
 def _file(path: str | PathLike[str]) -> Path | Traversable:
-    """The file of that name, or a bundled one."""
+    """File of that name, or a bundled one."""
     if not (isinstance(path, str) and path.startswith(_CATALOGUE)):
         return Path(path)
     shipped = {
@@ -550,9 +567,9 @@ def _file(path: str | PathLike[str]) -> Path | Traversable:
 
 
 def load(path: str | PathLike[str]) -> Study:
-    """The study in a TOML file, or a bundled one: "catalogue:fading", say.
+    """Load the study of a TOML file, or a bundled one, as "catalogue:fading".
 
-    Its `[sweep]`, if any, is left aside: see rmab.load_sweep.
+    A `[sweep]` is ignored: see rmab.load_sweep.
     """
     table = read_table(path)
     for aside in ("figure", "sweep"):

@@ -1,4 +1,4 @@
-"""A sweep: one study at several points, each with some of its settings changed.
+"""Sweeps: one study at several points, each with some of its settings changed.
 
 A `[sweep]` table in a study's file has a list of values for each setting that changes:
 
@@ -62,7 +62,7 @@ _KNOWN = (
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """One study of several: its name among them, and the settings by key that make it differ."""
+    """Study of a sweep, with its label and the settings by key that differ from the study's."""
 
     label: str
     study: Study
@@ -71,11 +71,18 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """A study at several points: `rmab.Sweep(study, {"agents": [1, 2, 4], "plays": [1, 2]})`.
+    """Study at several points: `rmab.Sweep(study, {"agents": [1, 2, 4], "plays": [1, 2]})`.
 
-    values: a list for each key, as in a file; together: whether the lists go side by side, else
-    every value of one meets every value of the others; labels: a name for each point. `points` has
-    the studies.
+    Parameters
+    ----------
+    study
+        Study whose settings change. Without values it is the only point.
+    values
+        List of values for each key, as in a file.
+    together
+        Take the lists side by side; else their product.
+    labels
+        Name for each point; None: made of the settings.
     """
 
     study: Study
@@ -88,6 +95,11 @@ class Sweep:
         study: Any = self.study
         if not isinstance(study, Study):
             raise StudyError(f"a sweep must be of an rmab.Study, got {type(study).__name__}")
+        given: Any = self.values
+        plain = self.together is False and self.labels is None
+        if plain and isinstance(given, Mapping) and not given:
+            object.__setattr__(self, "points", (Point("", study),))
+            return
         targets: dict[str, _Target] = {}
         values = {}
         for key, given in _flat(self.values):
@@ -114,16 +126,16 @@ class Sweep:
         return sum(point.study.trials for point in self.points)
 
     def to_table(self) -> dict[str, Any]:
-        """The table of a file that says the same: `sweep_of` makes an equal sweep of it."""
+        """Table of a study file, of which `sweep_of` makes an equal sweep."""
         return {**self.study.to_table(), **({"sweep": self.swept()} if self.values else {})}
 
     def swept(self) -> dict[str, Any]:
-        """The `[sweep]` of that file; keys of tables in tables have dots."""
+        """Table `[sweep]` of the file; keys of nested tables have dots."""
         labels = {} if self.labels is None else {"labels": list(self.labels)}
         return {**self.values, "together": self.together, **labels}
 
     def _settings(self) -> list[dict[str, Any]]:
-        """What each point sets."""
+        """Settings of each point."""
         if not isinstance(self.together, bool):
             raise StudyError(f"sweep.together must be true or false, got {shown(self.together)}")
         sizes = {key: len(values) for key, values in self.values.items()}
@@ -140,7 +152,7 @@ class Sweep:
         return [dict(zip(sizes, each, strict=True)) for each in chosen]
 
     def _labels(self, settings: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Those given, or else the settings that tell the points apart."""
+        """Labels that were given, or else the settings that tell the points apart."""
         keys = telling(settings) or list(self.values)
         labels = [settings_label({key: each[key] for key in keys}) for each in settings]
         _check_differ(labels)
@@ -168,9 +180,9 @@ def _check_differ(labels: Sequence[str]) -> None:
 
 
 def telling(settings: Sequence[Mapping[str, Any]], known: Sequence[str] = ()) -> list[str]:
-    """The keys, in order, that tell points of these settings apart beyond the known keys.
+    """Keys, in order, that tell points of these settings apart beyond the known keys.
 
-    Left out is what adds nothing: a key of one value, or one that goes together with those before.
+    A key that adds nothing is left out: one with one value, or one that varies with earlier keys.
 
     >>> telling([{"agents": 1, "seed": 0}, {"agents": 2, "seed": 1}])
     ['agents']
@@ -187,17 +199,17 @@ def telling(settings: Sequence[Mapping[str, Any]], known: Sequence[str] = ()) ->
 
 
 def settings_label(settings: Mapping[str, Any]) -> str:
-    """Settings in one line: M = 4, K = 2."""
+    """Write settings in one line: M = 4, K = 2."""
     return ", ".join(f"{_symbol(key)} = {value_text(value)}" for key, value in settings.items())
 
 
 def key_label(key: str) -> str:
-    """A key as an axis names it."""
+    """Label of a key for an axis."""
     return KEYS[key].label if key in KEYS else _symbol(key)
 
 
 def _symbol(key: str) -> str:
-    """A key in a label: M of agents, fedtswi.prior of policies.fedtswi.prior."""
+    """Symbol of a key in a label: M for agents, fedtswi.prior for policies.fedtswi.prior."""
     if key in KEYS:
         return KEYS[key].symbol or key
     table, _, rest = key.partition(".")
@@ -205,7 +217,7 @@ def _symbol(key: str) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value as a file has it."""
+    """Write a value as in a file."""
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else repr(value)
@@ -218,7 +230,7 @@ _Target = tuple[str, ...]
 
 
 def _flat(values: Any) -> Iterator[tuple[str, Any]]:
-    """Keys and values; what is in tables in tables has a key with dots."""
+    """Keys and values; keys of nested tables have dots."""
     if not isinstance(values, Mapping):
         raise StudyError(f"sweep must be a table of lists, got {shown(values)}")
     for key, value in values.items():
@@ -234,7 +246,7 @@ def _flat(values: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _listed(key: str, given: Any) -> list[Any]:
-    """The values of a key."""
+    """Values of a key, as a list."""
     if isinstance(given, np.ndarray | range):
         given = list(given)
     if not isinstance(given, list | tuple):
@@ -251,7 +263,7 @@ def _as_in_a_file(value: Any) -> Any:
 
 
 def _target(study: Study, key: str) -> _Target:
-    """What a key changes in the study; refused if the study has no such thing."""
+    """Target of a key in the study; StudyError if the study has none."""
     table, *rest = key.split(".", 2)
     if key in (*_PLAIN, "copies"):
         return (key,)
@@ -283,7 +295,7 @@ def _target(study: Study, key: str) -> _Target:
 
 
 def _changed(study: Study, settings: Mapping[_Target, Any]) -> Study:
-    """The study with these settings, itself without any."""
+    """Study with these settings, itself without any."""
     if not settings:
         return study
     changes: dict[str, Any] = {}
@@ -314,7 +326,7 @@ def _changed(study: Study, settings: Mapping[_Target, Any]) -> Study:
 
 
 def _copied(table: Mapping[str, Any], n_arms: int, copies: int) -> dict[str, Any]:
-    """An [[agent]] table for arms that are repeated."""
+    """Table `[[agent]]` for arms that are repeated."""
     numbers = range(0, n_arms * copies, n_arms)
     arms = [{**arm, "number": arm["number"] + more} for more in numbers for arm in table["arm"]]
     return {**table, "arm": arms}
@@ -333,7 +345,7 @@ def _changed_channel(arm: Arm, key: str, value: Any, number: str) -> Arm:
 
 
 def sweep_of(table: Mapping[str, Any]) -> Sweep:
-    """The study of a TOML file's table, without its `figure`, with its sweep if it has one."""
+    """Make the sweep of a study file's table; without `[sweep]` it has one point."""
     study = from_table({key: value for key, value in table.items() if key != "sweep"})
     if "sweep" not in table:
         return Sweep(study, {})
@@ -347,7 +359,7 @@ def sweep_of(table: Mapping[str, Any]) -> Sweep:
 
 
 def load_sweep(path: str | PathLike[str]) -> Sweep:
-    """The sweep in a study's TOML file, or a bundled one; without `[sweep]` it has one point."""
+    """Load the sweep of a study's TOML file, or a bundled one, as `sweep_of` makes it."""
     table = read_table(path)
     table.pop("figure", None)
     try:

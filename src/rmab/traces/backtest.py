@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -33,25 +33,16 @@ import numpy.typing as npt
 from rmab.compilation import kept_compiled
 from rmab.engine.montecarlo import default_threads
 from rmab.engine.setting import Setting
-from rmab.engine.world import Recording
 from rmab.errors import StudyError, TraceError
 from rmab.model.arms import Arm, Arms
-from rmab.policies.filling import check_planner
-from rmab.policies.policy import (
-    IndexRule,
-    LookaheadRule,
-    OptimumRule,
-    OutsideRule,
-    Policy,
-    RandomRule,
-)
+from rmab.policies.policy import Policy
 from rmab.policies.registry import LEARNERS, OPTIONS, POLICIES, STUDIED, named
 from rmab.studies.run import setting_of_study
 from rmab.studies.study import Study
 from rmab.text import is_number, one_of, shown
 from rmab.traces.fitted_chains import segment_starts, state_shares, transition_matrices
 from rmab.traces.outcome import Backtest, PolicyRewards, Timeline
-from rmab.traces.replay import Laws, Replay
+from rmab.traces.replay import Laws, Replay, ReplayedStates
 from rmab.traces.trace import Trace, check_usable
 
 __all__ = ["POLICIES_ON_TRACES", "backtest", "rewards_of_replicates", "rewards_of_rules", "steps"]
@@ -93,46 +84,38 @@ class _Chosen(NamedTuple):
 
     @property
     def learns(self) -> bool:
-        return self.given.base in LEARNERS or self.policy.learns or self.policy.own is not None
+        return self.given.base in LEARNERS or self.policy.learns or self.policy.rule.learns
 
     @property
     def fitted(self) -> bool:
         """Return whether it knows the trace."""
-        known = isinstance(self.policy.rule, IndexRule | LookaheadRule)
-        return known and not self.learns
+        return self.policy.rule.fits and not self.learns
 
     @property
     def drawn(self) -> bool:
         """Return whether runs differ."""
-        forget = self.policy.forget
+        forget = self.policy.learner.forget
         picks = forget is not None and len(forget.half_lives) > 1  # one of several experts
-        draws = self.policy.learns and (self.policy.randomised or picks)
-        return draws or isinstance(self.policy.rule, RandomRule)
-
-
-@dataclass(frozen=True)
-class BacktestOptions:
-    """Options of `backtest`, which explains them."""
-
-    plays: int = 1
-    runs: int = 8
-    seed: int = 0
-    reward: float | Sequence[float] | None = None
-    same: int | str | None = None
-    agents: int | None = None
-    schedule: str = SCHEDULE
-    draws: str = "shared"
-    aggregation: str = "sum"
-    longest: int | None = None
-    options: Mapping[str, Mapping[str, Any]] | None = None
+        draws = self.policy.learns and (self.policy.learner.randomised or picks)
+        return draws or self.policy.rule.draws
 
 
 def backtest(
     trace: Trace,
     policies: Sequence[str | Policy] = ("stay", "fedtswi-gap", "whittle"),
     *,
+    plays: int = 1,
+    runs: int = 8,
+    seed: int = 0,
+    reward: float | Sequence[float] | None = None,
+    same: int | str | None = None,
+    agents: int | None = None,
+    schedule: str = SCHEDULE,
+    draws: str = "shared",
+    aggregation: str = "sum",
+    longest: int | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
     progress: Callable[[int], None] | None = None,
-    **options: Any,
 ) -> Backtest:
     """Return the rewards that policies would have earned on a trace.
 
@@ -160,24 +143,22 @@ def backtest(
     longest : int, optional
         Largest number of slots of a learner's episode.
     """
-    asked = BacktestOptions(**options)
     check_usable(trace, "the trace")
-    trace = _with_agents(trace, asked.same, asked.agents)
+    trace = _with_agents(trace, same, agents)
     if not trace.agent_slots:
         raise TraceError("nothing was measured anywhere")
-    field = _Field.of(trace, _rewards_of(asked.reward, trace.states))
+    field = _Field.of(trace, _rewards_of(reward, trace.states))
     names = _named(policies)
     study = field.study(
         names,
-        plays=asked.plays,
-        trials=asked.runs,
-        seed=asked.seed,
-        schedule=asked.schedule,
-        draws=asked.draws,
-        aggregation=asked.aggregation,
-        options=asked.options or {},
+        plays=plays,
+        trials=runs,
+        seed=seed,
+        schedule=schedule,
+        draws=draws,
+        aggregation=aggregation,
+        options=options or {},
     )
-    longest = asked.longest
     if longest is not None and not OPTIONS["longest"].allowed(longest):
         raise StudyError(f"longest must be {OPTIONS['longest'].rule}, got {shown(longest)}")
     # References of differences come first, so that they are there whenever it is interrupted.
@@ -268,11 +249,11 @@ class _Field:
         return Arms([Arm(law, reward=self.rewards) for law in np.moveaxis(steps, -1, 0)])
 
     @cached_property
-    def recording(self) -> Recording:
+    def recording(self) -> ReplayedStates:
         begins = np.zeros(len(self.state), bool)
         begins[self.starts] = True
         kind = bool if self.n_states == 2 else np.int8
-        return Recording(
+        return ReplayedStates(
             state=jnp.asarray(np.maximum(self.state, 0).astype(kind)),
             measured=jnp.asarray(self.state[..., :1] >= 0),
             starts=jnp.asarray(begins),
@@ -377,9 +358,9 @@ def _named(policies: Sequence[str | Policy]) -> list[_Name]:
 
 
 def _owned(policy: Policy) -> _Name:
-    if isinstance(policy.rule, OptimumRule):
+    if policy.rule.optimal:
         raise _no_optimum(policy.name)
-    if isinstance(policy.rule, OutsideRule):
+    if policy.rule.outside:
         raise StudyError(
             f"policies: {policy.name!r} is played outside the engine, which has trials for it, not "
             "traces"
@@ -423,12 +404,12 @@ def _played(
     setting = replace(
         setting_of_study(study),
         horizon=slots,
-        windows=len(field.timeline.slots),
         longest=longest,
     )
     if setting.channels:  # they need no tables, and one program serves all traces of a shape
         setting = replace(setting, max_age=Setting.max_age)
-    replay = Replay(field.arms, study.plays, setting, field.recording, study.seed)
+    windows = len(field.timeline.slots)
+    replay = Replay(field.arms, study.plays, setting, field.recording, windows, study.seed)
     width = max(1, _RUN_ELEMENTS // (n_arms * n_agents))
     chosen = [
         _Chosen(each, each.own or named(each.base, slots, study.options_of(each.base)))
@@ -437,7 +418,7 @@ def _played(
 
     for given in names:
         if given.own is not None:
-            check_planner(given.own, field.arms)
+            given.own.rule.check(given.own.name, field.arms)
 
     def play(each: _Chosen) -> Floats:
         laws = field.laws(each.given) if each.fitted else None

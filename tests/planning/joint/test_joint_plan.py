@@ -12,7 +12,7 @@ from rmab.model.arms import Intervals
 from rmab.planning.joint.joint_plan import JointSpace, bounded_arms, drawn_arms, joint_plan
 from rmab.planning.joint.optimum import optimal
 from rmab.planning.tables import Model
-from rmab.policies.policy import JointRule
+from rmab.policies.rules.joint import JointRule
 from tests.oracles.joint_plan import channel_rows, plain_joint_plan
 
 PAPER = rmab.channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])

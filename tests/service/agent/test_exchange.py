@@ -124,7 +124,7 @@ def test_a_server_that_asks_for_time_gets_it(server, start):
     while server.faults:
         time.sleep(0.002)
     seen = server.requests
-    assert not agent.flush(0.2)  # though it is in a hurry
+    assert not agent.flush(0.2)  # though it tries at once
     assert server.requests == seen
 
 

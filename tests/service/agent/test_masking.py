@@ -10,8 +10,15 @@ import pytest
 
 from rmab.cli import main
 from rmab.errors import FederationError, ProtocolError
-from rmab.privacy.marks import is_mark
-from rmab.privacy.masks import Header, MaskKey, make_key, numbers_of, parse_key, vector_size
+from rmab.privacy.masks import (
+    Header,
+    MaskKey,
+    is_mark,
+    make_key,
+    numbers_of,
+    parse_key,
+    vector_size,
+)
 from rmab.protocol.uploads import parse_masked
 from tests.service.support.fake_server import (
     SHAPE,

@@ -234,7 +234,7 @@ def test_a_disk_that_refuses_is_told_and_the_file_stays_good(path):
     file = AgentFile(path)
     file.begin(ONE)
     file.keep_slot(1, [0], [1])
-    own = file._file
+    own = file
     (pages,) = own._adder.execute("PRAGMA page_count").fetchone()
     for connection in (own._adder, own._keeper):
         connection.execute(f"PRAGMA max_page_count = {pages}")  # full
@@ -324,7 +324,7 @@ def test_a_learners_state_is_kept_with_the_slot_that_changed_it(path):
     np.testing.assert_array_equal(state, [np.pi, np.inf, 1e-300])
     assert state is not None
     assert state.flags.writeable
-    file.set_aside("a test")
+    file.quarantine("a test")
     assert file.learner_state() is None
     file.close()
 
@@ -333,8 +333,8 @@ def test_a_disk_that_refuses_a_slot_refuses_the_learners_state_with_it(path):
     file = AgentFile(path)
     file.begin(ONE)
     file.keep_slot(1, [0], [1], np.array([1.0]))
-    (pages,) = file._file._adder.execute("PRAGMA page_count").fetchone()
-    file._file._adder.execute(f"PRAGMA max_page_count = {pages}")  # full
+    (pages,) = file._adder.execute("PRAGMA page_count").fetchone()
+    file._adder.execute(f"PRAGMA max_page_count = {pages}")  # full
     with pytest.raises(StorageError, match="slot 2 is not kept"):
         file.keep_slot(2, [0], [1], np.full(10_000, 2.0))
     np.testing.assert_array_equal(file.learner_state(), [1.0])

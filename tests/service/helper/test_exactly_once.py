@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from rmab.errors import ProtocolError
+from rmab.privacy.batches import choose_batch
 from rmab.privacy.masks import MaskKey, Words, parse_key, vector_of, vector_size
 from rmab.privacy.settings import Privacy
-from rmab.privacy.unmasking import chosen
 from rmab.service.helper.store import open_helper_store
 from rmab.service.store.store import open_store
 from rmab.service.store.unmasking import Enrolment
+from rmab.service.terms import terms_of
 from tests.service.support.counting import Counting
 from tests.service.support.serving import spectrum
 from tests.service.support.storing import enrolled, given, some_round
@@ -65,7 +66,9 @@ class Dying(RuleBasedStateMachine):
     def open_helper(self):
         if self.helper is not None:
             self.helper.close()
-        self.helper = open_helper_store(str(Path(self.folder.name) / "helper.db"), FEDERATION)
+        self.helper = open_helper_store(
+            str(Path(self.folder.name) / "helper.db"), terms_of(FEDERATION)
+        )
 
     def enroll(self, name):
         key = parse_key(self.helper.enroll(name, None, 1.0)[0])
@@ -132,9 +135,9 @@ class Dying(RuleBasedStateMachine):
                 enrolled = {
                     row.name: Enrolment(row.group, row.cohort) for row in self.helper.agents()
                 }
-                found = chosen(openings.waiting(enrolled), 3, self.late)
+                found = choose_batch(openings.waiting(enrolled), 3, self.late)
                 if found.size:
-                    openings.write(1, found.members, 1, 1.0)
+                    openings.write(1, found.reports, 1, 1.0)
 
     @rule(late=st.sets(st.sampled_from(NAMES), max_size=2))
     def be_late(self, late):
@@ -165,7 +168,7 @@ class Dying(RuleBasedStateMachine):
         with self.server.transaction():
             self.server.openings.answer(pending.opening.number, vector)
         self.masks = None
-        for member in pending.opening.members:
+        for member in pending.opening.reports:
             self.opened[member.agent, member.incarnation] = member.sequence
 
     @rule(dies=st.booleans())

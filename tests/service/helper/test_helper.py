@@ -14,12 +14,12 @@ from rmab.cli import main
 from rmab.errors import FederationError, ProtocolError
 from rmab.privacy.masks import MaskKey, parse_key, vector_of
 from rmab.privacy.settings import Privacy
-from rmab.privacy.unmasking import BEGINNING, Member, Opening
-from rmab.service.helper.store import open_helper_store
+from rmab.privacy.unmasking import BEGINNING, AggregationJob, Report
+from rmab.service.helper.store import HelperLimits, open_helper_store
 from rmab.service.http.tokens import parse_token, without_secrets
 from rmab.service.server.unmasking import HelperAccess
-from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import open_store
+from rmab.service.terms import terms_of
 from tests.service.support.counting import Counting
 from tests.service.support.securing import Securing, secured
 from tests.service.support.serving import until
@@ -32,7 +32,7 @@ def secure(federation):
 
 @pytest.fixture
 def store(database_url, secure):
-    made = open_helper_store(database_url, secure, limits=StoreLimits(kept_answers=2))
+    made = open_helper_store(database_url, terms_of(secure), limits=HelperLimits(kept_answers=2))
     yield made
     made.close()
 
@@ -60,7 +60,7 @@ class Agents:
             for key, upload, name in zip(self.keys, clear, self.names, strict=True)
         ]
         members = [
-            Member(name, up.incarnation, up.sequence, up.slots, up.nonce, up.tag)
+            Report(name, up.incarnation, up.sequence, up.slots, up.nonce, up.tag)
             for name, up in zip(self.names, masked, strict=True)
         ]
         x = sum(vector_of(up.counts, up.visits, shape) for up in clear)
@@ -73,13 +73,13 @@ def test_openings_are_durable_and_answered_alike(database_url, secure, store):
     last_masked = last_x = np.uint64(0)
     for number in range(1, 5):
         members, masked, x = agents.uploads()
-        opening = Opening(number, before, 1, tuple(members))
+        opening = AggregationJob(number, before, 1, tuple(members))
         masks = store.open(opening)
         assert np.array_equal(masked - last_masked - masks, x - last_x)
         last_masked, last_x, before = masked, x, opening.digest
         asked.append(opening)
         answers.append(masks)
-    other = open_helper_store(database_url, secure)
+    other = open_helper_store(database_url, terms_of(secure))
     try:
         assert other.last() == (4, before)
         for number in (3, 4):
@@ -98,10 +98,10 @@ def test_what_is_refused_leaves_nothing(store, secure):
     agents = Agents(store, secure)
     members, *_ = agents.uploads()
     with pytest.raises(ProtocolError) as refused:
-        store.open(Opening(1, BEGINNING, 1, tuple(members[:2])))
+        store.open(AggregationJob(1, BEGINNING, 1, tuple(members[:2])))
     assert refused.value.code == "least"
     assert store.last() == (0, BEGINNING)
-    assert store.point("a", members[0].incarnation) is None
+    assert store.watermark("a", members[0].incarnation) is None
 
 
 def test_enrolment(store):
@@ -133,7 +133,7 @@ def test_enrolment(store):
 
 def test_who_was_summed_with_others_stays_in_its_group(store, secure):
     agents = Agents(store, secure)
-    store.open(Opening(1, BEGINNING, 1, tuple(agents.uploads()[0])))
+    store.open(AggregationJob(1, BEGINNING, 1, tuple(agents.uploads()[0])))
     store.revoke("a", 2.0)
     with pytest.raises(FederationError, match="a was summed with others of group 1 and must stay"):
         store.enroll("a", 2, 3.0)
@@ -147,15 +147,15 @@ def test_cohorts_are_durable(database_url, secure, store):
     agents = Agents(store, secure)
     store.enroll("z", 1, 1.0)
     assert [row.cohort for row in store.agents()] == [None] * 4
-    store.open(Opening(1, BEGINNING, 1, tuple(agents.uploads()[0])))
+    store.open(AggregationJob(1, BEGINNING, 1, tuple(agents.uploads()[0])))
     store.close()
-    again = open_helper_store(database_url, secure)
+    again = open_helper_store(database_url, terms_of(secure))
     assert {row.name: row.cohort for row in again.agents()} == {
         **dict.fromkeys("abc", "a"),
         "z": None,
     }
     assert sorted(again.agents_in("a")) == ["a", "b", "c"]
-    table = again.to_table(secure)
+    table = again.to_table()
     assert [agent["cohort"] for agent in table["agents"]] == ["a", "a", "a", None]
     again.close()
 
@@ -166,22 +166,22 @@ def test_a_database_of_the_version_before_has_who_was_opened_for_a_cohort(
     agents = Agents(store, secure)
     store.enroll("y", 2, 1.0)
     store.enroll("z", 1, 1.0)
-    store.open(Opening(1, BEGINNING, 1, tuple(agents.uploads()[0])))
+    store.open(AggregationJob(1, BEGINNING, 1, tuple(agents.uploads()[0])))
     with store.transaction():
         store._database.run("DROP TABLE cohorts")
         store._database.run("UPDATE meta SET value = '1' WHERE name = 'helper schema'")
     store.close()
     for _ in range(2):
-        again = open_helper_store(database_url, secure)
+        again = open_helper_store(database_url, terms_of(secure))
         found = {row.name: row.cohort for row in again.agents()}
         assert found == {**dict.fromkeys("abc", "a"), "y": None, "z": None}
         again.close()
-    later = open_helper_store(database_url, secure)
+    later = open_helper_store(database_url, terms_of(secure))
     with later.transaction():
         later._database.run("UPDATE meta SET value = '3' WHERE name = 'helper schema'")
     later.close()
     with pytest.raises(FederationError, match="knows versions up to 2"):
-        open_helper_store(database_url, secure)
+        open_helper_store(database_url, terms_of(secure))
 
 
 def test_the_server_has_one_token(store):
@@ -201,15 +201,15 @@ def test_databases_of_others_are_refused(tmp_path, secure, federation):
     theirs = str(tmp_path / "server.db")
     open_store(theirs, secure).close()
     with pytest.raises(FederationError, match="is no helper's"):
-        open_helper_store(theirs, secure)
+        open_helper_store(theirs, terms_of(secure))
     ours = str(tmp_path / "helper.db")
-    open_helper_store(ours, secure).close()
+    open_helper_store(ours, terms_of(secure)).close()
     with pytest.raises(FederationError, match="tables that are no federation's"):
         open_store(ours, secure)
     with pytest.raises(FederationError, match="differs in its name"):
-        open_helper_store(ours, replace(secure, name="other"))
+        open_helper_store(ours, terms_of(replace(secure, name="other")))
     with pytest.raises(FederationError, match=r"\[privacy\]"):
-        open_helper_store(str(tmp_path / "new.db"), federation)
+        open_helper_store(str(tmp_path / "new.db"), terms_of(federation))
 
 
 # ------------------------------------------------------------------------------------ the routes

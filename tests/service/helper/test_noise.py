@@ -10,12 +10,13 @@ import jsonschema_rs
 import numpy as np
 import pytest
 
-import rmab.privacy.noise
+import rmab.privacy.accounting
 import rmab.service.helper.process
 from rmab.errors import FederationError
-from rmab.privacy.noise import cell_noise
+from rmab.privacy.accounting import cell_noise
 from rmab.privacy.settings import Privacy
 from rmab.service.helper.store import open_helper_store
+from rmab.service.terms import terms_of
 from tests.privacy.test_noise import rounded_normal
 from tests.service.helper.test_sums import merged, play_round
 from tests.service.support.securing import secured
@@ -28,7 +29,7 @@ EPSILON = 8.0
 def draw(monkeypatch):
     """Noise without OpenDP, which the audit of releases is of."""
     drawn = rounded_normal(4)
-    monkeypatch.setattr(rmab.privacy.noise, "discrete_gaussian", drawn)
+    monkeypatch.setattr(rmab.privacy.accounting, "discrete_gaussian", drawn)
     monkeypatch.setattr(rmab.service.helper.process, "discrete_gaussian", drawn)
 
 
@@ -112,12 +113,12 @@ def test_a_database_keeps_its_epsilon(tmp_path):
     privacy = Privacy("http://127.0.0.1:9", epsilon=1.0)
     federation = spectrum(privacy=privacy)
     place = str(tmp_path / "helper.db")
-    open_helper_store(place, federation).close()
-    open_helper_store(place, federation).close()
+    open_helper_store(place, terms_of(federation)).close()
+    open_helper_store(place, terms_of(federation)).close()
     for changes in ({"epsilon": 2.0}, {"delta": 1e-5}, {"epsilon": None}):
         other = replace(federation, privacy=replace(privacy, **changes))
         with pytest.raises(FederationError, match=r"was begun with epsilon = 1\.0 and delta"):
-            open_helper_store(place, other)
+            open_helper_store(place, terms_of(other))
 
 
 def test_a_helper_and_a_server_warn_of_noise_that_costs_few_agents_much(tmp_path):

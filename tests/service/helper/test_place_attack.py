@@ -12,9 +12,10 @@ from rmab.errors import ProtocolError
 from rmab.privacy import unmasking as openings
 from rmab.privacy.masks import MaskKey, Words, numbers_of, parse_key, vector_size
 from rmab.privacy.settings import Privacy
-from rmab.privacy.unmasking import Member, Opening
+from rmab.privacy.unmasking import AggregationJob, Report
 from rmab.protocol.messages import Upload
 from rmab.service.helper.store import HelperStore, open_helper_store
+from rmab.service.terms import terms_of
 from tests.service.support.serving import spectrum
 
 TRIALS = 30  # each a group of the helper's
@@ -48,14 +49,14 @@ class Server:
         """Equal shares of all, for which it asks in the end."""
         return (1000,) * self.attack.agents
 
-    def upload(self, trial: int, agent: int, slots: int) -> tuple[Member, Words]:
+    def upload(self, trial: int, agent: int, slots: int) -> tuple[Report, Words]:
         """What an agent sends, that has counted `self.clear` in so many slots."""
         counts, visits = numbers_of(np.zeros(vector_size(SHAPE), np.int64), SHAPE)
         counts[0] = np.moveaxis(self.clear[trial, agent], 0, -1)
         of_agent = name(trial, agent)
         clear = Upload(f"{trial:016x}{agent:016x}", slots, 1, slots, 0, counts, visits)
         sent = self.keys[of_agent].masked(clear, FEDERATION.fingerprint(), of_agent, SHAPE)
-        member = Member(of_agent, sent.incarnation, sent.sequence, slots, sent.nonce, sent.tag)
+        member = Report(of_agent, sent.incarnation, sent.sequence, slots, sent.nonce, sent.tag)
         return member, sent.masked
 
     def ask(self, trial: int, number: int, row: tuple[int, ...]) -> Floats | None:
@@ -72,7 +73,7 @@ class Server:
         last, digest = self.helper.last()
         members = tuple(member for member, _ in sent.values())
         try:
-            masks = self.helper.open(Opening(last + 1, digest, trial + 1, members))
+            masks = self.helper.open(AggregationJob(last + 1, digest, trial + 1, members))
         except ProtocolError as error:
             if error.code not in ("shares", "cohort"):
                 raise
@@ -104,7 +105,7 @@ def name(trial: int, agent: int) -> str:
 
 @pytest.fixture
 def helper(tmp_path) -> Iterator[HelperStore]:
-    store = open_helper_store(str(tmp_path / "helper.db"), FEDERATION)
+    store = open_helper_store(str(tmp_path / "helper.db"), terms_of(FEDERATION))
     yield store
     store.close()
 
@@ -120,6 +121,6 @@ def test_the_helper_tells_no_place(helper, attack):
 
 @pytest.mark.parametrize("attack", KINDS)
 def test_without_the_rules_it_would(helper, attack, monkeypatch):
-    for rule in ("_check_shares", "_parted"):
+    for rule in ("_check_shares", "_divided"):
         monkeypatch.setattr(openings, rule, lambda *_: {})
     assert Server(helper, BY_NAME[attack]).found() >= told(3) + 0.2

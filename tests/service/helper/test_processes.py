@@ -24,6 +24,7 @@ from rmab.protocol.messages import Shape
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.helper.store import default_database, open_helper_store
 from rmab.service.store.store import open_store
+from rmab.service.terms import terms_of
 from tests.service.support.processes import FLAT, RMAB, SPECTRUM, Machine, environment
 from tests.service.support.serving import until
 
@@ -144,7 +145,7 @@ def test_sums_with_noise_are_the_agents_ledgers_whoever_is_killed(tmp_path):
     federation = load_federation(file)
     machine = Machine(tmp_path, dict(os.environ), program=FLAT, text=file.read_text())
     names = [f"radio-{n}" for n in range(8)]
-    keys = open_helper_store(default_database(file), federation)
+    keys = open_helper_store(default_database(file), terms_of(federation))
     with closing(keys), DatabaseAdmin(federation, database) as admin:
         token = machine.token_file("helper", keys.enroll_server(1.0))
         secrets = {
@@ -154,7 +155,7 @@ def test_sums_with_noise_are_the_agents_ledgers_whoever_is_killed(tmp_path):
     agents, server = Agents(tmp_path), machine.serve(*access)
 
     def released() -> int:
-        with closing(open_helper_store(default_database(file), federation)) as store:
+        with closing(open_helper_store(default_database(file), terms_of(federation))) as store:
             return 40 - store.releases_left()[1]
 
     try:
@@ -193,8 +194,8 @@ def test_sums_with_noise_are_the_agents_ledgers_whoever_is_killed(tmp_path):
             )
             assert store.openings is not None
             sums = store.openings.sums()[1]
-        with closing(open_helper_store(default_database(file), federation)) as keys:
-            points = [keys.point(agent, incarnation) for agent, incarnation, _ in rows]
+        with closing(open_helper_store(default_database(file), terms_of(federation))) as keys:
+            points = [keys.watermark(agent, incarnation) for agent, incarnation, _ in rows]
             ledger = keys.ledger(1)
         assert [point.slots for point in points if point] == [slots for *_, slots in rows]
         told = sum(agents.counted(name, slots, federation.shape) for _, name, slots in rows)

@@ -18,12 +18,12 @@ ON_POSTGRES = ("pg_dump", "--database postgresql")
 
 
 @pytest.fixture
-def machine(tmp_path, monkeypatch):
+def machine(tmp_path, tmp_path_factory, monkeypatch):
     """A machine with a federation in the user's folder."""
     for name in NEEDED:
         if shutil.which(name) is None:
             left_out(f"{name} not found")
-    made = Machine(tmp_path, tmp_path / "compiled")
+    made = Machine(tmp_path, tmp_path_factory.getbasetemp() / "compiled")
     monkeypatch.chdir(made.home)
     assert main(["new", "federation", "spectrum"]) == 0
     assert main(["enroll", "spectrum.toml", "radio-1"]) == 0

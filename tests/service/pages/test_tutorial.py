@@ -25,12 +25,12 @@ Status = dict[str, Any]
 
 
 @pytest.fixture
-def machine(tmp_path):
+def machine(tmp_path, tmp_path_factory):
     """A machine on which nothing was done yet."""
     for name in NEEDED:
         if shutil.which(name) is None:
             left_out(f"{name} not found")
-    made = Machine(tmp_path, tmp_path / "compiled")
+    made = Machine(tmp_path, tmp_path_factory.getbasetemp() / "compiled")
     yield made
     made.close()
 

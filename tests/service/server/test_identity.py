@@ -8,8 +8,9 @@ import httpx
 import pytest
 
 from rmab.service.admin import DatabaseAdmin
-from rmab.service.http.telemetry import Log, Metrics
-from rmab.service.server.page import ASSETS, address
+from rmab.service.http.telemetry import Log
+from rmab.service.server.metrics import Metrics
+from rmab.service.server.page import ADDRESSES
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.routes import make_app
 from tests.service.support.serving import ByHand, Flat, served, spectrum, until
@@ -160,7 +161,7 @@ def test_each_role_does_its_own_work_and_no_other(closed):
         form = re.compile(re.sub(r"\{\w+\}", "[^/]+", path))
         for method in operations:
             known = [asked for by, asked in MAY if by == method.upper() and form.fullmatch(asked)]
-            assert known or path in {address(name) for name in ASSETS}, f"who may {method} {path}?"
+            assert known or path in ADDRESSES, f"who may {method} {path}?"
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Forwarded-Host", "Forwarded", "Via"])

@@ -16,12 +16,13 @@ import jsonschema_rs
 import numpy as np
 import pytest
 
-import rmab.privacy.noise
+import rmab.privacy.accounting
 import rmab.service.server.rounds
 from rmab.errors import FederationError
 from rmab.learning.channel.local_posterior import Laws
 from rmab.policies.plans import IndexPlan
-from rmab.privacy.noise import GRID, MOST_RELEASES, Budget, Release, discrete_gaussian
+from rmab.privacy.accounting import Budget, Release
+from rmab.privacy.noise import GRID, MOST_RELEASES, discrete_gaussian
 from rmab.privacy.prior_summaries import LawsMessage
 from rmab.privacy.settings import Privacy
 from rmab.protocol.config import load_federation
@@ -71,7 +72,7 @@ def kept(running: Served, look: Any) -> Any:
 
 def exact(store: Store) -> Any:
     """The sum without noise."""
-    return store._ledger.merged().counts
+    return store.uploads.merged().counts
 
 
 # ------------------------------------------------------------------------------ what is released
@@ -221,10 +222,12 @@ def test_a_server_that_is_killed_keeps_what_it_has_drawn(tmp_path):
 
 def test_after_the_last_release_agents_play_on(tmp_path):
     store = open_store(str(tmp_path / "federation.db"), NOISY)
+    assert NOISY.budget is not None
+    ledgers = Ledgers(store.database, NOISY.budget, NOISY.plays, NOISY.shape.size)
     with store.transaction():
         for number in range(1, MOST_RELEASES + 1):
             z = tuple([number] * NOISY.shape.size)
-            Ledgers(store.database, NOISY).keep(1, Release(str(number), number, z))
+            ledgers.keep(1, Release(str(number), number, z))
     store.close()
     with served(tmp_path, NOISY) as running:
         agents = [running.agent(name) for name in "abc"]
@@ -239,7 +242,7 @@ def test_noise_is_drawn_by_opendp(tmp_path, monkeypatch):
     monkeypatch.setattr(rmab.service.server.rounds, "discrete_gaussian", discrete_gaussian)
     with served(tmp_path, NOISY) as running:
         play_rounds(running, [running.agent("a")], 3)
-        z = kept(running, lambda store: store.releases.ledger().releases[0].z)
+        z = kept(running, lambda store: store.releases.ledger().releases[0].noise)
         scale = GRID * Budget(8.0).scale(2)
         assert 0.5 * scale < np.std(z) < 2 * scale
 
@@ -250,7 +253,7 @@ def test_noise_is_drawn_by_opendp(tmp_path, monkeypatch):
 class Telling(Flat):
     """Plans, laws and estimates that tell all of what they were made from."""
 
-    def plan(self, merged, number, lane=0):
+    def plan(self, merged, number, lane=0, each=None, memory=None):
         index = np.zeros((self.shape.n_arms, 5), np.float32)
         index[:, 0] = merged.visits.sum()
         index[:, 1:] = merged.counts.sum(0).reshape(4, -1).T

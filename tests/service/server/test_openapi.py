@@ -19,11 +19,12 @@ from schemathesis.specs.openapi.checks import (
 
 from rmab.privacy.settings import Privacy
 from rmab.protocol.config import Federation, KnownArm
-from rmab.service.http.telemetry import Log, Metrics
+from rmab.service.http.telemetry import Log
 from rmab.service.server.identity import Access
+from rmab.service.server.metrics import Metrics
 from rmab.service.server.openapi import document
 from rmab.service.server.rounds import Rounds
-from rmab.service.server.routes import _Routes
+from rmab.service.server.routes import _ServerRoutes
 from rmab.service.server.unmasking import HelperAccess
 from tests.service.support.serving import PATIENCE, Flat, served, spectrum
 
@@ -104,7 +105,7 @@ def test_every_route_is_in_the_document_and_nothing_else(tmp_path, privacy, refu
         metrics=metrics,
         helper=HelperAccess("token"),
     )
-    routes = _Routes(inside, Access(inside, open=True, log=log), metrics).all()
+    routes = _ServerRoutes(inside, Access(inside, open=True, log=log), metrics).all()
     there = {
         (route.path, method.lower())
         for route in routes

@@ -21,8 +21,9 @@ import pytest
 
 from rmab.errors import FederationError, ModelError, UnavailableError
 from rmab.service.admin import HttpAdmin
+from rmab.service.http.listener import most_connections
 from rmab.service.server.limits import ServerLimits
-from rmab.service.server.process import Server, Settings, _most_connections
+from rmab.service.server.process import Server, Settings
 from tests.service.support.processes import Machine
 from tests.service.support.serving import PATIENCE, ByHand, Flat, served, spectrum, until
 
@@ -111,7 +112,8 @@ def test_a_server_that_resumes_does_not_load_jax(machine, prepared):
     code = (
         "import sys, threading\n"
         "from rmab.protocol.config import load_federation\n"
-        "from rmab.service.server.process import Server, Settings, in_thread\n"
+        "from rmab.service.http.listener import in_thread\n"
+        "from rmab.service.server.process import Server, Settings\n"
         "federation = load_federation('spectrum.toml')\n"
         "with in_thread(Server(Settings(federation, 'spectrum.db', port=0))):\n"
         "    pass\n"
@@ -188,7 +190,7 @@ def test_a_failed_start_leaves_nothing(tmp_path):
     federation = spectrum()
 
     class Wrong(Flat):
-        def plan(self, merged, number, lane=0):
+        def plan(self, merged, number, lane=0, each=None, memory=None):
             raise ModelError("no such arm")
 
     before = threading.active_count()
@@ -421,7 +423,7 @@ def test_files_are_asked_for():
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, before[0]), before[1]))
         limits = ServerLimits()
-        most = _most_connections(limits)
+        most = most_connections(limits)
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         assert most == min(limits.connections, soft - limits.own_files)
         assert soft == min(before[1], limits.open_files) or before[1] < 512

@@ -137,7 +137,7 @@ class Telling(Flat):
     """Plans that tell what they were made from: every index is the number of visits, plus how many
     agents they are of / 16."""
 
-    def plan(self, merged, number, lane=0):
+    def plan(self, merged, number, lane=0, each=None, memory=None):
         self.calls.append((number, lane))
         told = merged.visits.sum() + merged.agents / 16
         index = np.full((self.shape.n_arms, 5), told, np.float32)

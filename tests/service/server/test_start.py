@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import pytest
 
 from rmab.protocol import planner as in_earnest
+from rmab.service.http.listener import in_thread
 from rmab.service.server.limits import ServerLimits
-from rmab.service.server.process import in_thread
 from tests.service.support.serving import ByHand, Flat, Served, served, spectrum, until
 
 GAP = spectrum(policy="fedtswi-gap")

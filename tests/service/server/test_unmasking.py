@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmab.privacy.unmasking import Member, Waiting
+from rmab.privacy.batches import AgentBacklog
+from rmab.privacy.unmasking import Report
 from rmab.service.server.unmasking import Lateness
 
-MARK = (1, Member("a", "0" * 32, 1, 1, b"", b""))
+MARK = (1, Report("a", "0" * 32, 1, 1, b"", b""))
 
 
-def agents(cohort: str | None = "a", **reach: int) -> list[Waiting]:
+def agents(cohort: str | None = "a", **reach: int) -> list[AgentBacklog]:
     return [
-        Waiting(name, 1, cohort, 0, reached, (MARK,) if reached else ())
+        AgentBacklog(name, 1, cohort, 0, reached, (MARK,) if reached else ())
         for name, reached in reach.items()
     ]
 

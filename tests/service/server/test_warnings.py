@@ -126,9 +126,12 @@ def test_the_log_says_who_acted(tmp_path):
         by = {e["by"] for e in logged(live, "revoked")[1:] + logged(live, "forgotten")}
         assert len(by) == 1
         assert by.pop().endswith(", on the database")
-        told = {e["agent"]: e["by"] for e in logged(live, "enrolled")}
-        assert told.keys() == {"boss", "a", "b", "c"}
-        assert told["a"].endswith(", on the database")
+
+        def enrolled_by():
+            return {e["agent"]: e["by"] for e in logged(live, "enrolled")}
+
+        until(lambda: enrolled_by().keys() == {"boss", "a", "b", "c"})
+        assert enrolled_by()["a"].endswith(", on the database")
 
 
 def test_whoever_asks_whether_it_is_ready_is_no_warning(tmp_path, monkeypatch):

@@ -16,10 +16,11 @@ import pytest
 
 from rmab.errors import FederationError, StorageError, UnavailableError
 from rmab.service.http.tokens import make_token
-from rmab.service.store import schema
+from rmab.service.store import database, schema
 from rmab.service.store.database import connect
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import claimed_store, default_database, open_store
+from tests.service.conftest import SYNCHRONOUS
 from tests.service.support.counting import Counting
 from tests.service.support.disks import small_disk
 from tests.service.support.storing import IMPATIENT, enrolled, given, some_round
@@ -34,10 +35,10 @@ def test_a_restart_finds_everything(database_url, federation):
     upload = counting.upload(1)
     given(opened, token, upload)
     opened.open_round(some_round(1, federation))
-    before = (opened.agents(), opened.totals(), opened.awaited(1))
+    before = (opened.agents(), opened.uploads.totals(), opened.awaited(1))
     opened.close()
     again = open_store(database_url, federation, create=False)
-    assert (again.agents(), again.totals(), again.awaited(1)) == before
+    assert (again.agents(), again.uploads.totals(), again.awaited(1)) == before
     assert [row.number for row in again.rounds(5)] == [1]
     assert given(again, token, upload) == "repeat"
     assert given(again, token, counting.upload(2)) == "new"
@@ -136,10 +137,8 @@ def with_one_more(monkeypatch, step):
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, step))
 
 
-def add_site(database):
-    """A migration as there may be one."""
-    database.run("ALTER TABLE agents ADD COLUMN site TEXT")
-    database.run("UPDATE agents SET site = 'old'")
+# A migration as there may be one.
+ADD_SITE = ("ALTER TABLE agents ADD COLUMN site TEXT", "UPDATE agents SET site = 'old'")
 
 
 def test_migration_of_this_version(database_url, federation, monkeypatch):
@@ -148,7 +147,7 @@ def test_migration_of_this_version(database_url, federation, monkeypatch):
     upload = Counting(federation.shape).upload(1)
     given(opened, token, upload)
     opened.close()
-    with_one_more(monkeypatch, add_site)
+    with_one_more(monkeypatch, ADD_SITE)
     again = open_store(database_url, federation)
     assert schema.version_of(again.database) == NOW + 1
     assert again.database.rows("SELECT name, site FROM agents") == [("alice", "old")]
@@ -178,7 +177,7 @@ def test_version_1_becomes_this_one_and_keeps_everything(database_url, federatio
         opened.close()
     opened = open_store(database_url, federation)
     assert schema.version_of(opened.database) == NOW
-    assert opened.credential("0" * 16) == (
+    assert opened.credentials.credential("0" * 16) == (
         *("alice", "agent", 0, b"digest", False, 1.0),
         "alice",
     )
@@ -199,7 +198,7 @@ def test_version_1_becomes_this_one_and_keeps_everything(database_url, federatio
 
 
 def test_a_new_database_has_the_newest_version(database_url, federation, monkeypatch):
-    with_one_more(monkeypatch, add_site)
+    with_one_more(monkeypatch, ADD_SITE)
     opened = open_store(database_url, federation)
     assert schema.version_of(opened.database) == NOW + 1
     enrolled(opened)
@@ -212,11 +211,11 @@ def test_a_failed_migration_changes_nothing(database_url, federation, monkeypatc
     enrolled(opened)
     opened.close()
 
-    def broken(database):
-        add_site(database)
+    def broken():
+        yield from ADD_SITE
         raise ZeroDivisionError
 
-    with_one_more(monkeypatch, broken)
+    with_one_more(monkeypatch, broken())
     with pytest.raises(FederationError, match="cannot be prepared: ZeroDivisionError"):
         open_store(database_url, federation)
     monkeypatch.undo()
@@ -228,7 +227,7 @@ def test_a_failed_migration_changes_nothing(database_url, federation, monkeypatc
 
 
 def test_no_migration_under_a_running_server(opened, database_url, federation, monkeypatch):
-    with_one_more(monkeypatch, add_site)
+    with_one_more(monkeypatch, ADD_SITE)
     with pytest.raises(UnavailableError, match="is served by another process already"):
         open_store(database_url, federation, limits=IMPATIENT)
     assert schema.version_of(opened.database) == NOW
@@ -317,7 +316,8 @@ def test_only_the_owner_can_read_the_files(tmp_path, federation):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.db", "x.db.lock"]
 
 
-def test_sqlite_is_set_to_keep_what_it_commits(tmp_path, federation):
+def test_sqlite_is_set_to_keep_what_it_commits(tmp_path, federation, monkeypatch):
+    monkeypatch.setattr(database, "_SYNCHRONOUS", SYNCHRONOUS)
     opened = open_store(str(tmp_path / "x.db"), federation)
     asked = {
         name: opened.database.rows(f"PRAGMA {name}")[0][0]
@@ -353,10 +353,10 @@ def test_a_full_disk_loses_only_what_was_not_committed(tmp_path, federation):
 
     with pytest.raises(StorageError, match="disk full: database or disk is full"):
         fill()
-    kept = opened.totals()
+    kept = opened.uploads.totals()
     opened.database.rows("PRAGMA max_page_count = 1000000")
     fill()
-    assert opened.totals() == (51, 51 * 3)
+    assert opened.uploads.totals() == (51, 51 * 3)
     assert 1 <= kept.uploads < 51
     opened.close()
 
@@ -517,5 +517,5 @@ def test_a_small_disk_that_was_full_goes_on_when_there_is_room(tmp_path, federat
         for _ in range(20):
             assert send()
         assert refused == before  # nor does the log grow until the disk is full again
-        assert opened.totals() == (sent, 3 * sent)
+        assert opened.uploads.totals() == (sent, 3 * sent)
         opened.close()

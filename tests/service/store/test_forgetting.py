@@ -30,7 +30,7 @@ def counted(store: Store) -> tuple[Any, ...]:
         merged.counts.tolist(),
         merged.visits.tolist(),
         merged.agents,
-        store.totals(),
+        store.uploads.totals(),
         by_lane.counts.tolist(),
         by_lane.visits.tolist(),
     )
@@ -55,7 +55,7 @@ def test_it_is_as_if_the_agent_had_never_reported(opened, database_url, federati
     erasure = opened.erase("b", 50.0)
     assert (erasure.incarnations, erasure.uploads, erasure.slots) == (2, 4, 12)
     assert counted(opened) == counted(without)
-    assert opened.slots_of("b") == 0
+    assert "b" not in opened.uploads.tallies()
     for table in ("incarnations", "uploads"):
         assert opened.database.rows(f"SELECT agent FROM {table} WHERE agent = 'b'") == []
     rows = {row.name: row for row in opened.agents()}
@@ -76,7 +76,7 @@ def test_forgotten_counts_do_not_come_back_but_new_ones_may(opened, federation):
     for upload in (first, old.upload(2)):
         error = refused(opened, token, upload)
         assert (error.status, error.code) == (409, "forgotten")
-    assert opened.totals() == (0, 0)
+    assert opened.uploads.totals() == (0, 0)
     new = Counting(federation.shape, "new").upload(1)
     assert given(opened, token, new) == "new"
     np.testing.assert_array_equal(opened.merged().counts, new.counts)
@@ -99,7 +99,7 @@ def test_incarnations_that_have_ended_are_forgotten_too(opened, federation, tmp_
     assert len(opened.database.rows("SELECT agent FROM folded")) == 1
     erasure = opened.erase("alice", 10.0 + 3 * DAY)
     assert (erasure.incarnations, erasure.uploads, erasure.slots) == (2, 2, 6)
-    assert opened.totals() == (0, 0)
+    assert opened.uploads.totals() == (0, 0)
     merged = opened.merged()
     assert (merged.agents, int(merged.counts.sum())) == (0, 0)
     assert opened.counts_by_agent() == {}
@@ -118,13 +118,13 @@ def test_another_process_takes_counts_out_under_a_server(opened, database_url, f
     other.erase("b", 9.0)
     other.close()
     with opened.transaction():
-        assert opened.totals() == (4, 12)
+        assert opened.uploads.totals() == (4, 12)
         assert opened.merged().agents == 1
     late = Counting(federation.shape, "b one")
     late.upload(1)
     late.upload(2)
     assert refused(opened, tokens["b"], late.upload(3)).code == "forgotten"
-    assert opened.totals() == (4, 12)
+    assert opened.uploads.totals() == (4, 12)
 
 
 def test_nothing_is_taken_out_while_an_upload_is_decided(opened, database_url, federation):
@@ -142,7 +142,7 @@ def test_nothing_is_taken_out_while_an_upload_is_decided(opened, database_url, f
 
     with ThreadPoolExecutor(1) as pool:
         with opened.transaction():
-            assert opened.record("alice", counting.incarnation).sequence == 1
+            assert opened.uploads.record("alice", counting.incarnation).sequence == 1
             erasing = pool.submit(erase)
             with pytest.raises(TimeoutError):
                 erasing.result(0.2)
@@ -150,7 +150,7 @@ def test_nothing_is_taken_out_while_an_upload_is_decided(opened, database_url, f
         assert erasing.result(30)[4:7] == (1, 2, 6)
     assert opened.database.rows("SELECT agent FROM incarnations") == []
     with opened.transaction():
-        assert opened.totals() == (0, 0)
+        assert opened.uploads.totals() == (0, 0)
 
 
 def test_what_was_forgotten_is_audited_once(opened, federation):
@@ -187,11 +187,11 @@ def test_a_database_from_before_can_forget(database_url, federation, monkeypatch
     opened = open_store(database_url, federation)
     assert schema.version_of(opened.database) == len(schema.MIGRATIONS)
     assert given(opened, token, upload) == "repeat"
-    credential = opened.credential(token[0])
+    credential = opened.credentials.credential(token[0])
     assert credential is not None
     assert credential.since == 1.0
     assert opened.agents()[0].forgotten is None
     opened.erase("alice", 3.0)
-    assert opened.totals() == (0, 0)
+    assert opened.uploads.totals() == (0, 0)
     assert refused(opened, token, upload).code == "forgotten"
     opened.close()

@@ -136,7 +136,7 @@ def check(path, lines, sent):
             entries = ledger.pop((f"agent{agent}", uploads[0].incarnation), [])
             # What is there is what was sent, in order, from the first on: nothing twice.
             assert entries == [(u.sequence, u.digest) for u in uploads[: len(entries)]]
-            record = store.record(f"agent{agent}", uploads[0].incarnation)
+            record = store.uploads.record(f"agent{agent}", uploads[0].incarnation)
             assert (record is None) == (not entries)
             if record is not None:
                 last = uploads[len(entries) - 1]

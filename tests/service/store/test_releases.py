@@ -59,7 +59,7 @@ def test_a_release_is_the_sum_with_its_noise_and_is_kept(store, noisy, database_
         assert np.array_equal(again.merged().counts, found.counts)
         assert again.releases is not None
         assert again.releases.ledger() == store.releases.ledger()
-        assert again.releases.ledger().releases[0].z == tuple(z)
+        assert again.releases.ledger().releases[0].noise == tuple(z)
     finally:
         again.close()
 

@@ -57,7 +57,7 @@ def playing(opened, federation):
 
 def state(store):
     """All that counts tell, as it is remembered and as a new store reads it."""
-    return store.totals(), store.agents(), [part.tolist() for part in store.merged()[:2]]
+    return store.uploads.totals(), store.agents(), [part.tolist() for part in store.merged()[:2]]
 
 
 def test_an_ended_incarnation_is_folded_and_nothing_that_is_told_changes(
@@ -75,11 +75,11 @@ def test_an_ended_incarnation_is_folded_and_nothing_that_is_told_changes(
     assert store.tidy(["alice"], 9 * DAY) == []
     assert playing.count("incarnations") == playing.count("folded") == playing.count("ended") == 1
     assert state(store) == before
-    assert store.record("alice", old.incarnation) is None
+    assert store.uploads.record("alice", old.incarnation) is None
     store.close()
     again = open_store(database_url, federation)
     assert state(again) == before
-    kept = again.record("alice", new.incarnation)
+    kept = again.uploads.record("alice", new.incarnation)
     assert kept is not None
     assert np.array_equal(again.merged().counts, last.counts + kept.counts)
     again.close()
@@ -119,7 +119,7 @@ def test_an_incarnation_that_ended_long_ago_is_not_taken_for_a_new_one(playing):
     before = state(store)
     store.tidy(["alice"], 40 * DAY)
     assert playing.count("ended") == 0
-    assert store.floor("alice") == 4
+    assert store.uploads.floor("alice") == 4
     # It was told of no round after 4, and were it told of one now it would be counted twice.
     for sent in (last, replace(last, sequence=2, round=4, length=0)):
         assert playing.refused(sent) == (409, "ended")
@@ -136,7 +136,7 @@ def test_the_last_incarnation_of_an_agent_stays_however_long_it_is_away(playing)
     assert given(store, playing.token, last, 9) == "repeat"
     assert playing.refused(first) == (409, "backwards")
     late = playing.upload(one, 3, 4000.0)
-    assert store.totals() == (3, late.slots)
+    assert store.uploads.totals() == (3, late.slots)
 
 
 def test_who_plays_a_long_episode_is_not_ended_by_what_its_last_process_left(playing):
@@ -180,7 +180,7 @@ def test_the_ledger_keeps_what_may_come_again(playing):
     store.tidy(["alice"], 9 * DAY)
     assert playing.count("uploads") == 1
     assert given(store, playing.token, uploads[2], 3) == "repeat"
-    assert store.totals() == (3, uploads[2].slots)
+    assert store.uploads.totals() == (3, uploads[2].slots)
 
 
 def test_many_are_folded_bit_by_bit(database_url, federation, playing):
@@ -194,7 +194,7 @@ def test_many_are_folded_bit_by_bit(database_url, federation, playing):
     few = open_store(database_url, federation, limits=StoreLimits(fold_rows=6))
     few.claim()
     turns = 0
-    while few.tidy(few.contributors(), 99 * DAY):
+    while few.tidy(few.retention.agents(), 99 * DAY):
         turns += 1
         assert state(few) == before
     assert turns == 3
@@ -218,7 +218,7 @@ def test_a_rollback_unfolds(playing):
         raise StorageError("not today")
     assert playing.count("incarnations") == 2
     assert state(store) == before
-    assert store.record("alice", old.incarnation) is not None
+    assert store.uploads.record("alice", old.incarnation) is not None
 
 
 def test_rounds_closed_long_ago_are_dropped_and_their_slots_stay(database_url, federation):
@@ -256,12 +256,82 @@ def test_a_database_of_version_1_is_brought_on(database_url, federation, monkeyp
     monkeypatch.undo()
     store = open_store(database_url, federation)
     assert schema.version_of(store.database) == len(known)
-    assert store.totals() == (1, 3)
+    assert store.uploads.totals() == (1, 3)
     store.open_round(some_round(4, federation))
     upload = Counting(federation.shape).upload(1, round=4)
     assert given(store, token, upload, 4, 3 * DAY) == "new"
     before = state(store)
     store.tidy(["alice"], 9 * DAY)
-    assert store.ended("alice", 32 * "a") == (1, 32 * b"d")
+    assert store.uploads.ended("alice", 32 * "a") == (1, 32 * b"d")
     assert state(store) == before
+    store.close()
+
+
+def test_an_incarnation_ends_after_exactly_a_day_and_two_rounds(playing):
+    store, old, new = playing.store, playing.life("old"), playing.life("new")
+    playing.upload(old, 1, 1.0)
+    playing.upload(new, 1, 2.0 - 1e-9)
+    playing.round(2)
+    now = 2 * DAY
+    playing.upload(playing.life("newest"), 1, 2.0)
+    assert store.tidy(["alice"], now) == []
+    assert playing.count("ended") == 0  # its round is the last but one
+    playing.round(3)
+    assert store.tidy(["alice"], now - 1.0) == []
+    assert playing.count("ended") == 0  # the upload of the day after is one of the future
+    assert store.tidy(["alice"], now) == []
+    assert playing.count("ended") == 1
+    assert store.ended("alice", old.incarnation) is not None
+    assert store.ended("alice", new.incarnation) is None
+
+
+def test_an_ended_incarnation_is_known_for_exactly_thirty_days(playing):
+    store, new = playing.store, playing.life("new")
+    playing.upload(playing.life("old"), 1, 0.0)
+    playing.round(3)
+    playing.upload(new, 1, 1.0)
+    store.tidy(["alice"], 3 * DAY)
+    assert (playing.count("ended"), store.floor("alice")) == (1, 0)
+    playing.round(4)
+    playing.upload(new, 2, 33.0 - 1e-9)
+    store.tidy(["alice"], 33 * DAY)
+    assert (playing.count("ended"), store.floor("alice")) == (1, 0)
+    playing.upload(new, 3, 33.0)
+    store.tidy(["alice"], 33 * DAY)
+    assert (playing.count("ended"), store.floor("alice")) == (0, 3)
+    assert (store.floor("bob"), store.ended("bob", new.incarnation)) == (0, None)
+
+
+def test_an_upload_is_known_for_an_hour_not_longer(playing):
+    store, one = playing.store, playing.life("one")
+    first = playing.upload(one, 1, 1.0)
+    playing.upload(one, 2, 1.0)
+    playing.round(3)
+    store.tidy(["alice"], DAY + 3599.0)
+    assert given(store, playing.token, first, 3) == "repeat"
+    store.tidy(["alice"], DAY + 3600.0)
+    assert playing.refused(first) == (409, "backwards")
+
+
+def test_nothing_is_left_where_as_many_end_as_are_folded_in_one_go(database_url, federation):
+    store = open_store(database_url, federation, limits=StoreLimits(fold_rows=2))
+    store.claim()
+    token = enrolled(store)
+    store.open_round(some_round(9, federation))
+    lives = [Counting(federation.shape, str(n)) for n in range(4)]
+    for day, life in enumerate(lives):
+        store.database.run("DELETE FROM rounds")
+        store.open_round(some_round(1 if day < 3 else 9, federation))
+        number = store.open_number()
+        upload = life.upload(1, round=number)
+        assert given(store, token, upload, number, 3 * day * DAY) == "new"
+    assert store.tidy(["alice", "bob"], 9 * DAY) == ["alice"]
+    ((incarnations, last, at),) = store.database.rows(
+        "SELECT incarnations, round, updated FROM folded"
+    )
+    assert (incarnations, last, at) == (2, 1, 3 * DAY)
+    assert store.tidy(["alice"], 9 * DAY) == []
+    assert store.database.rows("SELECT incarnations, updated FROM folded") == [(3, 6 * DAY)]
+    (row,) = store.agents()
+    assert (row.last_seen, row.uploads, row.slots) == (9 * DAY, 4, 12)
     store.close()

@@ -37,14 +37,28 @@ def test_enrol_revoke_enrol_again(opened):
     enrolled(opened, "bob")
     with pytest.raises(FederationError, match="alice is enrolled already"):
         enrolled(opened, "alice")
-    assert opened.credential(first[0])[:-1] == ("alice", "agent", 0, first[1], False, 1.0)
+    assert opened.credentials.credential(first[0])[:-1] == (
+        "alice",
+        "agent",
+        0,
+        first[1],
+        False,
+        1.0,
+    )
     assert opened.revoke("alice", 5.0)
     assert not opened.revoke("alice", 6.0)
     assert not opened.revoke("carol", 6.0)
-    assert opened.credential(first[0]).revoked
+    assert opened.credentials.credential(first[0]).revoked
     second = enrolled(opened, "alice", now=7.0)
-    assert opened.credential(second[0])[:-1] == ("alice", "agent", 0, second[1], False, 1.0)
-    assert opened.credential(first[0]).revoked
+    assert opened.credentials.credential(second[0])[:-1] == (
+        "alice",
+        "agent",
+        0,
+        second[1],
+        False,
+        1.0,
+    )
+    assert opened.credentials.credential(first[0]).revoked
     alice = next(row for row in opened.agents() if row.name == "alice")
     assert (alice.enrolled, alice.revoked) == (7.0, None)
 
@@ -53,7 +67,7 @@ def test_a_name_keeps_its_owner_unless_another_is_given(opened):
     def enrol(owner, now):
         _, key_id, secret_hash = make_token()
         opened.enroll("alice", "agent", key_id, secret_hash, now, owner)
-        found = opened.credential(key_id).owner
+        found = opened.credentials.credential(key_id).owner
         assert opened.credentials.owners()["alice"] == found
         assert next(row for row in opened.agents() if row.name == "alice").owner == found
         opened.revoke("alice", now)
@@ -84,7 +98,8 @@ def test_when_an_agent_was_seen_is_no_time_to_come(opened):
     enrolled(opened, "a", now=100.0)
     enrolled(opened, "b", now=100.0)
     days = 400 * 86_400.0
-    opened.sighted([Sighting("a", 200.0 + days, 3, 0), Sighting("b", 230.0, 3, 0)])
+    with opened.transaction():
+        opened.credentials.sighted([Sighting("a", 200.0 + days, 3, 0), Sighting("b", 230.0, 3, 0)])
     a, b = opened.agents(200.0)
     assert (a.last_seen, b.last_seen) == (None, 230.0)
     assert not a.is_live(200.0, 60.0)
@@ -92,7 +107,8 @@ def test_when_an_agent_was_seen_is_no_time_to_come(opened):
     assert not a._replace(last_seen=200.0 + days).is_live(200.0, 60.0)
     assert opened.agents()[0].last_seen == 200.0 + days
     assert opened.newest() == 200.0 + days
-    opened.sighted([Sighting("a", 260.0, 3, 0)])  # the clock was set right
+    with opened.transaction():  # the clock was set right
+        opened.credentials.sighted([Sighting("a", 260.0, 3, 0)])
     assert opened.agents(260.0)[0].is_live(260.0, 60.0)
     assert opened.newest() == 260.0
 

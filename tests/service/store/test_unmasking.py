@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rmab.privacy.batches import choose_batch
 from rmab.privacy.masks import Header, MaskKey, vector_of, vector_size
 from rmab.privacy.settings import Privacy
-from rmab.privacy.unmasking import BEGINNING, Member, Opening, chosen
+from rmab.privacy.unmasking import BEGINNING, AggregationJob, Report
 from rmab.service.store import schema
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import open_store
@@ -88,7 +89,7 @@ class Agents:
 
     def write(self, group=1, round=1):
         with self.store.transaction():
-            members = chosen(self.waiting(group), 3).members
+            members = choose_batch(self.waiting(group), 3).reports
             assert members
             return self.store.openings.write(group, members, round, 9.0)
 
@@ -96,7 +97,7 @@ class Agents:
         """As a helper would; points: the headers that were opened before, by incarnation."""
         fingerprint, size = self.federation.fingerprint(), vector_size(self.federation.shape)
         vector = pending.difference.copy()
-        for member in pending.opening.members:
+        for member in pending.opening.reports:
             key, header = self.keys[member.agent], member.header(fingerprint)
             vector -= key.mask(header, size)
             if member.incarnation in points:
@@ -247,7 +248,7 @@ def test_an_impossible_sum_moves_members_on_and_adds_nothing(store, agents):
     agents.add()
     assert not agents.opened().any()
     assert not any(one.marks for one in agents.waiting())
-    assert [one.opened for one in agents.waiting()] == [3, 3, 3]
+    assert [one.unmasked for one in agents.waiting()] == [3, 3, 3]
     assert store.openings.impossible() == 1
     with pytest.raises(RuntimeError, match="was not asked for"), store.transaction():
         store.openings.answer(first.opening.number, None)
@@ -266,7 +267,7 @@ def test_another_chain_begins_at_1_and_leaves_what_was_opened_before(store, agen
         store.openings.begin_chain("second")
     assert store.openings.pending() is None
     # All have other keys from now on, and begin anew.
-    assert not any(one.marks or one.opened for group in (1, 2) for one in agents.waiting(group))
+    assert not any(one.marks or one.unmasked for group in (1, 2) for one in agents.waiting(group))
     rows = store.openings.waiting_rows()
     assert {row.agent for row in rows} == set("abcd")
     assert all("lost" in row.refused for row in rows)
@@ -299,7 +300,7 @@ def test_an_ended_incarnation_is_kept_until_it_is_opened(store, agents, secure):
     assert store.database.rows(rows.format("incarnations")) == [(3,)]
     assert store.database.rows(rows.format("masked")) == [(6,)]
     pending = agents.write(round=3)
-    assert len(pending.opening.members) == 6
+    assert len(pending.opening.reports) == 6
     agents.answer(pending, {})
     agents.add()
     assert np.array_equal(agents.opened(), told + agents.clear("a", "b", "c"))
@@ -339,8 +340,8 @@ def test_openings_of_the_version_before_are_added_once(database_url, secure, mon
                 "VALUES ('a', ?, 2, 9, 1, 4, 0, ?, ?, ?)",
                 ("ab" * 16, b"n" * 16, b"t" * 32, b"m"),
             )
-            member = Member("a", "ab" * 16, 1, 4, b"n" * 16, b"t" * 32)
-            opening = Opening(1, BEGINNING, 1, (member,))
+            member = Report("a", "ab" * 16, 1, 4, b"n" * 16, b"t" * 32)
+            opening = AggregationJob(1, BEGINNING, 1, (member,))
             before.database.run(
                 "INSERT INTO openings (chain, number, of_group, round, at, agents, members, slots, "
                 "result, digest, request, words) "
@@ -357,5 +358,5 @@ def test_openings_of_the_version_before_are_added_once(database_url, secure, mon
         assert np.array_equal(vector_of(merged.counts, merged.visits, secure.shape), words)
     assert merged.agents == 1
     (one,) = after.openings.waiting({"a": Enrolment(1)})
-    assert (one.opened, one.marks, after.openings.position("a")) == (0, (), 0)
+    assert (one.unmasked, one.marks, after.openings.position("a")) == (0, (), 0)
     after.close()

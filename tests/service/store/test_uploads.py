@@ -8,11 +8,13 @@ import pytest
 from rmab.errors import ProtocolError
 from rmab.protocol.config import KnownArm
 from rmab.protocol.messages import Upload
+from rmab.protocol.uploads import CREDIT_SECONDS, Credit
 from rmab.service.http.tokens import make_token
-from rmab.service.server.uploads import receive
+from rmab.service.server.uploads import UploadRules, receive
 from rmab.service.store.credentials import Sighting
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import open_store
+from rmab.service.store.uploads import Pace
 from tests.service.support.counting import Counting
 from tests.service.support.storing import enrolled, given, refused
 
@@ -22,13 +24,13 @@ def test_new_repeat_conflict_backwards(opened, federation):
     counting = Counting(federation.shape)
     first = counting.upload(1)
     assert given(opened, token, first) == "new"
-    assert opened.totals() == (1, 3)
+    assert opened.uploads.totals() == (1, 3)
     third = counting.upload(3)
     assert given(opened, token, third) == "new"
-    assert opened.totals() == (2, 6)
+    assert opened.uploads.totals() == (2, 6)
     for known in (first, third):
         assert given(opened, token, known) == "repeat"
-        assert opened.totals() == (2, 6)
+        assert opened.uploads.totals() == (2, 6)
         assert np.array_equal(opened.merged().visits, third.visits)
     for known in (first, third):
         error = refused(opened, token, replace(known, length=known.length - 1))
@@ -36,10 +38,10 @@ def test_new_repeat_conflict_backwards(opened, federation):
     error = refused(opened, token, counting.upload(2))
     assert (error.status, error.code) == (409, "backwards")
     assert str(error) == "sequence must be above 3, got 2"
-    assert opened.totals() == (2, 6)
-    assert opened.record("alice", counting.incarnation).sequence == 3
-    assert opened.digest("alice", counting.incarnation, 1) == first.digest
-    assert opened.digest("alice", counting.incarnation, 2) is None
+    assert opened.uploads.totals() == (2, 6)
+    assert opened.uploads.record("alice", counting.incarnation).sequence == 3
+    assert opened.uploads.digest("alice", counting.incarnation, 1) == first.digest
+    assert opened.uploads.digest("alice", counting.incarnation, 2) is None
 
 
 def test_only_the_open_round_takes_uploads_but_a_repeat_is_always_known(opened, federation):
@@ -54,7 +56,7 @@ def test_only_the_open_round_takes_uploads_but_a_repeat_is_always_known(opened, 
         assert str(error) == f"round must be the open one, 5, got {sent}"
     late = counting.upload(3, round=5)
     assert given(opened, token, late, round=5) == "new"
-    assert opened.totals() == (2, late.slots)
+    assert opened.uploads.totals() == (2, late.slots)
 
 
 def test_counts_never_fall(opened, federation):
@@ -76,7 +78,7 @@ def test_agents_do_not_share_incarnations(opened, federation):
     assert given(opened, alice, upload) == "new"
     assert given(opened, bob, upload) == "new"
     for name in ("alice", "bob"):
-        assert opened.record(name, upload.incarnation).slots == upload.slots
+        assert opened.uploads.record(name, upload.incarnation).slots == upload.slots
     assert opened.merged().agents == 2
     assert np.array_equal(opened.merged().counts, 2 * upload.counts)
 
@@ -105,14 +107,17 @@ def test_a_transaction_sees_what_it_has_accepted(opened, federation):
         for upload in uploads:
             assert receive(opened, *token, upload, 1, 2, 2.0) == "new"
             assert receive(opened, *token, upload, 1, 2, 2.0) == "repeat"
-            assert opened.record("alice", counting.incarnation).sequence == upload.sequence
-            assert opened.digest("alice", counting.incarnation, upload.sequence) == upload.digest
+            assert opened.uploads.record("alice", counting.incarnation).sequence == upload.sequence
+            assert (
+                opened.uploads.digest("alice", counting.incarnation, upload.sequence)
+                == upload.digest
+            )
         with pytest.raises(ProtocolError, match="another upload was accepted as sequence 2"):
             receive(opened, *token, replace(uploads[1], slots=99), 1, 2, 2.0)
         assert np.array_equal(opened.merged().counts, uploads[-1].counts)
-        assert opened.totals() == (3, uploads[-1].slots)
+        assert opened.uploads.totals() == (3, uploads[-1].slots)
         assert opened.awaited(1) == ({"alice"}, {"alice": 3})
-    assert opened.totals() == (3, uploads[-1].slots)
+    assert opened.uploads.totals() == (3, uploads[-1].slots)
 
 
 def test_a_rollback_takes_everything_back(opened, federation):
@@ -124,20 +129,20 @@ def test_a_rollback_takes_everything_back(opened, federation):
 
     def fail_late():
         with opened.transaction():
-            assert opened.totals() == (1, 3)
+            assert opened.uploads.totals() == (1, 3)
             receive(opened, *token, second, 1, 2, 2.0)
-            assert opened.totals() == (2, 6)
+            assert opened.uploads.totals() == (2, 6)
             opened.revoke("alice", 3.0)
-            assert opened.credential(token[0]).revoked
+            assert opened.credentials.credential(token[0]).revoked
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail_late()
-    assert opened.totals() == (1, 3)
+    assert opened.uploads.totals() == (1, 3)
     with opened.transaction():
-        assert not opened.credential(token[0]).revoked
-        assert opened.record("alice", counting.incarnation).sequence == 1
-        assert opened.digest("alice", counting.incarnation, 2) is None
+        assert not opened.credentials.credential(token[0]).revoked
+        assert opened.uploads.record("alice", counting.incarnation).sequence == 1
+        assert opened.uploads.digest("alice", counting.incarnation, 2) is None
     assert given(opened, token, second) == "new"
 
 
@@ -167,15 +172,15 @@ def test_the_running_sum_is_the_sum_of_all_incarnations(database_url, federation
                 assert receive(opened, *tokens[agent], upload, 1, 2, 2.0) == "new"
                 latest[which] = upload
                 total += 1
-            running, totals = opened.merged(), opened.totals()
+            running, totals = opened.merged(), opened.uploads.totals()
         for merged in (running, opened.merged()):  # as it runs on, and as the database has it
             assert np.array_equal(merged.counts, sum(u.counts for u in latest.values()))
             assert np.array_equal(merged.visits, sum(u.visits for u in latest.values()))
-        assert totals == opened.totals() == (total, total)
+        assert totals == opened.uploads.totals() == (total, total)
     opened.close()
     again = open_store(database_url, federation)
     assert np.array_equal(again.merged().counts, merged.counts)
-    assert again.totals() == (total, total)
+    assert again.uploads.totals() == (total, total)
     rows = again.database.rows(
         "SELECT agent, incarnation, COUNT(*), MAX(sequence) FROM uploads "
         "GROUP BY agent, incarnation"
@@ -199,7 +204,7 @@ def test_a_record_that_is_dropped_is_in_the_database(database_url, federation):
         for upload in uploads:
             assert receive(opened, *token, upload, 1, 2, 2.0) == "new"
         for upload in uploads:
-            found = opened.record("alice", upload.incarnation)
+            found = opened.uploads.record("alice", upload.incarnation)
             assert found is not None
             assert (found.sequence, found.slots) == (1, upload.slots)
             assert np.array_equal(found.counts, upload.counts)
@@ -261,8 +266,10 @@ def test_what_agents_have_given(opened, federation):
     assert alice[5:10] == (20.0, 3, 1, 0, 50)
     assert alice.reward == pytest.approx(upload.visits[1] @ pays / 50, rel=1e-12)
     assert idle[5:] == (None, None, 0, 0, 0, None, None, "idle")
-    opened.sighted([Sighting("alice", 30.0, 4, 2), Sighting("idle", 31.0, None, 1)])
-    opened.sighted([Sighting("alice", 32.0, None, 1)])
+    with opened.transaction():
+        opened.credentials.sighted([Sighting("alice", 30.0, 4, 2), Sighting("idle", 31.0, None, 1)])
+    with opened.transaction():
+        opened.credentials.sighted([Sighting("alice", 32.0, None, 1)])
     alice, idle = opened.agents()
     assert alice[5:10] == (32.0, 4, 1, 3, 50)
     assert idle[5:] == (31.0, None, 0, 1, 0, None, None, "idle")
@@ -275,7 +282,7 @@ def test_arms_of_different_sizes(database_url, federation):
     token = enrolled(opened)
     upload = Counting(federation.shape).upload(1, slots=40)
     given(opened, token, upload)
-    record = opened.record("alice", upload.incarnation)
+    record = opened.uploads.record("alice", upload.incarnation)
     assert record is not None
     assert np.array_equal(record.counts, upload.counts)
     assert np.array_equal(record.visits, upload.visits)
@@ -305,7 +312,7 @@ def paced(store, token, counting, sequence, slots, now, slot_seconds=LONG):
     with store.transaction():
         try:
             key_id, secret_hash = token
-            return receive(store, key_id, secret_hash, upload, 1, 2, now, slot_seconds=slot_seconds)
+            return receive(store, key_id, secret_hash, upload, 1, 2, now, UploadRules(slot_seconds))
         except ProtocolError as error:
             refusal = error
     raise refusal
@@ -328,7 +335,7 @@ def test_slots_of_all_incarnations_are_held_against_the_time_since_the_first_enr
     with pytest.raises(ProtocolError, match=r"at most 10 so far, .* got 13") as caught:
         paced(opened, token, other, 1, 5, 1000.0, 1.0)
     assert (caught.value.status, caught.value.code) == (429, "slots")
-    assert opened.totals() == (1, 8)
+    assert opened.uploads.totals() == (1, 8)
     assert paced(opened, token, other, 2, 0, 1003.0, 1.0) == "new"  # later there is time for it
     # Neither does another credential set the time back, nor does it begin anew.
     opened.revoke("alice", 1011.0)
@@ -369,7 +376,7 @@ def test_an_agent_that_was_away_for_a_week_is_taken_in_parts(opened, federation)
     for sequence in range(1, 8):
         assert paced(opened, token, counting, sequence, day, now) == "new"
         told, now = told + day, now + day * LONG
-    assert opened.slots_of("alice") == told == 7 * day
+    assert opened.uploads.tallies()["alice"].slots == told == 7 * day
 
 
 def test_agents_of_an_owner_draw_on_one_bucket(opened, federation):
@@ -453,3 +460,47 @@ def test_agents_of_an_owner_share_its_weight(database_url, federation):
         assert summed == pytest.approx(weights.get("acme", 1.0) * sizes[1:].max())
         assert len(set(weighs[1:])) == 1
         opened.close()
+
+
+# ------------------------------------------------------------------------------------------ credit
+
+
+def test_an_owner_without_a_row_has_the_credit_that_is_remembered(opened):
+    pace = Pace(opened.database)
+    assert pace.credit("acme", 10.0, 1.0, 1) is None
+    assert pace.keep("acme", Credit(5.0, 10.0), changed=False) == (5.0, 10.0)
+    assert pace.credit("acme", 14.0, 1.0, 2) == (13.0, 14.0)
+    assert pace.credit("other", 14.0, 1.0, 1) is None
+    assert opened.database.rows("SELECT owner FROM pace") == []
+    pace.write()  # nothing was kept
+    assert opened.database.rows("SELECT owner FROM pace") == []
+
+
+def test_what_is_kept_is_written_once_and_read_by_the_next(opened):
+    pace = Pace(opened.database)
+    for owner, seconds in (("acme", 3.0), ("other", 4.0), ("acme", 7.0)):
+        pace.keep(owner, Credit(seconds, 20.0))
+    assert Pace(opened.database).credit("acme", 20.0, 1.0, 1) is None
+    with opened.transaction():
+        pace.write()
+    rows = "SELECT owner, seconds, at FROM pace ORDER BY owner"
+    assert opened.database.rows(rows) == [("acme", 7.0, 20.0), ("other", 4.0, 20.0)]
+    again = Pace(opened.database)
+    assert again.credit("acme", 25.0, 1.0, 1) == (12.0, 25.0)
+    assert again.credit("other", 1e9, 1.0, 1) == (CREDIT_SECONDS, 1e9)
+    with opened.transaction():
+        again.keep("acme", Credit(2.0, 30.0))
+        again.write()
+    opened.database.run("UPDATE pace SET seconds = 99 WHERE owner = 'acme'")
+    with opened.transaction():
+        again.write()  # it was written; nothing has changed since
+    assert opened.database.rows(rows) == [("acme", 99.0, 30.0), ("other", 4.0, 20.0)]
+
+
+def test_what_is_forgotten_is_read_again(opened):
+    pace = Pace(opened.database)
+    pace.keep("acme", Credit(3.0, 5.0))
+    pace.forget()
+    with opened.transaction():
+        pace.write()
+    assert pace.credit("acme", 5.0, 1.0, 1) is None

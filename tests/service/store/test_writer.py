@@ -14,13 +14,13 @@ import numpy as np
 import psycopg
 import pytest
 
-from rmab.errors import FederationError, ProtocolError, StorageError, UnavailableError
+from rmab.errors import FederationError, Overloaded, ProtocolError, StorageError, UnavailableError
 from rmab.protocol.messages import Upload
 from rmab.service.http.tokens import make_token
 from rmab.service.server.uploads import receive
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import open_store
-from rmab.service.store.writer import Overloaded, Writer
+from rmab.service.store.writer import Writer
 from tests.service.support.counting import Counting
 from tests.service.support.storing import IMPATIENT
 
@@ -90,7 +90,7 @@ def test_jobs_that_wait_are_committed_together(served):
             for name, counting in lives.items()
         ]
     assert [future.result() for future in futures] == ["new"] * 15
-    assert served.ask(lambda store: store.totals()) == (15, 45)
+    assert served.ask(lambda store: store.uploads.totals()) == (15, 45)
     assert 15 in served.commits
 
 
@@ -119,7 +119,9 @@ def test_what_is_acknowledged_is_committed(served, database_url, federation):
 
     def look(future):
         upload = future.upload
-        found.append(other.digest("alice", upload.incarnation, upload.sequence) == upload.digest)
+        found.append(
+            other.uploads.digest("alice", upload.incarnation, upload.sequence) == upload.digest
+        )
 
     with served.together():
         for sequence in range(1, 21):
@@ -156,7 +158,7 @@ def test_only_the_culprit_fails(served, error):
     runs = []
 
     def broken(store):
-        runs.append(store.totals().uploads)
+        runs.append(store.uploads.totals().uploads)
         store.enroll("ghost", "agent", "ghost", b"x" * 32, 1.0)
         raise error("ours")
 
@@ -168,7 +170,7 @@ def test_only_the_culprit_fails(served, error):
         culprit.result()
     assert first.result() == "new"
     assert second.result() == "new"
-    assert served.ask(lambda store: store.totals()) == (2, 6)
+    assert served.ask(lambda store: store.uploads.totals()) == (2, 6)
     assert [row.name for row in served.ask(lambda store: store.agents())] == ["alice"]
     assert runs == [1, 1]
 
@@ -210,7 +212,7 @@ def test_after_a_failed_commit_nothing_is_acknowledged_and_all_can_be_sent_again
         with pytest.raises(StorageError, match="disk full"):
             future.result()
     monkeypatch.undo()
-    assert served.ask(lambda store: store.totals()) == (1, 3)
+    assert served.ask(lambda store: store.uploads.totals()) == (1, 3)
     assert served.send("alice", second).result() == "new"
     assert served.send("alice", third).result() == "new"
     merged = served.ask(lambda store: store.merged())
@@ -234,7 +236,7 @@ def test_a_disk_that_takes_no_more(tmp_path, federation):
     for future in futures:
         with pytest.raises(StorageError, match=r"did not commit: (disk I/O error|.*full)"):
             future.result()
-    assert served.ask(lambda store: store.totals()) == (1, 3)
+    assert served.ask(lambda store: store.uploads.totals()) == (1, 3)
     assert [served.send("alice", upload).result() for upload in uploads] == ["new"] * 3
     assert served.ask(lambda store: store.database.rows("PRAGMA integrity_check")) == [("ok",)]
     served.writer.close()
@@ -299,7 +301,7 @@ def test_closing_finishes_what_waits(served, database_url, federation):
         served.writer.submit(lambda store: 1)
     again = open_store(database_url, federation)
     again.claim()  # was given back
-    assert again.totals() == (10, 30)
+    assert again.uploads.totals() == (10, 30)
     again.close()
     served.writer.close()
 
@@ -333,7 +335,7 @@ def test_admin_commands_work_while_the_server_writes(served, database_url):
     rows = served.ask(lambda store: store.agents())
     assert [row.lane for row in rows] == list(range(18))
     assert sum(row.revoked is not None for row in rows) == 10
-    assert served.ask(lambda store: store.totals()) == (8 * sequence, 8 * sequence)
+    assert served.ask(lambda store: store.uploads.totals()) == (8 * sequence, 8 * sequence)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -431,7 +433,7 @@ def test_a_session_lost_while_idle_is_not_noticed(on_postgres, postgres_url, fed
     on_postgres.send("alice", counting.upload(1)).result()
     end_session(on_postgres, postgres_url)
     assert on_postgres.send("alice", counting.upload(2)).result() == "new"
-    assert on_postgres.ask(lambda store: store.totals()) == (2, 6)
+    assert on_postgres.ask(lambda store: store.uploads.totals()) == (2, 6)
     other = open_store(postgres_url, federation, limits=IMPATIENT)
     with pytest.raises(UnavailableError, match="is served by another process already"):
         other.claim()  # the new session has the claim again
@@ -457,7 +459,7 @@ def test_a_session_lost_in_a_transaction_fails_its_jobs(on_postgres, postgres_ur
     for future in futures:
         with pytest.raises(StorageError):
             future.result()
-    assert on_postgres.ask(lambda store: store.totals()) == (0, 0)
+    assert on_postgres.ask(lambda store: store.uploads.totals()) == (0, 0)
     assert on_postgres.send("alice", second).result() == "new"
 
 
@@ -472,7 +474,7 @@ def test_a_claim_that_another_took_meanwhile_stops_the_writer(
     for _ in range(2):
         with pytest.raises(StorageError, match="is served by another process already"):
             on_postgres.send("alice", counting.upload(1)).result()
-    assert other.totals() == (0, 0)
+    assert other.uploads.totals() == (0, 0)
     other.close()
     # Also when the other one has gone: what this server has in mind may be out of date.
     for _ in range(2):

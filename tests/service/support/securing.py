@@ -13,17 +13,17 @@ from typing import Any
 
 import httpx
 
-from rmab.privacy.marks import is_mark
-from rmab.privacy.masks import MaskKey, parse_key
+from rmab.privacy.masks import MaskKey, is_mark, parse_key
 from rmab.privacy.settings import Privacy
 from rmab.protocol.config import Federation
 from rmab.protocol.messages import Upload
-from rmab.service.helper.process import Helper
+from rmab.service.helper.process import Helper, HelperSettings
 from rmab.service.helper.store import HelperStore, open_helper_store
+from rmab.service.http.listener import in_thread
 from rmab.service.http.telemetry import Log
 from rmab.service.server.limits import ServerLimits
-from rmab.service.server.process import Settings, in_thread
 from rmab.service.server.unmasking import HelperAccess
+from rmab.service.terms import terms_of
 from tests.service.support.serving import ByHand, Flat, Served, spectrum
 
 # A helper that is away is tried again at once.
@@ -54,7 +54,7 @@ class Securing:
 
     @contextmanager
     def helper_store(self) -> Iterator[HelperStore]:
-        store = open_helper_store(self.helper_database, self.federation)
+        store = open_helper_store(self.helper_database, terms_of(self.federation))
         try:
             yield store
         finally:
@@ -62,8 +62,11 @@ class Securing:
 
     def start_helper(self, federation: Federation | None = None) -> None:
         helper = Helper(
-            Settings(
-                federation or self.federation, self.helper_database, port=self._port, open=True
+            HelperSettings(
+                terms_of(federation or self.federation),
+                self.helper_database,
+                port=self._port,
+                open=True,
             ),
             log=Log(self.helper_log, "debug"),
         )

@@ -24,8 +24,10 @@ from rmab.protocol.messages import Upload, parse_round
 from rmab.protocol.player import Player
 from rmab.protocol.uploads import Merged
 from rmab.service.admin import DatabaseAdmin
+from rmab.service.http.listener import in_thread
 from rmab.service.http.telemetry import Log
-from rmab.service.server.process import Server, Settings, in_thread
+from rmab.service.server.planning import Planning
+from rmab.service.server.process import Server, Settings
 
 PATIENCE = 60.0  # seconds; a machine may be slow, and only what fails takes so long
 
@@ -37,7 +39,7 @@ class Planned(NamedTuple):
     limit: int | None
 
 
-class Flat:
+class Flat(Planning):
     """Plans that tell what they were made for: every index is the round's number plus lane / 16."""
 
     def __init__(self, federation: Federation) -> None:
@@ -47,7 +49,9 @@ class Flat:
         self.gate = threading.Event()  # plans wait for it
         self.gate.set()
 
-    def plan(self, merged: Merged, number: int, lane: int = 0) -> Planned:
+    def plan(
+        self, merged: Merged, number: int, lane: int = 0, each: Any = None, memory: Any = None
+    ) -> Planned:
         assert self.gate.wait(PATIENCE)
         if self.fail:
             self.fail -= 1
@@ -60,6 +64,12 @@ class Flat:
     def estimates(self, merged: Merged) -> list[dict[str, Any]]:
         one = {"mean": 0.5, "low": 0.25, "high": 0.75}
         return [{"p01": one, "p11": one} for _ in self.shape.states]
+
+    def laws(self, merged: Merged, number: int, groups: Any = None) -> Any:
+        raise AssertionError("agents draw nothing here")
+
+    def remember(self, memory: Any, before: Any, now: Any, length: int) -> Any:
+        raise AssertionError("nothing is forgotten here")
 
 
 def spectrum(**changes: Any) -> Federation:

@@ -33,9 +33,11 @@ from rmab.service.admin import DatabaseAdmin
 from rmab.service.agent import agent as agent_module
 from rmab.service.agent.agent import Agent
 from rmab.service.agent.exchange import Exchange
-from rmab.service.http.telemetry import Log, Metrics
+from rmab.service.http.telemetry import Log
 from rmab.service.server.identity import Access
 from rmab.service.server.limits import ServerLimits
+from rmab.service.server.metrics import Metrics
+from rmab.service.server.planning import Planning
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.routes import make_app
 from rmab.service.store.limits import StoreLimits
@@ -81,7 +83,7 @@ class Clock(asyncio.SelectorEventLoop):
         return not ready
 
 
-class Drawn:
+class Drawn(Planning):
     """Tables drawn by the round and what was merged before it; they wait where `gate` is shut."""
 
     def __init__(self) -> None:
@@ -89,7 +91,9 @@ class Drawn:
         self.gate.set()
         self.broken = False
 
-    def plan(self, merged: Merged, number: int, lane: int = 0) -> Planned:
+    def plan(
+        self, merged: Merged, number: int, lane: int = 0, each: Any = None, memory: Any = None
+    ) -> Planned:
         self.gate.wait()
         if self.broken:
             raise RuntimeError("the process has ended")
@@ -99,6 +103,12 @@ class Drawn:
 
     def estimates(self, merged: Merged) -> list[dict[str, Any]]:
         return []
+
+    def laws(self, merged: Merged, number: int, groups: Any = None) -> Any:
+        raise AssertionError("agents draw nothing here")
+
+    def remember(self, memory: Any, before: Any, now: Any, length: int) -> Any:
+        raise AssertionError("nothing is forgotten here")
 
 
 class WatchedRounds(Rounds):
@@ -298,14 +308,14 @@ def kept_by(store: Store) -> Kept:
     opened = store.current_round()
     assert opened is not None
     merged = store.merged()
-    store._ledger.write()
+    store.uploads.write()
     records = {
         (name, incarnation): (
             sequence,
             round_,
             slots,
-            store._ledger._counts(counts),
-            store._ledger._visits(visits),
+            store.uploads._counts(counts),
+            store.uploads._visits(visits),
         )
         for name, incarnation, sequence, round_, slots, counts, visits in store.database.rows(
             "SELECT agent, incarnation, sequence, round, slots, counts, visits FROM incarnations"

@@ -16,7 +16,7 @@ from rmab.errors import ModelError
 from rmab.learning.channel.local_posterior import PLACES, UNIFORMS, Laws, OwnDraw, draw_own
 from rmab.learning.channel.posterior import channel_laws
 from rmab.learning.learners import thompson
-from rmab.policies.policy import POPULATION, IndexRule, Policy
+from rmab.policies.policy import POPULATION, Policy
 from rmab.rng.variates import Draws
 
 __all__ = ["check_own_draws", "draw_each", "laws_of"]
@@ -27,17 +27,17 @@ _BLOCK = 256  # channels that are drawn at once: what they take fits a core's ca
 def check_own_draws(policy: Policy, *, channels: bool) -> None:
     """Refuse policies whose agents cannot draw for themselves; channels: whether all arms are."""
     thompson_sampling = (
-        isinstance(policy.learner, partial)
-        and policy.learner.func is thompson
-        and policy.randomised
+        isinstance(policy.learner.function, partial)
+        and policy.learner.function.func is thompson
+        and policy.learner.randomised
     )
-    if not thompson_sampling or not isinstance(policy.rule, IndexRule):
+    if not thompson_sampling or not policy.rule.by_arm:
         raise ModelError(
             f"policy {policy.name}: draws must not be 'own' but for Thompson sampling and an index"
         )
     if not channels:
         raise ModelError(f"policy {policy.name}: draws must not be 'own' unless arms are channels")
-    if policy.forget is not None or policy.prior == POPULATION:
+    if policy.learner.forget is not None or policy.learner.prior == POPULATION:
         raise ModelError(
             f"policy {policy.name}: draws must not be 'own' where counts are forgotten or a prior "
             "is learnt"
@@ -45,15 +45,17 @@ def check_own_draws(policy: Policy, *, channels: bool) -> None:
 
 
 def _beta(policy: Policy) -> tuple[float, float]:
-    prior = policy.prior
+    prior = policy.learner.prior
     assert not isinstance(prior, str)
     return prior if isinstance(prior, tuple) else (float(prior), float(prior))
 
 
 def laws_of(policy: Policy, merged: Array) -> Laws:
     """The one law of each channel, from counts of all agents (C, 2, 2, N, R)."""
-    kinds = merged[: policy.gaps + 1] if policy.gaps else merged[:1]
-    mean, covariance = channel_laws(jnp.asarray(kinds, jnp.float32), _beta(policy), policy.gaps)
+    kinds = merged[: policy.learner.gaps + 1] if policy.learner.gaps else merged[:1]
+    mean, covariance = channel_laws(
+        jnp.asarray(kinds, jnp.float32), _beta(policy), policy.learner.gaps
+    )
     return Laws(mean[None], covariance[None])
 
 
@@ -76,8 +78,10 @@ def draw_each(policy: Policy, sums: Array, own: Array, draws: Draws, doubt: floa
     each agent's.
     """
     agents = own.shape[-2]
-    own = jnp.asarray(own[: policy.gaps + 1] if policy.gaps else own[:1], jnp.float32)
-    if not policy.gaps:  # no pair is further apart than one slot
+    own = jnp.asarray(
+        own[: policy.learner.gaps + 1] if policy.learner.gaps else own[:1], jnp.float32
+    )
+    if not policy.learner.gaps:  # no pair is further apart than one slot
         own = jnp.concatenate([own, jnp.zeros_like(own)])
     laws = _laws_of_each(policy, sums)
     shape = (own.shape[3], agents * own.shape[-1])  # (N, A R)

@@ -42,7 +42,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmab.model.arms import Dynamics, FloatArray
+from rmab.arrays import FloatArray
+from rmab.model.arms import Dynamics
 from rmab.model.beliefs import stationary_belief
 
 __all__ = ["SubsidyProblem", "Threshold", "solve", "threshold"]

@@ -25,8 +25,9 @@ from typing import Any
 
 import numpy as np
 
+from rmab.arrays import Array
 from rmab.errors import ModelError
-from rmab.linalg import Array, array_namespace
+from rmab.linalg import array_namespace
 from rmab.model.arms import Arms, Dynamics
 from rmab.model.beliefs import (
     InformationStates,

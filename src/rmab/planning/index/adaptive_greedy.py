@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from rmab.linalg import Array, array_namespace, repeat, rounding, solve
+from rmab.arrays import Array
+from rmab.linalg import array_namespace, repeat, rounding, solve
 
 __all__ = ["state_table"]
 

@@ -23,8 +23,8 @@ from collections.abc import Iterable
 from typing import Any, overload
 
 import numpy as np
-import numpy.typing as npt
 
+from rmab.arrays import FloatArray
 from rmab.errors import ModelError
 from rmab.markov import recurrent
 from rmab.model.arms import Arm, Arms, Dynamics
@@ -37,7 +37,6 @@ from rmab.planning.index.hidden import information_indices
 
 __all__ = ["Indices", "gittins_indices", "whittle_indices"]
 
-FloatArray = npt.NDArray[np.float64]
 
 _MAX_AGE = 1000  # reported where no age is asked for
 _MAX_NUMBERS = 10_000_000  # indices of one arm that may be asked for

@@ -27,8 +27,8 @@ and Gittins index in subcubic time", Math. Meth. Oper. Res. 97, 2023.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from rmab.arrays import BoolArray, FloatArray
 from rmab.markov import recurrent
 from rmab.planning.index.sensitive import add_interval, settle
 from rmab.planning.index.subsidy_line import (
@@ -42,8 +42,6 @@ from rmab.planning.index.subsidy_line import (
 
 __all__ = ["follow_by_pivots"]
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 _BLOCK_SIZE = 64  # changes of policy between two matrix products
 _MIN_ADVANTAGE = 1e-12  # an advantage below this for a while: both actions are alike

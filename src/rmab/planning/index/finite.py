@@ -49,8 +49,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from rmab.arrays import FloatArray
 from rmab.errors import ModelError
 from rmab.model.arms import Arm
 from rmab.planning.index.exact import RationalProblem, follow_exactly
@@ -60,7 +60,6 @@ from rmab.planning.index.subsidy_line import Apart, History, Problem
 
 __all__ = ["Indices", "changes_back", "checked_discount", "finite_indices"]
 
-FloatArray = npt.NDArray[np.float64]
 
 _NEAR_ONE = 1 - 1e-4  # a discount that stands in for average reward
 _MAX_ERROR = 1e-6  # the most that rounding may change an advantage

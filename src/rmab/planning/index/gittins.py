@@ -29,9 +29,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["eliminate"]
+from rmab.arrays import FloatArray
 
-FloatArray = npt.NDArray[np.float64]
+__all__ = ["eliminate"]
 
 
 def eliminate(P: FloatArray, rewards: FloatArray, beta: float) -> tuple[FloatArray, list[int]]:

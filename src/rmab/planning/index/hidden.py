@@ -32,10 +32,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from rmab.arrays import Array, BoolArray, FloatArray, IntArray
 from rmab.errors import ModelError
-from rmab.linalg import Array, array_namespace
+from rmab.linalg import array_namespace
 from rmab.markov import forgets, limiting_distributions, period
 from rmab.model.arms import Arm
 from rmab.model.beliefs import NEVER
@@ -50,9 +50,6 @@ from rmab.planning.index.parametric import Batch, Interval, Models, follow, late
 
 __all__ = ["Limits", "information_indices", "information_table"]
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.intp]
 
 _SETTLED = 1e-13  # beliefs this close to their limit, in total variation, have settled
 _NEAR_FACTOR = 1.5  # arms whose ages end within this factor are followed together,

@@ -70,7 +70,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmab.linalg import Array, array_namespace, propagate, rounding, solve
+from rmab.arrays import Array, BoolArray, FloatArray, IntArray
+from rmab.linalg import array_namespace, propagate, rounding, solve
 from rmab.markov import limiting_distributions
 
 __all__ = [
@@ -89,9 +90,6 @@ __all__ = [
     "values_observed",
 ]
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.intp]
 
 _MAX_ITERATIONS = 100  # more than policy iteration at one t ever takes
 _STATES_AT_ONCE = 40_000  # information states under way at once

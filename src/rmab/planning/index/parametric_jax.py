@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rmab.linalg import Array, compute_once, propagate
+from rmab.arrays import Array
+from rmab.linalg import compute_once, propagate
 from rmab.planning.index.parametric import (
     Batch,
     Models,

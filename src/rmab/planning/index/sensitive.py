@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from rmab.arrays import BoolArray, FloatArray, IntArray
 from rmab.markov import limit, recurrent
 from rmab.planning.index.subsidy_line import (
     SHORT_INTERVAL,
@@ -37,9 +37,6 @@ from rmab.planning.index.subsidy_line import (
 
 __all__ = ["Optimum", "add_interval", "confirmed", "follow_by_solving", "settle"]
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
 
 _EPSILON = 8 * float(np.finfo(np.float64).eps)
 _NUDGE = 1e-10  # how far above a border policies are compared

@@ -23,6 +23,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rmab.arrays import BoolArray, FloatArray
+
 __all__ = [
     "SHORT_INTERVAL",
     "Apart",
@@ -34,8 +36,6 @@ __all__ = [
     "places",
 ]
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 _CLEAR_SHARE = 1e-10  # an advantage below this share of the largest of its interval may be rounding
 _NO_ADVANTAGE = 1e-14  # one below this share is none

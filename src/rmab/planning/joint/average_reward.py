@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rmab.arrays import BoolArray, FloatArray, IntArray
 from rmab.errors import ConvergenceError
 
 if TYPE_CHECKING:
@@ -47,9 +48,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_SWEEPS", "Solution", "chain_gain", "end_components", "optimal_gain"]
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 MAX_SWEEPS = 50_000
 _MAX_WORK = 4e9  # transitions read in all sweeps

@@ -36,10 +36,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from rmab.arrays import Array, FloatArray, IntArray
 from rmab.errors import TooLargeError
-from rmab.linalg import Array, array_namespace
+from rmab.linalg import array_namespace
 from rmab.markov import forgets, limit, limiting_distribution, period
 from rmab.model.arms import Arm, Arms
 from rmab.model.beliefs import InformationStates, row_of
@@ -74,8 +74,6 @@ __all__ = [
     "transitions",
 ]
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 # Of beliefs, from fine to coarse: 1e-9, 3e-9, ... 1e-2.
 TOLERANCES: tuple[float, ...] = tuple(10.0 ** -(half / 2) for half in range(18, 3, -1))

@@ -37,8 +37,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rmab.arrays import Array, IntArray
 from rmab.errors import TooLargeError
-from rmab.linalg import Array
 from rmab.model.arms import Arms
 from rmab.planning.joint.average_reward import MAX_SWEEPS, optimal_gain
 from rmab.planning.joint.chain import (
@@ -62,7 +62,6 @@ from rmab.planning.joint.chain import (
 
 __all__ = ["Optimum", "optimal", "solve_optimum"]
 
-IntArray = npt.NDArray[np.int64]
 
 _MAX_STATES = 1_000_000
 _MAX_TABLE_CODES = 2**25  # entries of a dense action table

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rmab.arrays import FloatArray, IntArray
 from rmab.errors import ConvergenceError, TooLargeError
 from rmab.markov import limit, limiting_distribution
 from rmab.model.arms import Arms
@@ -58,6 +59,7 @@ from rmab.planning.tables import (
     played_distribution,
     whittle_table,
 )
+from rmab.policies.constraint import Constraint
 from rmab.policies.lookahead import DEPTH, check_depth
 from rmab.policies.lookahead import choose as look_ahead
 
@@ -73,8 +75,6 @@ __all__ = [
     "random_value",
 ]
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 IndexTable = Callable[[int], npt.ArrayLike]
 Choice = Callable[[InformationStates], IntArray]
 
@@ -142,7 +142,7 @@ def known_values(
 def fixed_value(arms: Arms, plays: int, scores: npt.ArrayLike) -> float:
     """Average reward of always playing the K arms of largest score; ties to the lower arm."""
     arms.check_plays(plays)
-    best = np.argsort(-_rounded(np.asarray(scores, np.float64)), kind="stable")[:plays]
+    best = Constraint(plays).ranked(_rounded(np.asarray(scores, np.float64)))
     return float(
         sum(
             played_distribution(arm) @ arm.reward_active
@@ -196,7 +196,7 @@ def policy_value(
         def largest(states: InformationStates) -> IntArray:
             row = row_of(states, max_age, np.int64(0))
             here = np.take_along_axis(rank, row, 1).T  # (X, N)
-            return np.argsort(-here, axis=1, kind="stable")[:, :plays]
+            return Constraint(plays).ranked(here, axis=1)
 
         return largest
 
@@ -221,7 +221,7 @@ def lookahead_value(
 
         def chosen(states: InformationStates) -> IntArray:
             played = look_ahead(lookahead_at(states), plays)  # (N, X)
-            return np.argsort(~played, axis=0, kind="stable")[:plays].T
+            return Constraint(plays).ranked(played.astype(np.int8)).T
 
         return chosen
 

@@ -58,8 +58,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from rmab.arrays import BoolArray, FloatArray
 from rmab.errors import ConvergenceError, TooLargeError
 from rmab.markov import limiting_distribution
 from rmab.model.arms import Arm, Arms
@@ -73,8 +73,6 @@ if TYPE_CHECKING:
 
 __all__ = ["relaxed_value", "upper_bound"]
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 _TOLERANCES = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 _MAX_COLUMNS = 200_000  # of the programme

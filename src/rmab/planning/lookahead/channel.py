@@ -31,7 +31,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmab.linalg import Array, array_namespace, compute_once, repeat
+from rmab.arrays import Array
+from rmab.linalg import array_namespace, compute_once, repeat
 from rmab.model.arms import Dynamics
 from rmab.model.beliefs import NEVER, InformationStates, deviation, stationary_belief
 from rmab.policies.lookahead import LookaheadState, LookaheadTables, PassivePath

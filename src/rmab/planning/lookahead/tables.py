@@ -30,7 +30,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmab.linalg import Array, array_namespace, propagate, repeat
+from rmab.arrays import Array, IntArray
+from rmab.linalg import array_namespace, propagate, repeat
 from rmab.markov import limiting_distributions
 from rmab.model.arms import Arms, Dynamics
 from rmab.model.beliefs import InformationStates
@@ -41,7 +42,6 @@ from rmab.policies.lookahead import LookaheadState, LookaheadTables, state_from_
 
 __all__ = ["fill_lookahead", "known_lookahead", "known_wraps"]
 
-IntArray = npt.NDArray[np.int64]
 
 _SLOTS = 24  # after which the values of arms that are not channels are taken
 # Subsidies tried first, in units of the largest difference of an arm's rewards.

@@ -1,4 +1,4 @@
-"""An agent of a served federation, as most programs use it.
+"""Agent of a served federation, as most programs use it.
 
     with rmab.Agent("https://server:8443", token=token) as agent:
         while True:
@@ -11,11 +11,11 @@ in now, before anything is played:
 
             arms = agent.choose(radio.look(agent.always_observed))
 
-`choose` and `observe` never wait for the network and never raise because of it: what takes time is
-done in the background (`rmab.service.agent.exchange`). When the episode is over its counts are
-handed over, and the agent plays on by the table it has until the next round is there. All its
-observations are in its own small file before `observe` returns (`rmab.service.agent.state_file`),
-so that a process that ends, however it ends, loses nothing. The next process sends what the last
+`choose` and `observe` never wait for the network and never raise because of it: slow work is done
+in the background (`rmab.service.agent.exchange`). When the episode is over its counts are handed
+over, and the agent plays on by the table it has until the next round is there. All its observations
+are in its own small file before `observe` returns (`rmab.service.agent.state_file`), so that a
+process that ends, however it ends, loses nothing. The next process sends the counts that the last
 one left under that one's *incarnation*, and begins a new one with nothing observed: how many slots
 passed in between is not known. With a mask key it goes on with the same incarnation, with nothing
 observed, so that slots are summed across processes.
@@ -23,9 +23,9 @@ observed, so that slots are summed across processes.
 An arm that could not be read (its state is NaN, say, or none that it has) is one without an
 observation in that slot: the slot passes and nothing is counted (`rmab.protocol.player`).
 
-Where the server refuses an incarnation because it has something else under it (the agent's file
-was restored from a backup, say), it is not known which counts it has; the agent gives the
-incarnation up, with what the server does not have of it, and begins a new one.
+Where the server refuses an incarnation because it has something else under it (the agent's file was
+restored from a backup, say), it is not known which counts it has; the agent gives the incarnation
+up, with its counts that the server does not have, and begins a new one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from contextlib import suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 import httpx
@@ -53,16 +53,15 @@ from rmab.errors import (
     UnreachableError,
 )
 from rmab.privacy.masks import KEY_PREFIX, MaskKey, parse_key
-from rmab.privacy.settings import is_loopback
 from rmab.protocol.messages import RoundMessage, parse_round
 from rmab.protocol.player import Player
 from rmab.service.agent.client import make_client
 from rmab.service.agent.exchange import Exchange
 from rmab.service.agent.limits import AgentLimits
-from rmab.service.agent.outbox import Offer, Seldom, Writing, recovered, resumed
+from rmab.service.agent.outbox import Offer, RateLimitedLog, Writing, recovered, resumed
 from rmab.service.agent.state_file import AgentFile, default_file
 from rmab.service.http.tokens import parse_token
-from rmab.text import is_whole, shown
+from rmab.text import is_loopback, is_whole, shown
 
 __all__ = ["MAX_BAD_READINGS", "Agent"]
 
@@ -71,19 +70,40 @@ MAX_BAD_READINGS = 10  # in a row, after which a device is taken to have failed
 log = logging.getLogger("rmab.agent")
 
 
-class Agent:
-    """An agent that plays what its server says and tells it what it counts.
+class Tuning(TypedDict, total=False):
+    """Further arguments of an agent: seconds for each step of a request; and, for tests, httpx's
+    transport and limits."""
 
-    url: the server's, https:// unless it is on this machine; token: the agent's credential; file:
-    of its own (default: in $XDG_STATE_HOME/rmab, by server and credential); ca: a file of
-    certificates to trust instead of the usual ones; patience: seconds that the very first start,
-    without a file, waits for the server, as does one with a file that was another credential's;
-    max_bad_readings: how many in a row `observe` and `skip` pass over before they raise
-    UnavailableError; mask_key: what `rmab helper-enroll` printed, where the server is to learn sums
-    alone: counts then never leave unmasked; timeout: seconds for the steps of a request; transport:
-    httpx's, and limits, for tests.
+    timeout: float
+    transport: httpx.AsyncBaseTransport | None
+    limits: AgentLimits | None
+
+
+class Agent:
+    """Agent that plays by its server's plans and uploads its counts.
 
     Its methods are for one thread. It is to be closed, best by `with`.
+
+    Parameters
+    ----------
+    url
+        The server's address, https:// unless it is on this machine.
+    token
+        The agent's credential.
+    file
+        The agent's own file (default: in $XDG_STATE_HOME/rmab, by server and credential).
+    ca
+        File of certificates to trust instead of the usual ones.
+    patience
+        Seconds that the first start without a file waits for the server, and a start with a file
+        that was another credential's.
+    max_bad_readings
+        Slots in a row with a bad reading after which `observe` and `skip` raise UnavailableError.
+    mask_key
+        Key that `rmab helper-enroll` printed, in a federation with a helper: counts then leave
+        only masked.
+    **tuning
+        `timeout`, seconds for each step of a request; `transport` and `limits`, for tests.
     """
 
     def __init__(
@@ -96,11 +116,9 @@ class Agent:
         patience: float = 60.0,
         max_bad_readings: int = MAX_BAD_READINGS,
         mask_key: str | None = None,
-        timeout: float = 10.0,
-        transport: httpx.AsyncBaseTransport | None = None,
-        limits: AgentLimits | None = None,
+        **tuning: Unpack[Tuning],
     ) -> None:
-        self._limits = limits or AgentLimits()
+        self._limits = tuning.get("limits") or AgentLimits()
         if not is_whole(max_bad_readings) or max_bad_readings < 1:
             raise ModelError(
                 f"max_bad_readings must be a whole number of at least 1, "
@@ -116,11 +134,11 @@ class Agent:
         client = make_client(
             address,
             token,
-            timeout,
+            tuning.get("timeout", 10.0),
             self._limits,
             ca=None if ca is None else str(ca),
             loopback=loopback,
-            transport=transport,
+            transport=tuning.get("transport"),
         )
         self._closed = True
         path = default_file(address, parsed[0]) if file is None else Path(file)
@@ -179,7 +197,7 @@ class Agent:
         self._reported: int | None = None  # this episode's length, once it is over
         # Slots and reward of this process's earlier incarnations, less what was gone on with.
         self._before = (-self._player.slots, 0.0)
-        self._seldom = Seldom(self._limits.quiet_seconds)
+        self._limited_log = RateLimitedLog(self._limits.quiet_seconds)
         # What earlier incarnations counted, once the agent draws for itself.
         self._counted: npt.NDArray[np.int64] | None = None
         self._resumed = self._player.own_counts.copy()  # that this incarnation began with
@@ -207,18 +225,20 @@ class Agent:
         try:
             return None if kept is None else parse_round(kept)
         except ProtocolError as error:
-            self._file.set_aside(str(error))
+            self._file.quarantine(str(error))
             return None
 
     def _first_round(self, patience: float) -> RoundMessage:
         """That of the first contact: before it the arms, or whose the file is, are not known."""
         exchange = self._exchange
-        exchange.wait(lambda: exchange.met or bool(exchange.stranger or exchange.refusal), patience)
+        exchange.wait(
+            lambda: exchange.met or bool(exchange.foreign_file or exchange.refusal), patience
+        )
         if exchange.met:
             assert exchange.message is not None
             return exchange.message
-        if exchange.stranger is not None:
-            raise FederationError(exchange.stranger)
+        if exchange.foreign_file is not None:
+            raise FederationError(exchange.foreign_file)
         if exchange.refusal is not None:
             raise FederationError(f"the server refuses the credential: {exchange.refusal}")
         before = (
@@ -255,10 +275,11 @@ class Agent:
         return list(chosen)
 
     def observe(self, states: Sequence[int]) -> None:
-        """What the arms of the last `choose` showed, from 0, in its order; a slot has passed.
+        """Count the states of the arms of the last `choose`, from 0, in its order; a slot has
+        passed.
 
-        A state that cannot be the arm's is skipped: it counts as not observed. UnavailableError
-        after so many slots in a row with such.
+        An impossible state counts as not observed. UnavailableError after `max_bad_readings` slots
+        in a row with one.
         """
         arms = self._played("observe")
         seen, wrong = _readings(arms, states, self.arms)
@@ -284,7 +305,7 @@ class Agent:
             return
         self.bad_readings += 1
         self._bad_in_a_row += 1
-        if self._seldom.is_due("reading"):
+        if self._limited_log.is_due("reading"):
             log.warning("a bad reading is skipped (%d so far): %s", self.bad_readings, wrong)
         if self._bad_in_a_row >= self._max_bad_readings:
             raise UnavailableError(
@@ -307,14 +328,14 @@ class Agent:
             self._hand_over(send=player.over)
 
     def _follow(self) -> None:
-        """Take up what the server said since: a new round, or that a new incarnation is needed."""
+        """Take up the server's news: a new round, or that a new incarnation is needed."""
         self._check_open()
         exchange, player = self._exchange, self._player
-        if exchange.stranger is not None:
+        if exchange.foreign_file is not None:
             # What was observed here is not the other's, who finds its file as it left it.
             with suppress(StorageError):
                 self._file.forget([player.incarnation])
-            raise FederationError(exchange.stranger)
+            raise FederationError(exchange.foreign_file)
         if exchange.refuses(player.incarnation):
             self._renew()
         elif exchange.message is not player.message and exchange.message is not None:
@@ -340,13 +361,13 @@ class Agent:
         try:
             self._file.keep_own_counts(counts)
         except StorageError as error:
-            self._lament(error)
+            self._log_storage_error(error)
         # Of the incarnation and the round: a round that is begun again is played as before.
         generator = np.random.default_rng([*player.incarnation.encode(), player.round])
         plan, self._alike = own_plan(told, player.message, counts, generator)
         player.play_by(plan)
         unlike = [n for n, weight in enumerate(self._alike, 1) if weight < LEAST_ALIKE]
-        if unlike and told.doubt < 1 and self._seldom.is_due("alike"):
+        if unlike and told.doubt < 1 and self._limited_log.is_due("alike"):
             log.warning(
                 "what is observed here of arm %s is unlike what the other agents observe: it is "
                 "learnt alone",
@@ -371,21 +392,21 @@ class Agent:
         try:
             self._begin(incarnation, instead_of=old.incarnation)
         except StorageError as error:
-            self._lament(error)
+            self._log_storage_error(error)
 
     def _keep_slot(self, arms: list[int], states: list[int | None]) -> None:
         slot = self._player.slots
         try:
             self._file.keep_slot(slot, arms, states, self._player.learner_state, self._looks)
         except StorageError as error:
-            self._lament(error)
+            self._log_storage_error(error)
             return
         if slot != self._kept + 1:  # the file misses some: rows after them need a snapshot
             self._hand_over(send=False)
         self._kept = slot
 
-    def _lament(self, error: StorageError) -> None:
-        if self._seldom.is_due("slot"):
+    def _log_storage_error(self, error: StorageError) -> None:
+        if self._limited_log.is_due("slot"):
             log.error("%s; the agent goes on, but a restart would lose it", error)
 
     def _hand_over(self, *, send: bool, mark: bool = False) -> None:
@@ -430,8 +451,8 @@ class Agent:
 
     @property
     def alike(self) -> list[float] | None:
-        """Of each arm, the weight of what the other agents say beside what was observed here, from
-        0 to 1; None where the round's plan is the server's. It is never sent."""
+        """Weight of the other agents' observations beside this one's, by arm, from 0 to 1; None
+        where the server's plan is played. It is never sent."""
         return None if self._alike is None else list(self._alike)
 
     @property
@@ -441,8 +462,8 @@ class Agent:
 
     @property
     def reward(self) -> float:
-        """What those slots paid, in all: arms that were played, and those that are always observed;
-        what others pay when they are left alone is not seen."""
+        """Reward of those slots: of arms that were played and of arms that are always observed. The
+        reward of other idle arms is not seen."""
         return self._before[1] + self._player.reward
 
     @property
@@ -462,7 +483,7 @@ class Agent:
 
     @property
     def slot_seconds(self) -> float | None:
-        """The shortest slot that the server accepts, in seconds; None where it has told none."""
+        """Seconds of the shortest slot that the server accepts; None where it named none."""
         return self._exchange.slot_seconds
 
     @property
@@ -478,18 +499,18 @@ class Agent:
     # ---------------------------------------------------------------------- the calls that may wait
 
     def flush(self, timeout: float) -> bool:
-        """Send what is unsent, also in the midst of an episode, and wait until the server has it;
-        False where that takes longer than `timeout` seconds."""
+        """Send unsent counts, also within an episode, and wait until the server has them; False
+        where that takes longer than `timeout` seconds."""
         self._check_open()
         if self._chosen is None and self._exchange.refuses(self._player.incarnation):
             self._renew()
         if self._player.slots > self._offered:
             self._hand_over(send=True)
-        self._exchange.hurry()
+        self._exchange.retry_now()
         exchange, incarnation = self._exchange, self._player.incarnation
 
         def settled() -> bool:
-            over = exchange.stranger is not None or exchange.refuses(incarnation)
+            over = exchange.foreign_file is not None or exchange.refuses(incarnation)
             return over or not self.unsent
 
         exchange.wait(settled, timeout)
@@ -507,7 +528,7 @@ class Agent:
             return (
                 exchange.message is not player.message
                 or exchange.refuses(player.incarnation)
-                or exchange.stranger is not None
+                or exchange.foreign_file is not None
             )
 
         exchange.want_round()
@@ -518,11 +539,11 @@ class Agent:
         begins; False where that takes longer than `timeout` seconds."""
         self._check_open()
         exchange = self._exchange
-        return exchange.wait(lambda: exchange.met or exchange.stranger is not None, timeout)
+        return exchange.wait(lambda: exchange.met or exchange.foreign_file is not None, timeout)
 
     def close(self) -> None:
-        """Send what is unsent if that goes quickly, tell the server, and end. What could not be
-        sent stays in the file."""
+        """Send unsent counts if that goes quickly, tell the server, and end. Unsent counts stay in
+        the file."""
         if self._closed:
             return
         try:
@@ -579,10 +600,10 @@ def _mask_key(text: str | None) -> MaskKey | None:
 def _readings(
     arms: Sequence[int], states: Any, sizes: Sequence[int]
 ) -> tuple[list[int | None], str | None]:
-    """The state that each arm showed, None for one that could not be read, and what was wrong with
-    those, None if nothing.
+    """Return the state of each arm, None for one that could not be read, and the error, None if
+    there is none.
 
-    sizes: the number of states of each arm. People count arms from 1.
+    sizes: the number of states of each arm. Messages count arms from 1.
     """
     wrong: str | None
     try:

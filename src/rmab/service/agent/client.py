@@ -1,7 +1,7 @@
-"""An agent as a client of its server: one request, one answer, each bounded in time and size.
+"""Client of an agent's server: one request, one answer, each bounded in time and size.
 
-What goes wrong on the way is told by one exception, `NotReachedError`; what the answer means is the
-caller's. Redirects are not followed, as the credential is for this server alone.
+Trouble on the network is one exception, `NotReachedError`; the caller interprets the answer.
+Redirects are not followed, as the credential is for this server only.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ class NotReachedError(Exception):
 
 
 class Answer(NamedTuple):
-    """What came back; retry_after: seconds, where the server asks for them; own_draws: whether
-    agents may draw for themselves; slot_seconds: the shortest slot of an agent, where the server
-    has a limit and tells it."""
+    """Answer of the server. retry_after: seconds, where it asks for them; own_draws: agents may
+    draw for themselves; slot_seconds: the shortest slot, where the server names one."""
 
     status: int
     body: bytes
@@ -47,7 +46,7 @@ class Answer(NamedTuple):
 
     @property
     def detail(self) -> str:
-        """What it says of itself: on one line and not long, whatever it is."""
+        """Status and the server's explanation, on one line and not long."""
         try:
             detail = read_object(self.body).get("detail")
         except ProtocolError:
@@ -89,7 +88,7 @@ class Client:
 
 
 class _Handshake:
-    """Told of a request's steps; closes a connection whose TLS does not come about.
+    """Observer of a request's steps that closes a connection whose TLS handshake is not completed.
 
     httpcore does so where the handshake fails, but not where the request is cancelled meanwhile:
     such a connection would stay open, at both ends, until the garbage collector finds it.

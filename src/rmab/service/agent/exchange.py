@@ -1,20 +1,20 @@
-"""The exchange between an agent and its server, in the background.
+"""Exchange between an agent and its server, in the background.
 
-One thread runs an event loop and does all that takes time: it asks for rounds, sends uploads and
-writes to the agent's file. The agent's own thread hands things over (`offer`, `want_round`) and
-reads what has come (`message`, `has_all`, `refuses`), and never waits unless it asks to (`wait`).
+One thread runs an event loop and does all slow work: it asks for rounds, sends uploads and writes
+to the agent's file. The agent's own thread hands things over (`offer`, `want_round`) and reads the
+results (`message`, `has_all`, `refuses`), and never waits unless it asks to (`wait`).
 
-The thread does the first of these that is to be done, over and over:
+The thread does the first of these that is due, over and over:
 
-    keep     what was handed over goes into the file, before anything else is tried
-    meet     the first contact: the round that is open now, whatever its number, which also tells
-             that the server takes this agent for the one whose file this is
+    keep     offers go into the file, before anything else is tried
+    meet     the first contact: the round that is open now, whatever its number, by which the server
+             takes this agent for the owner of the file
     send     uploads of earlier incarnations, oldest first, then this one's newest; of an agent with
-             a mask key masked ones alone, whatever the server says, and before the newest those at
+             a mask key only masked ones, whatever the server says, and before the newest those at
              marks
     fetch    where the agent's episode is over: wait at the server for the next round
 
-What comes back for an upload:
+Answers to an upload:
 
     201, 200     the server has it. An answer that does not name the upload's sequence number is
                  some other machine's and acknowledges nothing.
@@ -22,10 +22,10 @@ What comes back for an upload:
                  next sequence number and length 0, since they do not report that round's episode
     409          the server has something else under this incarnation. It is not known which
                  counts it has, so the incarnation is given up, and the agent begins a new one.
-    429          with `slots`: that many more would be taken now, and a part of the upload that has
-                 no more goes out at once; else as below
+    429          with `slots`: that number more would be taken now, and a part of the upload of at
+                 most that size goes out at once; else as below
     413, 422     the server will never take it: an error is logged, and the agent goes on
-    401          told once a minute; tried again
+    401          logged once a minute; tried again
     else         no answer, one that is not understood, 503, ...: tried again
 
 Trying again waits: 0.2 s at first, twice as long each time and 60 s at most, less up to a half by
@@ -47,7 +47,7 @@ from rmab.errors import ProtocolError
 from rmab.protocol.messages import RoundMessage, parse_round
 from rmab.service.agent.client import Answer, Client, NotReachedError
 from rmab.service.agent.limits import AgentLimits
-from rmab.service.agent.outbox import Offer, Outbox, Outgoing, Resumed, Seldom, Writing
+from rmab.service.agent.outbox import Offer, Outbox, Outgoing, RateLimitedLog, Resumed, Writing
 from rmab.service.agent.state_file import AgentFile
 
 if TYPE_CHECKING:  # loaded with the first laws
@@ -68,17 +68,7 @@ class _AgainError(Exception):
 
 
 class Exchange:
-    """The background side of one agent.
-
-    message: the newest round, None before the first; laws: what the agent may draw by in it, None
-    where that is its plan alone; slot_seconds: the shortest slot that the server accepts, None
-    where it has told none; met: whether the server took this agent for the one whose file
-    this is; refusal: why it refused the credential before that; stranger: why
-    nothing is exchanged any more, as the file is another's; position: at which the next incarnation
-    begins, of an agent with a mask key; connected: whether the last attempt
-    worked; trouble: why it did not. Whoever waits is told when any of them, or of what is
-    acknowledged, changes.
-    """
+    """Background side of one agent. Waiting threads are notified of every change."""
 
     def __init__(
         self,
@@ -92,25 +82,25 @@ class Exchange:
         writing: Writing | None = None,
         before: Resumed | None = None,
     ) -> None:
-        self.message = message
-        self.laws: LawsMessage | None = None
-        self.slot_seconds: float | None = None
-        self.met = False
-        self.refusal: str | None = None
-        self.stranger: str | None = None
-        self.position = 0
-        self.connected = False
+        self.message = message  # newest round, None before the first
+        self.laws: LawsMessage | None = None  # to draw by in it; None: it is played by its plan
+        self.slot_seconds: float | None = None  # shortest slot that the server accepts, if named
+        self.met = False  # whether the server took this agent for the owner of the file
+        self.refusal: str | None = None  # why the server refused the credential before that
+        self.foreign_file: str | None = None  # why the exchange ended: the file is another agent's
+        self.position = 0  # at which the next incarnation of an agent with a mask key begins
+        self.connected = False  # whether the last attempt worked
         self.trouble = "no attempt was made yet"
         self._changed = threading.Condition()
         self._client = client
         self._file = file
         self._limits = limits
-        self._seldom = Seldom(limits.quiet_seconds)
+        self._limited_log = RateLimitedLog(limits.quiet_seconds)
         self._writing = writing or Writing()
-        self._outbox = Outbox(file, incarnation, earlier, self._seldom, self._writing, before)
+        self._outbox = Outbox(file, incarnation, earlier, self._limited_log, self._writing, before)
         self._wants_round = message is None
         self._after = 0
-        self._hurry = False
+        self._retry_now = False
         self._failures = 0
         self._closed_rounds = 0  # told of in a row
         self._wake = asyncio.Event()
@@ -135,9 +125,9 @@ class Exchange:
         self._wants_round = True
         self._tell(self._wake)
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """Try now, though a pause may not be over."""
-        self._hurry = True
+        self._retry_now = True
         self._tell(self._wake)
 
     def renew(self, incarnation: str, since: int = 0) -> None:
@@ -163,7 +153,7 @@ class Exchange:
             return self._changed.wait_for(condition, seconds)
 
     def stop(self) -> None:
-        """Keep what was handed over, tell the server that the agent leaves, end the thread."""
+        """Keep offers, tell the server that the agent leaves, end the thread."""
         self._tell(self._stop)
         self._thread.join(self._limits.stop_seconds)
 
@@ -186,17 +176,17 @@ class Exchange:
             await self._stop.wait()
             work.cancel()
             await asyncio.wait({work})
-            self._keep_offers()
+            self._outbox.keep_offers(self.message)
             await self._leave()
             if self._given_up:  # whose connections may not be closed yet
                 await asyncio.wait(self._given_up)
 
     async def _work(self) -> None:
-        while not self._stop.is_set() and self.stranger is None:
+        while not self._stop.is_set() and self.foreign_file is None:
             try:
                 await self._turn()
             except Exception:  # a fault of ours must not end the exchange
-                if self._seldom.is_due("fault"):
+                if self._limited_log.is_due("fault"):
                     log.exception("the exchange with the server failed")
                 self._failed("a fault in the agent")
                 await asyncio.sleep(self._next_pause())
@@ -213,17 +203,17 @@ class Exchange:
             if answered:
                 self._worked()
             return
-        if self.stranger is not None:
-            self._failed(self.stranger)
+        if self.foreign_file is not None:
+            self._failed(self.foreign_file)
             return
-        if self._seldom.is_due(again.kind):
+        if self._limited_log.is_due(again.kind):
             log.warning("%s", again)
         self._failed(str(again))
         await self._pause(again.pause)
 
     async def _step(self) -> bool:
         """Do the next thing; whether the server answered."""
-        self._keep_offers()
+        self._outbox.keep_offers(self.message)
         if not self.met:
             await self._fetch(0.0)
             return True
@@ -232,7 +222,7 @@ class Exchange:
             await self._send(outgoing)
             return True
         if self._wants_round:
-            return await self._fetch_unless_stirred()
+            return await self._fetch_unless_woken()
         await self._woken(None)
         return False
 
@@ -246,17 +236,17 @@ class Exchange:
         self._wake.clear()
         return True
 
-    async def _fetch_unless_stirred(self) -> bool:
+    async def _fetch_unless_woken(self) -> bool:
         """Wait at the server for the next round; False where there is something to send first."""
         fetch = asyncio.ensure_future(self._fetch(self._limits.round_wait))
-        stirred = asyncio.ensure_future(self._wake.wait())
+        woken = asyncio.ensure_future(self._wake.wait())
         try:
             while not fetch.done():
-                await asyncio.wait({fetch, stirred}, return_when=asyncio.FIRST_COMPLETED)
-                if stirred.done():
+                await asyncio.wait({fetch, woken}, return_when=asyncio.FIRST_COMPLETED)
+                if woken.done():
                     self._wake.clear()
-                    stirred = asyncio.ensure_future(self._wake.wait())
-                self._keep_offers()
+                    woken = asyncio.ensure_future(self._wake.wait())
+                self._outbox.keep_offers(self.message)
                 if self._outbox.has_current and not fetch.done():
                     return False
             await fetch
@@ -264,12 +254,12 @@ class Exchange:
         finally:
             self._given_up.add(fetch)
             fetch.cancel()
-            stirred.cancel()
-            await asyncio.wait({fetch, stirred})
+            woken.cancel()
+            await asyncio.wait({fetch, woken})
             self._given_up.discard(fetch)
 
     async def _pause(self, asked: float | None) -> None:
-        """Wait before the next attempt; what is handed over meanwhile is kept at once."""
+        """Wait before the next attempt; offers that come meanwhile are kept at once."""
         if asked is None:
             seconds = self._next_pause()
         else:
@@ -278,9 +268,9 @@ class Exchange:
         while (rest := end - self._loop.time()) > 0:
             if not await self._woken(rest):
                 return
-            self._keep_offers()
-            if self._hurry and asked is None:
-                self._hurry = False
+            self._outbox.keep_offers(self.message)
+            if self._retry_now and asked is None:
+                self._retry_now = False
                 return
 
     def _next_pause(self) -> float:
@@ -298,20 +288,17 @@ class Exchange:
         if self._failures:
             log.info("the server is reached again")
         self._failures = 0
-        self._hurry = False
+        self._retry_now = False
         self.connected = True
 
     def _tell_of_change(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
-    def _keep_offers(self) -> None:
-        self._outbox.keep_offers(self.message)
-
     # ------------------------------------------------------------------------------------ fetching
 
     async def _fetch(self, wait: float) -> None:
-        """Ask for a round above `_after`, and take what comes."""
+        """Ask for a round above `_after`, and take it."""
         started = self._loop.time()
         query = {"after": self._after, "wait": f"{wait:g}"}
         answer = await self._client.ask("GET", "/v1/round", params=query, longer=wait)
@@ -343,8 +330,8 @@ class Exchange:
         self._take(message, answer, laws)
 
     async def _laws_of(self, message: RoundMessage) -> LawsMessage | None:
-        """What the agent may draw by in a round; None where that is not to be had: it then plays
-        by the round's plan."""
+        """Return the summaries that the agent may draw by in a round; None where there are none: it
+        then plays by the round's plan."""
         from rmab.privacy.prior_summaries import parse_laws
 
         try:
@@ -353,7 +340,7 @@ class Exchange:
                 raise NotReachedError(answer.detail)
             laws = parse_laws(answer.body, message.shape)
         except (NotReachedError, ProtocolError) as error:
-            if self._seldom.is_due("laws"):
+            if self._limited_log.is_due("laws"):
                 log.warning("no laws to draw by, so the server's plan is played: %s", error)
             return None
         same = (laws.federation, laws.round) == (message.federation, message.round)
@@ -372,14 +359,14 @@ class Exchange:
             differs = "the server's arms are others"
         else:
             return
-        self.stranger = (
+        self.foreign_file = (
             f"{self._file.path} is of agent {known.agent} in federation {known.federation}, but "
             f"{differs}: start this agent with a file of its own"
         )
-        raise _AgainError("stranger", self.stranger)
+        raise _AgainError("foreign file", self.foreign_file)
 
     def _take(self, message: RoundMessage, answer: Answer, laws: LawsMessage | None) -> None:
-        with self._seldom.despite_the_disk():
+        with self._limited_log.tolerating_storage_errors():
             self._file.keep_message(answer.body)
         self._wants_round = False
         self._after = message.round
@@ -392,14 +379,14 @@ class Exchange:
     # ------------------------------------------------------------------------------------- sending
 
     async def _send(self, outgoing: Outgoing) -> None:
-        """Send an upload, and act on what comes back."""
+        """Send an upload, and act on the answer."""
         answer = await self._client.ask(
             "POST",
             outgoing.path,
             content=outgoing.body,
             headers={"content-type": "application/json"},
         )
-        self._keep_offers()  # a newer one may have come meanwhile
+        self._outbox.keep_offers(self.message)  # a newer one may have come meanwhile
         try:
             self._act_on(answer, outgoing)
         except _AgainError:
@@ -424,7 +411,7 @@ class Exchange:
         elif answer.status == 429 and self._sends_part(answer, outgoing):
             pass  # at the next turn
         elif answer.status in (413, 422):
-            self._outbox.set_aside(outgoing, answer.detail)
+            self._outbox.quarantine(outgoing, answer.detail)
         else:
             raise self._refused(answer)
 
@@ -472,5 +459,5 @@ class Exchange:
 
 
 def _spread(share: float) -> float:
-    """By chance between 1 and that share, so that agents do not all come at once."""
+    """Return a random number between 1 and `share`, so that agents do not all come at once."""
     return random.uniform(*sorted((share, 1.0)))

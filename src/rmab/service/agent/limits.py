@@ -1,4 +1,4 @@
-"""What an agent bounds: how long it waits and tries, how much it takes and keeps."""
+"""Limits of an agent: how long it waits and tries, how much it takes and keeps."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _INDEX = {"whittle": whittle_at, "myopic": myopic}
 
 
 class MadePlan(NamedTuple):
-    """alike: of each arm, the posterior weight of what the others say."""
+    """Plan of an agent's own draw; alike: by arm, the weight of the others' observations."""
 
     plan: IndexPlan
     alike: tuple[float, ...]

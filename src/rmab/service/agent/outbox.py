@@ -1,20 +1,20 @@
-"""What an agent has to send to its server: uploads, numbered and kept until acknowledged.
+"""Uploads that an agent has to send, numbered and kept until acknowledged.
 
 Uploads are numbered and kept in the agent's file before they are sent. Of earlier incarnations
 there may be several, each sent until it is acknowledged; of this one the newest is enough, as
-counts are cumulative. Only uploads at marks (`rmab.privacy.marks`), which an agent with a mask
-key makes beside the others, are all sent, in their order. The exchange
-(`rmab.service.agent.exchange`) asks for the next upload and says what became of it.
+counts are cumulative. Only uploads at marks (`rmab.privacy.masks`), which an agent with a mask key
+makes beside the others, are all sent, in their order. The exchange (`rmab.service.agent.exchange`)
+asks for the next upload and reports its fate.
 
-A server may take no more slots at once than the agent has credit for (429 `slots`). So of this
-incarnation *parts* are kept: what it had counted after fewer slots. The largest that fits is sent
-next. An agent that was away for a week is taken in parts, a day's slots first and the others as
-time goes on. Masked uploads need no parts, as those at marks are parts already.
+A server may take no more slots at once than the agent has credit for (429 `slots`). So *parts* of
+this incarnation are kept: its counts after fewer slots. The largest that fits is sent next. An
+agent that was away for a week is taken in parts, a day's slots first and the others as time goes
+on. Masked uploads need no parts, as those at marks are parts already.
 
-Recovery: what earlier incarnations left unsent is made into uploads again when a process begins.
-The snapshot of an incarnation is its player after some slots: counts, visits and, of each arm, the
-state last observed and the slots since. The observations of the slots after it are played again,
-which gives all that the incarnation has observed.
+Recovery: counts that earlier incarnations left unsent are made into uploads again when a process
+begins. The snapshot of an incarnation is its player after some slots: counts, visits and, of each
+arm, the state last observed and the slots since. The observations of the slots after it are played
+again, which gives all observations of the incarnation.
 
 An agent with a mask key goes on with the incarnation of the process before it, with no arm observed
 (`resumed`): slots after a mark go out with those of the next process, at the next mark.
@@ -37,8 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError, ProtocolError, StorageError
-from rmab.privacy.marks import is_mark
-from rmab.privacy.masks import MaskKey
+from rmab.privacy.masks import MaskKey, is_mark
 from rmab.protocol.messages import RoundMessage, Shape, Upload
 from rmab.protocol.player import Player
 from rmab.service.agent.state_file import AgentFile, KeptIncarnation
@@ -47,8 +46,8 @@ __all__ = [
     "Offer",
     "Outbox",
     "Outgoing",
+    "RateLimitedLog",
     "Resumed",
-    "Seldom",
     "Writing",
     "pack",
     "recovered",
@@ -65,7 +64,7 @@ log = logging.getLogger("rmab.agent")
 Ints = npt.NDArray[np.int64]
 
 
-class Seldom:
+class RateLimitedLog:
     """Keeps the log from saying the same thing over and over."""
 
     def __init__(self, seconds: float) -> None:
@@ -81,7 +80,7 @@ class Seldom:
         return True
 
     @contextmanager
-    def despite_the_disk(self) -> Iterator[None]:
+    def tolerating_storage_errors(self) -> Iterator[None]:
         """Go on where the file cannot be written."""
         try:
             yield
@@ -91,10 +90,10 @@ class Seldom:
 
 
 class Offer(NamedTuple):
-    """What the agent hands over: its counts, and each arm's state last observed and its age.
+    """Counts that the agent hands over, and each arm's state last observed and its age.
 
-    upload: its sequence number is given here; last_seen, age: (N,); send: whether the counts are
-    to be sent, or only kept; mark: whether they are to be sent though newer ones come.
+    upload: it is numbered here; last_seen, age: (N,); send: the counts are to be sent and not only
+    kept; mark: they are to be sent though newer ones come.
     """
 
     upload: Upload
@@ -104,8 +103,8 @@ class Offer(NamedTuple):
     mark: bool = False
 
 
-class _Part(NamedTuple):
-    """What this incarnation had counted after so many slots; packed: as `pack` gives it."""
+class _UploadPart(NamedTuple):
+    """Counts of this incarnation after `slots` slots; packed: as `pack` returns them."""
 
     slots: int
     round: int
@@ -140,11 +139,11 @@ class Writing:
 
     @property
     def name(self) -> bytes | None:
-        """Of the mask key."""
+        """Name of the mask key."""
         return None if self._key is None else self._key.name
 
     def at_mark(self, slots: int) -> bool:
-        """Whether counts are to be masked after so many slots of the incarnation."""
+        """Return whether counts are to be masked after `slots` slots of the incarnation."""
         return self.masks and is_mark(self.since + slots)
 
     def prepared(
@@ -203,7 +202,7 @@ class Outbox:
         file: AgentFile,
         incarnation: str,
         earlier: Iterable[Outgoing],
-        seldom: Seldom,
+        limited_log: RateLimitedLog,
         writing: Writing,
         before: Resumed | None = None,
     ) -> None:
@@ -213,7 +212,7 @@ class Outbox:
         self.uploads = 0
         self.conflict: str | None = None
         self._file = file
-        self._seldom = seldom
+        self._limited_log = limited_log
         self._lock = threading.Lock()
         self._incarnation = incarnation
         self._sequence = 0 if before is None else before.sequence
@@ -222,7 +221,9 @@ class Outbox:
         self._earlier_first = True
         # Of this incarnation, in their order: those at marks, and of the others the newest.
         self._current: list[Outgoing] = [] if before is None else before.uploads
-        self._parts: list[_Part] = []  # in clear, that the server does not have, by their slots
+        self._parts: list[
+            _UploadPart
+        ] = []  # in clear, that the server does not have, by their slots
         self._offers: deque[Offer] = deque()
 
     # ----------------------------------------------------------------- from the agent's own thread
@@ -249,7 +250,7 @@ class Outbox:
     # --------------------------------------------------------------------------- in the background
 
     def keep_offers(self, message: RoundMessage | None) -> None:
-        """Write what was handed over into the file; message: any round, for the arms' shape."""
+        """Write offers into the file; message: any round, for the arms' shape."""
         while self._offers:
             offer = self._offers.popleft()
             if offer.upload.incarnation == self._incarnation != self.conflict:
@@ -261,9 +262,9 @@ class Outbox:
         upload = offer.upload
         snapshot = pack(upload.counts, upload.visits, offer.last_seen, offer.age)
         if not self._writing.masks:
-            self._keep_part(_Part(upload.slots, upload.round, upload.length, snapshot))
+            self._keep_part(_UploadPart(upload.slots, upload.round, upload.length, snapshot))
         if not offer.send:
-            with self._seldom.despite_the_disk():
+            with self._limited_log.tolerating_storage_errors():
                 self._file.keep_snapshot(upload.incarnation, upload.slots, snapshot)
             return
         self._sequence += 1
@@ -283,10 +284,10 @@ class Outbox:
     def _keep_marks(self, incarnation: str, last: tuple[int, bytes] | None) -> None:
         """Before they are sent; last: the slots and the player of the last one where it is new."""
         uploads = [(one.upload.sequence, one.body, one.player or b"") for one in self._marks]
-        with self._seldom.despite_the_disk():
+        with self._limited_log.tolerating_storage_errors():
             self._file.keep_marks(incarnation, uploads, last)
 
-    def _keep_part(self, part: _Part) -> None:
+    def _keep_part(self, part: _UploadPart) -> None:
         """Keep a part; where there are many, every other one is dropped."""
         parts = [one for one in self._parts if self.acknowledged < one.slots < part.slots]
         parts.append(part)
@@ -297,10 +298,10 @@ class Outbox:
         self._parts = parts
 
     def send_part(self, outgoing: Outgoing, slots: int, message: RoundMessage) -> bool:
-        """The server takes no more than so many slots beyond those that it has: send as many as are
-        known apart; False where there is nothing to send now.
+        """Send the largest part with at most `slots` more slots than the server has; False where
+        there is none.
 
-        message: of any round of the agent's; a part reports no episode.
+        message: any round of the agent's; a part reports no episode.
         """
         if not self._is_current(outgoing):
             return False
@@ -310,7 +311,9 @@ class Outbox:
         self._send_part(fits[-1], message, outgoing.upload.round, 0)
         return True
 
-    def _send_part(self, part: _Part, message: RoundMessage, number: int, length: int) -> None:
+    def _send_part(
+        self, part: _UploadPart, message: RoundMessage, number: int, length: int
+    ) -> None:
         """Make a part the upload of this incarnation."""
         counts, visits, *_ = unpack(part.packed, message.shape)
         self._sequence += 1
@@ -329,10 +332,10 @@ class Outbox:
         self._send_part(last, message, message.round, length)
 
     def _keep_upload(self, outgoing: Outgoing, snapshot: bytes | None) -> None:
-        """Before it is sent. Where the disk refuses it is sent nevertheless: if the process ends
-        then, what the file has does not follow what the server has, and is refused."""
+        """Keep an upload before it is sent. Where the disk refuses it is sent nevertheless: if the
+        process ends then, the file's counts do not follow the server's, and are refused."""
         upload = outgoing.upload
-        with self._seldom.despite_the_disk():
+        with self._limited_log.tolerating_storage_errors():
             self._file.keep_upload(
                 upload.incarnation, upload.sequence, outgoing.body, upload.slots, snapshot
             )
@@ -349,8 +352,8 @@ class Outbox:
         return self._current[0] if self._current else None
 
     def failed(self, outgoing: Outgoing) -> None:
-        """The server could not cope with it: another is to be tried before it comes again, so that
-        it is not in the way of the others for ever."""
+        """Try another upload before this one comes again, so that it does not block the others for
+        ever."""
         earlier = self._is_earlier(outgoing)
         self._earlier_first = not earlier
         if earlier:
@@ -376,7 +379,7 @@ class Outbox:
         """The server has it."""
         upload, earlier = outgoing.upload, self._is_earlier(outgoing)
         self._replace(outgoing, None)
-        with self._seldom.despite_the_disk():
+        with self._limited_log.tolerating_storage_errors():
             self._file.acknowledge(upload.incarnation, upload.sequence)
         with self._lock:
             self.uploads += 1
@@ -429,7 +432,7 @@ class Outbox:
             detail,
         )
         if earlier:
-            with self._seldom.despite_the_disk():
+            with self._limited_log.tolerating_storage_errors():
                 self._file.forget([upload.incarnation])
         with self._lock:
             if earlier:
@@ -438,7 +441,7 @@ class Outbox:
                 self._current = []  # newer ones are of no use either
                 self.conflict = upload.incarnation
 
-    def set_aside(self, outgoing: Outgoing, detail: str) -> None:
+    def quarantine(self, outgoing: Outgoing, detail: str) -> None:
         """The server will never take it, and this process does not send it again. Of an earlier
         incarnation it stays in the file; this one's counts are in its next upload too."""
         self._replace(outgoing, None)
@@ -455,7 +458,7 @@ def pack(counts: Ints, visits: Ints, last_seen: Ints, age: Ints) -> bytes:
 
 
 def unpack(snapshot: bytes, shape: Shape) -> tuple[Ints, Ints, Ints, Ints]:
-    """What `pack` was given; StorageError where it was of another shape."""
+    """Return the arrays that `pack` was given; StorageError where their shape was another."""
     S, N = max(shape.states), shape.n_arms
     shapes = ((shape.kinds, S, S, N), (S, N), (N,), (N,))
     sizes = np.cumsum([int(np.prod(each)) for each in shapes])
@@ -473,8 +476,8 @@ def unpack(snapshot: bytes, shape: Shape) -> tuple[Ints, Ints, Ints, Ints]:
 def recovered(
     file: AgentFile, message: RoundMessage | None, writing: Writing | None = None
 ) -> list[Outgoing]:
-    """Uploads of what earlier incarnations left unsent, oldest first; none is sent under another
-    number than before unless there is more to say."""
+    """Return uploads of counts that earlier incarnations left unsent, oldest first; none is sent
+    under another number than before unless there is more to say."""
     writing = writing or Writing()
     uploads, empty = [], []
     for kept in file.earlier():
@@ -544,11 +547,11 @@ def _packed(player: Player) -> bytes:
 
 
 def resumed(file: AgentFile, message: RoundMessage, writing: Writing) -> Resumed | None:
-    """What the process before it left to an agent with a mask key, which the file is then the
-    agent's for; None if there is nothing that it can go on with.
+    """Return the incarnation that an agent with a mask key goes on with; the file is then used with
+    that key. None if there is none.
 
-    What was kept in clear by an agent without a key goes out masked. `writing` is set to the
-    position at which the incarnation began.
+    Counts that an agent without a key kept in clear go out masked. `writing` is set to the position
+    at which the incarnation began.
     """
     assert writing.name is not None
     try:
@@ -583,7 +586,7 @@ def _went_on(
     message: RoundMessage,
     writing: Writing,
 ) -> Resumed:
-    """What an incarnation left; marks: of its uploads at marks the bodies and players."""
+    """Return an incarnation to go on with; marks: body and player of its uploads at marks."""
     uploads = []
     for body, packed in marks:
         counts, visits, *_ = unpack(packed, message.shape)

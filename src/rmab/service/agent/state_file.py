@@ -1,29 +1,29 @@
-"""The agent's own small file: what must outlive its process.
+"""The agent's own small file: its state that must outlive the process.
 
 An agent's process may end at any moment, `kill -9` included, and no observation that
 `Agent.observe` has returned from may be lost. The file is SQLite's, in three tables:
 
     round     the last round the server gave, so that a restarted agent can play at once
     lives     each incarnation that is not wholly acknowledged: its last sequence number, the
-              upload under that number where no acknowledgement has come, the slots it tells of,
+              upload under that number where no acknowledgement has come, the slots in it,
               and a snapshot of the player after `slots` slots, which may be more
     slots     the observations of each slot since: the arms played and the states they showed, and
               likewise those that are always observed; and under life 0, which no incarnation has:
               in slot 0 the state of the agent's learner, in slot 1 the key id of the credential
               that the round was given to, in slot 2 the name of the mask key that the agent has
-              had, in slot 3 what one that draws for itself had counted in all when its last round
+              had, in slot 3 all counts of one that draws for itself when its last round
               began, in slot 4 the incarnation of an agent with a mask key and the position at
               which it began. Under life -n are masked uploads of life n at marks, by sequence,
               that are not acknowledged
 
 A slot is one transaction in the write-ahead log, which outlives the process. The state of a learner
 that keeps its own is stored with each slot, and the file has both or neither; unlike counts it
-stays through restarts and new incarnations. What the machine loses with its power is what was not
-synced yet, a few thousand slots at most; such a loss is never counted wrongly, as the server
-refuses an upload that does not follow what it has.
+stays through restarts and new incarnations. A power cut loses slots that were not synced yet, a few
+thousand at most; such a loss is never counted wrongly, as the server refuses an upload that does
+not follow the ones before.
 
 Two threads use the file: the caller's writes slots, the exchange's the rest. Only one process may.
-Both are the care of rmab.service.sqlite.
+`rmab.service.agent.sqlite_file` does both.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from __future__ import annotations
 import os
 import sqlite3
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self
 from urllib.parse import quote
 
 import numpy as np
@@ -42,11 +43,10 @@ import numpy.typing as npt
 
 from rmab.errors import FederationError, StorageError, UnavailableError
 from rmab.service.agent.limits import AgentLimits
-from rmab.service.sqlite import PAGE, SqliteFile, open_connection, sqlite_trouble
+from rmab.service.agent.sqlite_file import PAGE, SqliteFile
+from rmab.service.sqlite import open_connection, sqlite_trouble
 
 __all__ = ["AgentFile", "KeptIncarnation", "Observation", "default_file"]
-
-T = TypeVar("T")
 
 VERSION = 1  # of the tables
 SLOT_BYTES = 2 * PAGE  # that a slot adds to the log, about
@@ -78,7 +78,7 @@ _UNREAD = 2**32 - 1  # there: instead of a state that was not read
 
 
 class Observation(NamedTuple):
-    """What one slot showed.
+    """Observations of one slot.
 
     arms, states: of the arms played, both of length K; looks: of the arms that are always observed,
     in their order. A state that was not read is None.
@@ -89,14 +89,14 @@ class Observation(NamedTuple):
     looks: tuple[int | None, ...] = ()
 
     def pack(self) -> bytes:
-        """As the file keeps it: numbers of arms, then as many of states."""
+        """Return the file's form: numbers of arms, then as many of states."""
         arms = (*self.arms, *(_LOOKED + place for place in range(len(self.looks))))
         states = (_UNREAD if s is None else s for s in (*self.states, *self.looks))
         return struct.pack(f"<{2 * len(arms)}I", *arms, *states)
 
     @classmethod
     def unpack(cls, packed: bytes) -> Self:
-        """What `pack` was given."""
+        """Return the observations that `pack` was given."""
         numbers = struct.unpack(f"<{len(packed) // 4}I", packed)
         half = len(numbers) // 2
         states = [None if state == _UNREAD else state for state in numbers[half:]]
@@ -106,11 +106,11 @@ class Observation(NamedTuple):
 
 @dataclass(frozen=True)
 class KeptIncarnation:
-    """What is kept of one incarnation.
+    """Kept state of one incarnation.
 
-    sequence: the last one used; upload: the body under it, None once acknowledged; told: the slots
-    it tells of; slots: those in the snapshot; snapshot: None before the first; observations: of
-    the slots since.
+    sequence: the last one used; upload: the body under it, None once acknowledged; told: slots in
+    that upload; slots: those in the snapshot; snapshot: None before the first; observations: of the
+    slots since.
     """
 
     incarnation: str
@@ -127,7 +127,7 @@ class KeptIncarnation:
         return bool(self.observations) or self.slots > self.told
 
 
-class AgentFile:
+class AgentFile(SqliteFile):
     """The file at `path`, locked, made where there is none; a broken one is set aside.
 
     key_id: of the credential that it is used with. A file that another process uses is an
@@ -139,10 +139,9 @@ class AgentFile:
         self, path: Path, limits: AgentLimits | None = None, key_id: str | None = None
     ) -> None:
         limits = limits or AgentLimits()
-        self.path = path
         self._key_id = key_id
         try:
-            self._file = SqliteFile(
+            super().__init__(
                 path,
                 tables=_TABLES.split(";"),
                 version=VERSION,
@@ -161,12 +160,12 @@ class AgentFile:
 
     def message(self) -> bytes | None:
         """The last round the server gave."""
-        row = self._file.read("SELECT message FROM round").fetchone()
+        row = self.read("SELECT message FROM round").fetchone()
         return None if row is None else bytes(row[0])
 
     def of_another_key(self) -> bool:
         """Whether the round was given to a credential that is known, and not this one."""
-        row = self._file.read(_OWNER).fetchone()
+        row = self.read(_OWNER).fetchone()
         return row is not None and row[0] != (self._key_id or "").encode()
 
     def learner_state(self) -> npt.NDArray[np.float64] | None:
@@ -174,20 +173,20 @@ class AgentFile:
 
         Whoever asks checks its size: the file may be of another federation.
         """
-        row = self._file.read("SELECT looks FROM slots WHERE life = 0 AND slot = 0").fetchone()
+        row = self.read("SELECT looks FROM slots WHERE life = 0 AND slot = 0").fetchone()
         if row is None or len(row[0]) % 8:
             return None
         return np.frombuffer(row[0], "<f8").astype(np.float64)
 
     def masked_by(self) -> bytes | None:
         """The name of the mask key with which the file was used last; None if with none."""
-        row = self._file.read(_MASKS).fetchone()
+        row = self.read(_MASKS).fetchone()
         return None if row is None else bytes(row[0])
 
     def masked(self) -> tuple[KeptIncarnation, int] | None:
         """The incarnation that an agent with a mask key goes on with, and the position at which it
         began; None if there is none."""
-        row = self._file.read("SELECT looks FROM slots WHERE life = 0 AND slot = 4").fetchone()
+        row = self.read("SELECT looks FROM slots WHERE life = 0 AND slot = 4").fetchone()
         if row is None:
             return None
         incarnation, _, since = row[0].decode().partition(" ")
@@ -196,7 +195,7 @@ class AgentFile:
 
     def marks(self, incarnation: str) -> list[tuple[bytes, bytes]]:
         """Uploads at marks that are not acknowledged, and the player at each, in their order."""
-        rows = self._file.read(
+        rows = self.read(
             "SELECT looks FROM slots WHERE life = "
             "(SELECT -life FROM lives WHERE incarnation = ?) ORDER BY slot",
             (incarnation,),
@@ -208,16 +207,16 @@ class AgentFile:
         return found
 
     def own_counts(self, size: int) -> npt.NDArray[np.int64] | None:
-        """What all incarnations had counted when the last round began that the agent drew for,
+        """Return the counts of all incarnations when the last round began that the agent drew for,
         (size,); None where none of that size was kept."""
-        row = self._file.read("SELECT looks FROM slots WHERE life = 0 AND slot = 3").fetchone()
+        row = self.read("SELECT looks FROM slots WHERE life = 0 AND slot = 3").fetchone()
         if row is None or len(row[0]) != 8 * size:
             return None
         return np.frombuffer(row[0], "<i8").astype(np.int64)
 
     def earlier(self) -> list[KeptIncarnation]:
         """The earlier incarnations that left something, oldest first."""
-        rows = self._file.read(
+        rows = self.read(
             "SELECT life, incarnation, sequence, upload, told, slots, snapshot FROM lives "
             "WHERE life <> ? ORDER BY life",
             (self._life,),
@@ -231,9 +230,9 @@ class AgentFile:
         return earlier
 
     def _observations(self, life: int, after: int) -> tuple[Observation, ...]:
-        """Those of the slots that follow one another from the snapshot on."""
+        """Return the observations of slots that follow one another from the snapshot on."""
         found = []
-        rows = self._file.read(
+        rows = self.read(
             "SELECT slot, looks FROM slots WHERE life = ? AND slot > ? ORDER BY slot", (life, after)
         )
         for slot, packed in rows:
@@ -247,26 +246,22 @@ class AgentFile:
 
     def begin(self, incarnation: str, *, instead_of: str | None = None) -> None:
         """A new incarnation, which is this process's from now on."""
-
-        def write(keeper: sqlite3.Connection) -> int:
+        with self._writing() as keeper:
             if instead_of is not None:
                 _forget(keeper, instead_of)
             made = keeper.execute("INSERT INTO lives (incarnation) VALUES (?)", (incarnation,))
             assert made.lastrowid is not None
-            return made.lastrowid
-
-        self._life = self._write(write)
+        self._life = made.lastrowid
 
     def begin_masked(
         self, incarnation: str, since: int, key: bytes, slots: int = 0, snapshot: bytes = b""
     ) -> None:
-        """A new incarnation of an agent with a mask key, instead of all that were kept.
+        """Begin an incarnation of an agent with a mask key, instead of all that were kept.
 
-        since: the position at which it begins; key: the name of the mask key; slots, snapshot:
-        what it begins with, the player after so many slots.
+        since: the position at which it begins; key: the name of the mask key; slots, snapshot: the
+        slots it begins with, and the player after them.
         """
-
-        def write(keeper: sqlite3.Connection) -> int:
+        with self._writing() as keeper:
             keeper.execute("DELETE FROM slots WHERE life <> 0")
             keeper.execute("DELETE FROM lives")
             made = keeper.execute(
@@ -276,21 +271,16 @@ class AgentFile:
             for place, told in ((2, key), (4, f"{incarnation} {since}".encode())):
                 keeper.execute("REPLACE INTO slots VALUES (0, ?, ?)", (place, told))
             assert made.lastrowid is not None
-            return made.lastrowid
-
-        self._life = self._write(write)
+        self._life = made.lastrowid
 
     def go_on(self, incarnation: str, slots: int, snapshot: bytes) -> None:
         """An earlier incarnation is this process's from now on, and its player as it is then."""
-
-        def write(keeper: sqlite3.Connection) -> int:
+        with self._writing() as keeper:
             _keep_snapshot(keeper, incarnation, slots, snapshot)
             which = "SELECT life FROM lives WHERE incarnation = ?"
             ((life,),) = keeper.execute(which, (incarnation,))
-            return int(life)
-
-        self._life = self._write(write)
-        self._file.grew(len(snapshot) + SLOT_BYTES)
+        self._life = int(life)
+        self.grew(len(snapshot) + SLOT_BYTES)
 
     def keep_slot(
         self,
@@ -300,61 +290,57 @@ class AgentFile:
         learner_state: npt.NDArray[np.float64] | None = None,
         looks: Sequence[int | None] = (),
     ) -> None:
-        """One slot of this process: its number, from 1, what it showed, as in `Observation`, and
-        what that made of the learner's state (X,), where it has one."""
+        """Add one slot of this process: its number, from 1, its observations, and the learner's
+        state (X,) after it, where it has one."""
         seen = Observation(tuple(arms), tuple(states), tuple(looks))
         row: tuple[int | bytes, ...] = (self._life, slot, seen.pack())
         try:
             if learner_state is None:
-                self._file.add(_INSERT, row)
+                self.add(_INSERT, row)
             else:
                 packed = learner_state.astype("<f8").tobytes()
-                self._file.add(_INSERT_WITH_STATE, (*row, packed))
-                self._file.grew(len(packed))
+                self.add(_INSERT_WITH_STATE, (*row, packed))
+                self.grew(len(packed))
         except sqlite3.Error as error:
             raise sqlite_trouble(
                 f"{self.path}: slot {slot} is not kept", error, self.path
             ) from None
-        self._file.grew(SLOT_BYTES)
+        self.grew(SLOT_BYTES)
 
     def keep_message(self, message: bytes) -> None:
         """The round the server gave to this credential, instead of the one before."""
-
-        def write(keeper: sqlite3.Connection) -> None:
+        with self._writing() as keeper:
             keeper.execute("REPLACE INTO round VALUES (1, ?)", (message,))
             if self._key_id is not None:
                 keeper.execute("REPLACE INTO slots VALUES (0, 1, ?)", (self._key_id.encode(),))
-
-        self._write(write)
-        self._file.grew(len(message))
+        self.grew(len(message))
 
     def keep_own_counts(self, counts: npt.NDArray[np.int64]) -> None:
-        """What all incarnations have counted, instead of what was kept before."""
+        """Replace the counts of all incarnations."""
         packed = counts.astype("<i8").tobytes()
-        self._write(lambda keeper: keeper.execute("REPLACE INTO slots VALUES (0, 3, ?)", (packed,)))
-        self._file.grew(len(packed))
+        with self._writing() as keeper:
+            keeper.execute("REPLACE INTO slots VALUES (0, 3, ?)", (packed,))
+        self.grew(len(packed))
 
     def keep_snapshot(self, incarnation: str, slots: int, snapshot: bytes) -> None:
         """The player after that many slots, instead of those slots."""
-        self._write(lambda keeper: _keep_snapshot(keeper, incarnation, slots, snapshot))
-        self._file.grew(len(snapshot) + SLOT_BYTES)
+        with self._writing() as keeper:
+            _keep_snapshot(keeper, incarnation, slots, snapshot)
+        self.grew(len(snapshot) + SLOT_BYTES)
 
     def keep_upload(
         self, incarnation: str, sequence: int, upload: bytes, slots: int, snapshot: bytes | None
     ) -> None:
         """An upload of that many slots that is about to be sent, instead of the one before, and the
         player as it was when the upload was made (None: as kept)."""
-
-        def write(keeper: sqlite3.Connection) -> None:
+        with self._writing() as keeper:
             keeper.execute(
                 "UPDATE lives SET sequence = ?, upload = ?, told = ? WHERE incarnation = ?",
                 (sequence, upload, slots, incarnation),
             )
             if snapshot is not None:
                 _keep_snapshot(keeper, incarnation, slots, snapshot)
-
-        self._write(write)
-        self._file.grew(len(upload) + len(snapshot or b"") + SLOT_BYTES)
+        self.grew(len(upload) + len(snapshot or b"") + SLOT_BYTES)
 
     def keep_marks(
         self,
@@ -366,7 +352,7 @@ class AgentFile:
         last: the slots and the player of the last one where it is new."""
         sequences = [sequence for sequence, *_ in uploads]
 
-        def write(keeper: sqlite3.Connection) -> None:
+        with self._writing() as keeper:
             which = "SELECT life FROM lives WHERE incarnation = ?"
             ((life,),) = keeper.execute(which, (incarnation,))
             kept = {slot for (slot,) in keeper.execute(_MARKS_OF, (-life,))}
@@ -382,15 +368,12 @@ class AgentFile:
             )
             if last is not None:
                 _keep_snapshot(keeper, incarnation, *last)
-
-        self._write(write)
         if uploads:
-            self._file.grew(2 * len(uploads[-1][2]) + len(uploads[-1][1]) + SLOT_BYTES)
+            self.grew(2 * len(uploads[-1][2]) + len(uploads[-1][1]) + SLOT_BYTES)
 
     def acknowledge(self, incarnation: str, sequence: int) -> None:
         """The server has the upload of that number, and so all of an earlier incarnation."""
-
-        def write(keeper: sqlite3.Connection) -> None:
+        with self._writing() as keeper:
             keeper.execute(
                 "UPDATE lives SET upload = NULL WHERE incarnation = ? AND sequence = ?",
                 (incarnation, sequence),
@@ -405,39 +388,24 @@ class AgentFile:
                 (incarnation, self._life),
             )
 
-        self._write(write)
-
     def forget(self, incarnations: Iterable[str]) -> None:
         """Drop all that is kept of these."""
-
-        def write(keeper: sqlite3.Connection) -> None:
+        with self._writing() as keeper:
             for incarnation in incarnations:
                 _forget(keeper, incarnation)
 
-        self._write(write)
-
-    def _write(self, write: Callable[[sqlite3.Connection], T]) -> T:
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """Commit at the end; StorageError where SQLite does not keep it."""
         try:
-            with self._file.transaction() as keeper:
-                return write(keeper)
+            with self.transaction() as keeper:
+                yield keeper
         except sqlite3.Error as error:
             raise sqlite_trouble(f"{self.path}: not kept", error, self.path) from None
 
-    def tidy(self) -> None:
-        """Move the log into the database where it has grown."""
-        self._file.tidy()
-
-    def set_aside(self, reason: str) -> None:
-        """Begin anew: what is in the file cannot be used, though it is a database."""
-        self._file.set_aside(reason)
-
-    def close(self) -> None:
-        """Close the file and let go of it."""
-        self._file.close()
-
 
 def default_file(url: str, key_id: str) -> Path:
-    """Where the agent with that credential keeps its file unless told otherwise."""
+    """Return the default path of the file of the agent with that credential."""
     import hashlib
 
     state = os.environ.get("XDG_STATE_HOME", "")

@@ -1,1 +1,1 @@
-"""The helper of a federation whose server learns sums alone."""
+"""Helper of a federation: unmasks sums for a server that learns nothing else."""

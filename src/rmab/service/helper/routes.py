@@ -25,16 +25,15 @@ from starlette.types import ASGIApp
 
 from rmab.errors import ProtocolError
 from rmab.privacy.masks import in_base64
-from rmab.privacy.unmasking import MOST_MEMBERS, parse_opening
-from rmab.protocol.config import Federation
+from rmab.privacy.unmasking import MOST_MEMBERS, parse_job
 from rmab.service.helper.store import HelperStore
+from rmab.service.http.body import announced_size, check_type, read_body
 from rmab.service.http.middleware import Middleware, json_answer
 from rmab.service.http.proxies import Proxies
 from rmab.service.http.telemetry import ConnectionMetrics, Log
 from rmab.service.http.tokens import parse_token
-from rmab.service.server.uploads import announced, check_type, read_body
 
-__all__ = ["Desk", "HelperMetrics", "make_helper_app"]
+__all__ = ["HelperExecutor", "HelperMetrics", "make_helper_app"]
 
 T = TypeVar("T")
 
@@ -66,11 +65,10 @@ class HelperMetrics(ConnectionMetrics):
         )
 
 
-class Desk:
+class HelperExecutor:
     """A helper's store behind one thread; used in one event loop."""
 
-    def __init__(self, federation: Federation, open_store: Callable[[], HelperStore]) -> None:
-        self.federation = federation
+    def __init__(self, open_store: Callable[[], HelperStore]) -> None:
         self._open_store = open_store
         self._executor = ThreadPoolExecutor(1, "rmab-helper")
         self._store: HelperStore | None = None
@@ -89,7 +87,7 @@ class Desk:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     async def stop(self) -> None:
-        """Finish what is being done, and give the database back."""
+        """Finish running work, and release the database."""
         if self._store is not None:
             await self.run(lambda store: store.close())
             self._store = None
@@ -97,7 +95,7 @@ class Desk:
 
 
 def make_helper_app(
-    desk: Desk,
+    executor: HelperExecutor,
     *,
     hosts: frozenset[str] | None,
     log: Log,
@@ -105,16 +103,20 @@ def make_helper_app(
     open: bool,
     proxies: Proxies,
 ) -> ASGIApp:
-    """The application; hosts: the names of a helper on loopback alone; open: anybody may read the
-    metrics."""
-    routes = _Routes(desk, log, metrics, open=open)
+    """Return the application.
+
+    hosts: accepted names of a helper on loopback, None: any; open: anybody may read the metrics.
+    """
+    routes = _HelperRoutes(executor, log, metrics, open=open)
     router = Router(routes.all(), redirect_slashes=False)
     return Middleware(router, fast={}, hosts=hosts, proxies=proxies, log=log, metrics=metrics)
 
 
-class _Routes:
-    def __init__(self, desk: Desk, log: Log, metrics: HelperMetrics, *, open: bool) -> None:
-        self._desk = desk
+class _HelperRoutes:
+    def __init__(
+        self, executor: HelperExecutor, log: Log, metrics: HelperMetrics, *, open: bool
+    ) -> None:
+        self._executor = executor
         self._log = log
         self._metrics = metrics
         self._open = open
@@ -132,11 +134,11 @@ class _Routes:
         headers = dict(request.scope["headers"])
         await self._check_server(headers)
         check_type(headers)
-        announced(headers, _MOST_BYTES)
-        opening = parse_opening(await read_body(request.receive, _MOST_BYTES))
+        announced_size(headers, _MOST_BYTES)
+        opening = parse_job(await read_body(request.receive, _MOST_BYTES))
         started = time.perf_counter()
         try:
-            masks = await self._desk.run(lambda store: store.open(opening))
+            masks = await self._executor.run(lambda store: store.open(opening))
         except ProtocolError as error:
             self._metrics.openings.labels(error.code).inc()
             raise
@@ -146,25 +148,24 @@ class _Routes:
             "opened",
             opening=opening.number,
             group=opening.group,
-            members=len(opening.members),
+            members=len(opening.reports),
             ms=round(1000 * (time.perf_counter() - started), 1),
         )
         return json_answer({"opening": opening.number, "masks": in_base64(masks)})
 
     async def agents(self, request: Request) -> Response:
         await self._check_server(dict(request.scope["headers"]))
-        federation = self._desk.federation
-        return json_answer(await self._desk.run(lambda store: store.to_table(federation)))
+        return json_answer(await self._executor.run(HelperStore.to_table))
 
     async def metrics(self, request: Request) -> Response:
         if not self._open:
             await self._check_server(dict(request.scope["headers"]))
-        rows, (last, _) = await self._desk.run(lambda store: (store.agents(), store.last()))
+        rows, (last, _) = await self._executor.run(lambda store: (store.agents(), store.last()))
         revoked = [row.revoked is not None for row in rows]
         self._metrics.agents.labels("enrolled").set(revoked.count(False))
         self._metrics.agents.labels("revoked").set(revoked.count(True))
         self._metrics.last_opening.set(last)
-        for group, left in (await self._desk.run(lambda store: store.releases_left())).items():
+        for group, left in (await self._executor.run(lambda store: store.releases_left())).items():
             self._metrics.releases_left.labels(str(group)).set(left)
         return Response(self._metrics.text(), media_type=HelperMetrics.media_type)
 
@@ -172,7 +173,7 @@ class _Routes:
         return json_answer({"status": "alive"})
 
     async def ready(self, _: Request) -> Response:
-        last, _digest = await self._desk.run(lambda store: store.last())
+        last, _digest = await self._executor.run(lambda store: store.last())
         return json_answer({"status": "ready", "opening": last})
 
     async def _check_server(self, headers: dict[bytes, bytes]) -> None:
@@ -181,7 +182,7 @@ class _Routes:
         parsed = (
             parse_token(text.strip().decode("latin-1")) if scheme.lower() == b"bearer" else None
         )
-        if parsed is None or not await self._desk.run(lambda store: store.is_server(*parsed)):
+        if parsed is None or not await self._executor.run(lambda store: store.is_server(*parsed)):
             raise ProtocolError(
                 401,
                 "credential",

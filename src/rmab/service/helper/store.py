@@ -1,50 +1,53 @@
-"""What a helper must not forget: mask keys, what was opened of each incarnation, its openings.
+"""Durable state of a helper: mask keys, watermarks of incarnations, its openings.
 
     meta       name -> value: the schema's version, whose keys these are, a name for this database
     keys       of each agent its mask keys, one of them unrevoked at most, and its group
     servers    key id -> digest of the secret, of the tokens that the server has had
-    points     where each incarnation was opened last: from there alone it goes on
-    cohorts    of each agent that was opened those that were in the same openings so far
+    points     where each incarnation was unmasked last: the next batch goes on from there
+    cohorts    of each agent that was unmasked those that were in the same batches so far
     openings   their digests, and of the last ones the answers
     releases   of each group, where sums have noise: slots, and z, from which the noise is made
 
-Points and cohorts are never dropped: one that is forgotten could be opened again, or set apart. For
-the same reason a backup of this database must never be restored; one that is lost is begun anew,
-with new keys.
+Points and cohorts are never dropped: one that is forgotten could be unmasked again, or set apart.
+For the same reason a backup of this database must never be restored; one that is lost is begun
+anew, with new keys.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rmab.errors import FederationError, StorageError, UnavailableError
-from rmab.privacy.masks import MaskKey, Words, make_key, parse_key, vector_size
-from rmab.privacy.noise import Ledger
-from rmab.privacy.settings import Privacy
-from rmab.privacy.unmasking import BEGINNING, Enrolled, Opened, Opening, Point, answered
-from rmab.protocol.config import Federation
-from rmab.service.http.tokens import make_token, matches
-from rmab.service.store.database import Database, connect
-from rmab.service.store.limits import StoreLimits
-from rmab.service.store.releases import Ledgers
-from rmab.service.store.schema import (
-    BUDGET,
-    RELEASES,
-    check_budget,
-    count_up,
-    keep,
-    kept,
-    told_budget,
+from rmab.privacy.accounting import Budget, PrivacyAccountant
+from rmab.privacy.masks import MaskKey, Words, make_key, parse_key
+from rmab.privacy.unmasking import (
+    BEGINNING,
+    AggregationJob,
+    EnrolledAgent,
+    JobOutcome,
+    Watermark,
+    answer_job,
 )
+from rmab.service.http.tokens import make_token, matches
+from rmab.service.store.database import Database, DatabaseLimits, connect
+from rmab.service.store.releases import BUDGET, RELEASES, Ledgers, budget_text, check_budget
 
-__all__ = ["HelperStore", "KeyRow", "default_database", "open_helper_store"]
+__all__ = [
+    "HelperLimits",
+    "HelperStore",
+    "KeyRow",
+    "Terms",
+    "default_database",
+    "open_helper_store",
+]
 
 _VERSION = "helper schema"  # in `meta`: no server takes such a database for its own
 _TABLES = (
@@ -83,6 +86,31 @@ _COHORTS = "CREATE TABLE cohorts (agent TEXT PRIMARY KEY, cohort TEXT NOT NULL)"
 _SCHEMA = 2
 
 
+@dataclass(frozen=True)
+class HelperLimits(DatabaseLimits):
+    """Limits of a helper's store."""
+
+    # Openings whose answer is given again.
+    kept_answers: int = 64
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Terms of a federation that its helper keeps to (`rmab.service.terms`)."""
+
+    federation: str
+    fingerprint: str  # digest of its name, plays, arms and gaps
+    plays: int  # K
+    counts: int  # of an upload
+    size: int  # R, all numbers of an upload
+    least: int  # agents in an opening
+    groups: int
+    budget: Budget | None  # privacy of sums with noise; None: they have none
+    survey: int  # slots; 0: none
+    privacy: Mapping[str, Any]  # table that server and helper must agree on, as JSON has it
+    cost_warning: Callable[[int], str | None]  # line where noise costs this many agents much
+
+
 class KeyRow(NamedTuple):
     """An agent that was ever enrolled, by its last key; incarnations: that were opened; cohort:
     None before it was."""
@@ -100,19 +128,13 @@ def default_database(federation_file: Path) -> str:
     return str(federation_file.with_suffix(".helper.db"))
 
 
-def open_helper_store(
-    url: str, federation: Federation, *, limits: StoreLimits | None = None
-) -> HelperStore:
-    """The store in a database, made where there is none; FederationError if it cannot be this
-    federation's helper's."""
-    if federation.privacy is None or not federation.masks:
-        raise FederationError(
-            "a helper needs a federation whose file has the helper's address under [privacy]"
-        )
-    limits = limits or StoreLimits()
+def open_helper_store(url: str, terms: Terms, *, limits: HelperLimits | None = None) -> HelperStore:
+    """Return the store in a database, made where there is none; FederationError if the database is
+    not this federation's helper's."""
+    limits = limits or HelperLimits()
     database = connect(url, create=True, limits=limits)
     try:
-        _prepare(database, federation)
+        _prepare(database, terms)
     except (FederationError, UnavailableError) as error:
         database.close()
         if isinstance(error, StorageError) and error.lasting:
@@ -121,10 +143,10 @@ def open_helper_store(
     except BaseException:
         database.close()
         raise
-    return HelperStore(database, federation, federation.privacy, limits)
+    return HelperStore(database, terms, limits)
 
 
-def _prepare(database: Database, federation: Federation) -> None:
+def _prepare(database: Database, terms: Terms) -> None:
     database.begin()
     try:
         database.lock_schema()
@@ -134,14 +156,14 @@ def _prepare(database: Database, federation: Federation) -> None:
                 database.run(statement)
             for name, value in (
                 (_VERSION, str(_SCHEMA)),
-                ("federation", federation.name),
-                ("fingerprint", federation.fingerprint()),
+                ("federation", terms.federation),
+                ("fingerprint", terms.fingerprint),
                 ("helper", secrets.token_hex(16)),
                 ("asked", "0"),
-                (BUDGET, told_budget(federation)),
+                (BUDGET, budget_text(terms.budget, terms.survey)),
             ):
                 database.run("INSERT INTO meta (name, value) VALUES (?, ?)", (name, value))
-        version = kept(database, _VERSION) if "meta" in database.tables() else None
+        version = database.meta(_VERSION) if "meta" in database.tables() else None
         if version is None:
             raise FederationError(
                 f"database {database.place} is no helper's: use another one, or an empty one"
@@ -153,13 +175,13 @@ def _prepare(database: Database, federation: Federation) -> None:
                 f"database {database.place} has version {version} of a helper's tables, but this "
                 f"rmab knows versions up to {_SCHEMA}: use the rmab that wrote it, or a newer one"
             )
-        if kept(database, "fingerprint") != federation.fingerprint():
+        if database.meta("fingerprint") != terms.fingerprint:
             raise FederationError(
                 f"database {database.place} has the keys of federation "
-                f"{kept(database, 'federation')!r} as it was; {federation.name!r} differs in its "
+                f"{database.meta('federation')!r} as it was; {terms.federation!r} differs in its "
                 "name, plays, arms or gaps: use another database"
             )
-        check_budget(database, federation)
+        check_budget(database, budget_text(terms.budget, terms.survey))
         database.commit()
     except BaseException:
         database.rollback()
@@ -167,27 +189,27 @@ def _prepare(database: Database, federation: Federation) -> None:
 
 
 def _add_cohorts(database: Database) -> None:
-    """Who was opened until now was in any openings: all of a group are taken for a cohort."""
+    """Take all agents of a group that were in any opening for a cohort."""
     database.run(_COHORTS)
     database.run(
         "INSERT INTO cohorts (agent, cohort) SELECT agent, MIN(agent) OVER (PARTITION BY of_group) "
         "FROM keys AS last WHERE number = (SELECT MAX(number) FROM keys WHERE agent = last.agent) "
         "AND EXISTS (SELECT 1 FROM points WHERE points.agent = last.agent)"
     )
-    keep(database, _VERSION, str(_SCHEMA))
+    database.set_meta(_VERSION, str(_SCHEMA))
 
 
 class HelperStore:
     """The durable state of one helper; used by one thread at a time."""
 
-    def __init__(
-        self, database: Database, federation: Federation, privacy: Privacy, limits: StoreLimits
-    ) -> None:
+    def __init__(self, database: Database, terms: Terms, limits: HelperLimits) -> None:
         self._database = database
-        self._fingerprint = federation.fingerprint()
-        self._size = vector_size(federation.shape)
-        self._privacy = privacy
-        self._ledgers = None if privacy.budget is None else Ledgers(database, federation)
+        self._terms = terms
+        self._ledgers = (
+            None
+            if terms.budget is None
+            else Ledgers(database, terms.budget, terms.plays, terms.counts)
+        )
         self._limits = limits
 
     def claim(self) -> None:
@@ -204,7 +226,7 @@ class HelperStore:
         """Commit at the end, or undo all when anything is raised."""
         try:
             self._database.begin()
-            count_up(self._database, "asked")  # whoever else writes waits
+            self._database.count_up("asked")  # whoever else writes waits
             yield
             self._database.commit()
         except BaseException:
@@ -213,15 +235,15 @@ class HelperStore:
 
     @property
     def name(self) -> str:
-        """Of this database: another one has another."""
-        return str(kept(self._database, "helper"))
+        """Name of this database; another one has another."""
+        return str(self._database.meta("helper"))
 
     # -------------------------------------------------------------------------------- enrolment
 
     def enroll(self, name: str, group: int | None, now: float) -> tuple[str, int]:
         """Give an agent a mask key, which is returned once, and its group: the one it had, else
         the smallest, where none is given."""
-        groups = self._privacy.groups
+        groups = self._terms.groups
         if group is not None and not 1 <= group <= groups:
             raise FederationError(
                 f"--group must be a whole number from 1 to {groups}, as privacy.groups says, "
@@ -252,7 +274,7 @@ class HelperStore:
         return text, group
 
     def _smallest_group(self) -> int:
-        sizes = dict.fromkeys(range(1, self._privacy.groups + 1), 0)
+        sizes = dict.fromkeys(range(1, self._terms.groups + 1), 0)
         for group, size in self._database.rows(
             "SELECT of_group, COUNT(*) FROM keys WHERE revoked IS NULL GROUP BY of_group"
         ):
@@ -311,30 +333,30 @@ class HelperStore:
 
     # --------------------------------------------------------------------------------- openings
 
-    def open(self, opening: Opening, clock: Callable[[], float] = time.time) -> Words:
+    def open(self, opening: AggregationJob, clock: Callable[[], float] = time.time) -> Words:
         """The masks that answer an opening, which is durable when this returns; ProtocolError 409
         if it may not be opened."""
         self._now = clock()
         with self.transaction():
-            return answered(
+            return answer_job(
                 opening,
                 self,
-                self._fingerprint,
-                self._size,
-                self._privacy.least,
+                self._terms.fingerprint,
+                self._terms.size,
+                self._terms.least,
                 None if self._ledgers is None else self._ledgers.of,
             )
 
-    def ledger(self, group: int) -> Ledger:
-        """What was released of a group, where sums have noise."""
+    def ledger(self, group: int) -> PrivacyAccountant:
+        """Return the releases of a group, where sums have noise."""
         assert self._ledgers is not None
         return self._ledgers.of(group)
 
     def releases_left(self) -> dict[int, int]:
-        """By group; nothing where sums have no noise."""
+        """Return the releases that are left, by group; nothing where sums have no noise."""
         if self._ledgers is None:
             return {}
-        return {group: self.ledger(group).left for group in range(1, self._privacy.groups + 1)}
+        return {group: self.ledger(group).remaining for group in range(1, self._terms.groups + 1)}
 
     def last(self) -> tuple[int, str]:
         """Number and digest of the last opening."""
@@ -343,7 +365,7 @@ class HelperStore:
         )
         return (int(found[0][0]), str(found[0][1])) if found else (0, BEGINNING)
 
-    def enrolled(self, agent: str) -> Enrolled | None:
+    def enrolled(self, agent: str) -> EnrolledAgent | None:
         """The agent of that name by its last key."""
         found = self._database.rows(
             "SELECT number, of_group, revoked, secret FROM keys WHERE agent = ? "
@@ -353,9 +375,9 @@ class HelperStore:
         if not found:
             return None
         ((number, group, revoked, secret),) = found
-        return Enrolled(group, MaskKey(bytes(secret)), number, revoked is not None)
+        return EnrolledAgent(group, MaskKey(bytes(secret)), number, revoked is not None)
 
-    def point(self, agent: str, incarnation: str) -> Point | None:
+    def watermark(self, agent: str, incarnation: str) -> Watermark | None:
         """Where an incarnation was opened last."""
         found = self._database.rows(
             "SELECT sequence, slots, nonce, key_number FROM points "
@@ -365,7 +387,7 @@ class HelperStore:
         if not found:
             return None
         ((sequence, slots, nonce, key),) = found
-        return Point(sequence, slots, bytes(nonce), key)
+        return Watermark(sequence, slots, bytes(nonce), key)
 
     def cohort(self, agent: str) -> str | None:
         """The name of the agent's cohort; None before its first opening."""
@@ -388,9 +410,9 @@ class HelperStore:
         words = None if data is None else np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
         return digest, words
 
-    def keep(self, opening: Opening, opened: Opened) -> None:
+    def keep(self, opening: AggregationJob, opened: JobOutcome) -> None:
         """Keep an opening, its answer, where each member was opened, and cohorts."""
-        for (agent, incarnation), point in opened.points.items():
+        for (agent, incarnation), point in opened.watermarks.items():
             self._database.run(
                 "INSERT INTO points (agent, incarnation, sequence, slots, key_number, nonce) "
                 "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (agent, incarnation) DO UPDATE SET "
@@ -411,26 +433,26 @@ class HelperStore:
                 opening.number,
                 opening.group,
                 self._now,
-                len(opening.members),
+                len(opening.reports),
                 opening.digest,
                 np.ascontiguousarray(opened.masks, "<u8").tobytes(),
             ),
         )
-        if opened.ledger is not None:
+        if opened.accountant is not None:
             assert self._ledgers is not None
-            self._ledgers.keep(opening.group, opened.ledger.releases[-1])
+            self._ledgers.keep(opening.group, opened.accountant.releases[-1])
         self._database.run(
             "UPDATE openings SET answer = NULL WHERE number = ?",
             (opening.number - self._limits.kept_answers,),
         )
 
-    def to_table(self, federation: Federation) -> dict[str, Any]:
-        """What the server is told of the helper."""
+    def to_table(self) -> dict[str, Any]:
+        """Return the helper's terms, last opening and agents, as JSON has them."""
         return {
             "helper": self.name,
-            "federation": federation.name,
-            "fingerprint": self._fingerprint,
-            "privacy": self._privacy.to_table(),
+            "federation": self._terms.federation,
+            "fingerprint": self._terms.fingerprint,
+            "privacy": dict(self._terms.privacy),
             "last": self.last()[0],
             **({} if self._ledgers is None else {"releases_left": self.releases_left()}),
             "agents": [

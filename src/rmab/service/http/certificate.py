@@ -1,9 +1,8 @@
-"""Until when the server's certificate is valid: a metric, and a warning while there is still time.
+"""Expiry of the server's certificate: a metric, and a warning while there is still time.
 
 A client refuses a certificate that has expired, and that of an authority in the same file as well:
-what counts is the first of a chain to expire.
-
-It stands alone because reading dates out of DER is no part of running a process.
+the first of a chain to expire counts. Reading dates out of DER is no part of running a process, so
+it has a module of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rmab.service.http.telemetry import ConnectionMetrics, Log
-from rmab.service.server.limits import ServerLimits
 
 __all__ = ["CertificateWatch", "expiry"]
 
@@ -30,11 +28,17 @@ class CertificateWatch:
     """Tells when a certificate expires: at once, and again from time to time."""
 
     def __init__(
-        self, log: Log, metrics: ConnectionMetrics, limits: ServerLimits, clock: Callable[[], float]
+        self,
+        log: Log,
+        metrics: ConnectionMetrics,
+        clock: Callable[[], float],
+        *,
+        days: float,
+        every: float,
     ) -> None:
         self._log = log
         self._metrics = metrics
-        self._limits = limits
+        self._days, self._every = days, every
         self._clock = clock
         self._file = ""
         self._expires = float("inf")
@@ -49,7 +53,7 @@ class CertificateWatch:
     def warn(self) -> None:
         """Write a warning if little or no time is left."""
         days = (self._expires - self._clock()) / DAY
-        if days <= self._limits.certificate_days:
+        if days <= self._days:
             self._log(
                 "warning",
                 "certificate expires soon" if days > 0 else "certificate has expired",
@@ -61,7 +65,7 @@ class CertificateWatch:
     async def run(self) -> None:
         """Warn once a day, until cancelled."""
         while True:
-            await asyncio.sleep(self._limits.certificate_seconds)
+            await asyncio.sleep(self._every)
             self.warn()
 
 
@@ -72,7 +76,7 @@ def expiry(pem: str) -> float:
 
 
 def _expiry(der: bytes) -> float:
-    """Of one certificate: the second date of its validity.
+    """Return the second date of one certificate's validity.
 
     Certificate = {{[version], serial, algorithm, issuer, {not before, not after}, ...}, ...}
     """
@@ -88,7 +92,7 @@ def _expiry(der: bytes) -> float:
 
 
 def _parts(der: bytes) -> Iterator[tuple[int, bytes]]:
-    """What follows one another in DER: each thing's kind and content."""
+    """Yield kind and content of each element in DER."""
     start = 0
     while start < len(der):
         kind, size, start = der[start], der[start + 1], start + 2

@@ -1,28 +1,28 @@
-"""Connections that cannot be held for nothing: uvicorn's HTTP protocol, with limits.
+"""Connections with limits: uvicorn's HTTP protocol that nobody can hold for nothing.
 
 uvicorn gives a connection as long as it likes to send a request. Here each phase has its time:
 
     handshake of TLS, from connecting to its end
     head      from the first byte (or from connecting) to the end of the headers
     body      from there to the end of the body, or it is answered 408
-    answer    what was written must go out: the peer takes something within this time
+    answer    written bytes must go out: the peer takes something within this time
     idle      between two requests: uvicorn's own keep-alive time-out
 
 and its size: bytes and fields of the head, requests sent ahead of their answers. At most `most`
 connections are open at once; for one more, one without a request is closed, so that idle ones
-cannot keep others out. Which one is left to chance: with a rule, strangers could aim at those of
+cannot keep others out. Which one is left to chance: with a rule, an attacker could aim at those of
 others. A request that is on its way just then is lost, as it may be on any connection that is kept;
-an agent sends it again. The times and sizes are in `rmab.service.server.limits`.
+an agent sends it again. `HttpLimits` has the times and sizes.
 
 A server that ends must know all of its connections, for none may be left open when uvloop's loop is
 closed: it warns of each, and where warnings are errors that one stays open and the loop waits for
 it without end. uvloop's own TLS server shows a connection only after its handshake. `Secured` is
 therefore known from the start. TLS also has each side say goodbye, and uvloop waits half a minute
-for the other's; a peer that keeps an idle connection does not read it, so `shutdown` says
-goodbye and does not wait.
+for the other's; a peer that keeps an idle connection does not read it, so `shutdown` says goodbye
+and does not wait.
 
-Times are kept as one deadline for each connection, and `Watch` checks them all once a second:
-that costs a request nothing but two assignments.
+Times are kept as one deadline for each connection, and `Watch` checks them all once a second: that
+costs a request only two assignments.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import json
 import math
 import re
 import ssl
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -42,9 +43,40 @@ from uvloop.loop import SSLProtocol  # type: ignore[attr-defined]  # its stubs l
 
 from rmab.service.http.proxies import HSTS, origin
 from rmab.service.http.telemetry import ConnectionMetrics
-from rmab.service.server.limits import ServerLimits
 
-__all__ = ["Connection", "Secured", "Watch"]
+__all__ = ["Connection", "HttpLimits", "Secured", "Watch"]
+
+
+@dataclass(frozen=True)
+class HttpLimits:
+    """Limits of connections; times in seconds, sizes in bytes."""
+
+    # A connection: its handshake, head and body must arrive, and its answers go out, in time.
+    handshake_seconds: float = 10.0
+    head_seconds: float = 10.0
+    body_seconds: float = 10.0
+    stall_seconds: float = 30.0
+    # ... which is checked for all connections this often.
+    watch_seconds: float = 1.0
+    # Between two requests: longer than a client keeps a connection that it does not use.
+    keep_alive_seconds: int = 75
+    # For what is in flight when the server ends.
+    shutdown_seconds: int = 15
+    # Of one request's head, and of requests that are sent ahead of their answers.
+    head_bytes: int = 2**14
+    head_fields: int = 100
+    requests_ahead: int = 8
+    # Connections at once, if there are files for them: those asked for, less our own.
+    connections: int = 10_000
+    open_files: int = 65_536
+    own_files: int = 100
+    # Connections that the system holds until they are accepted, by this many handles at once.
+    backlog: int = 2048
+    acceptors: int = 16
+
+    # Days that a certificate should have left, and seconds between two times that it is checked.
+    certificate_days: float = 30.0
+    certificate_seconds: float = 86_400.0
 
 
 class RefusedError(Exception):
@@ -58,7 +90,7 @@ class RefusedError(Exception):
 class Connection(HttpToolsProtocol):
     """One connection. `deadline` is when it must have moved on, on the loop's clock."""
 
-    def __init__(self, *args: Any, most: int, limits: ServerLimits, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, most: int, limits: HttpLimits, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.most = most
         self.limits = limits
@@ -110,7 +142,7 @@ class Connection(HttpToolsProtocol):
         return below + int(self.transport.get_write_buffer_size())
 
     def shutdown(self) -> None:
-        """Close once what is in flight is answered; called when the server ends."""
+        """Close once requests in flight are answered; called when the server ends."""
         all_said = self.idle and self.waiting == 0
         super().shutdown()
         if all_said:
@@ -180,7 +212,7 @@ class Connection(HttpToolsProtocol):
         raise RefusedError(status)  # the parser stops, and `send_400_response` is called
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's words, not ours
-        """Refuse what is no request, in the form of all refusals, and close."""
+        """Refuse a malformed request, in the form of all refusals, and close."""
         status, most = self._refusal, self.limits
         size = f"a head must have at most {most.head_bytes} bytes and {most.head_fields} fields"
         late = f"the body must arrive within {most.body_seconds:g} seconds"

@@ -1,14 +1,14 @@
-"""What holds for every request, whatever its route.
+"""Checks and headers of every request, whatever its route.
 
 host      a request of HTTP/1.1 without exactly one Host is refused (400): a proxy and the server
           could read it differently. A server on loopback answers only requests that call it by a
           name of loopback (else 421): a page from elsewhere, whose name was made to point here,
           reads nothing. A proxy that is trusted may pass on any name
-origin    what changes anything is refused (403) where a browser asks for a page from elsewhere
-headers   what a browser may do with an answer: load nothing from elsewhere, keep nothing,
-          show it in no frame, and once it has come by TLS never ask without (HSTS)
+origin    changes are refused (403) where a browser asks for a page from elsewhere
+headers   a browser may load nothing from elsewhere for an answer, keep nothing, show it in no
+          frame, and once it has come by TLS never ask without (HSTS)
 errors    every refusal is {"error": word, "detail": one sentence}; a fault of ours is 500 and
-          tells nothing but that
+          says only that
 measures  a count by route and code; with verbose logs a line for each request
 """
 
@@ -18,7 +18,8 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -26,11 +27,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rmab.errors import ProtocolError, StorageError
+from rmab.errors import Overloaded, ProtocolError, StorageError
 from rmab.service.http.proxies import HSTS, Caller, Proxies, origin
 from rmab.service.http.telemetry import ConnectionMetrics, Log
 from rmab.service.http.tokens import without_secrets
-from rmab.service.store.writer import Overloaded
 
 __all__ = ["Middleware", "json_answer"]
 
@@ -57,56 +57,55 @@ def json_answer(content: Any, status: int = 200, headers: dict[str, str] | None 
     return Response(content, status, headers, "application/json")
 
 
-def _error_answer(error: Exception) -> Response:
-    """The answer to a request that was refused or failed."""
+class _Refusal(NamedTuple):
+    """Answer to a request that was refused or failed; word: for programs."""
+
+    status: int
+    word: str
+    detail: str
+    headers: dict[str, str] | None = None
+    extra: Mapping[str, Any] = MappingProxyType({})
+
+    def answer(self) -> Response:
+        table = {"error": self.word, "detail": self.detail, **self.extra}
+        return json_answer(table, self.status, self.headers)
+
+
+_AGAIN = {"Retry-After": "1"}
+_ROUTING = {
+    404: ("path", "there is nothing under this path"),
+    405: ("method", "not with this method"),
+}
+
+
+def _refusal(error: Exception) -> _Refusal:
     match error:
         case ProtocolError():
             headers = {}
             if error.status == 401:
                 headers["WWW-Authenticate"] = error.extra.get("challenge", 'Bearer realm="rmab"')
             if error.status == 413:
-                headers["Connection"] = "close"  # what is left of the body is not waited for
+                headers["Connection"] = "close"  # the rest of the body is not waited for
             if error.status == 503:
-                headers["Retry-After"] = "1"
+                headers |= _AGAIN
             if "retry_after" in error.extra:
                 headers["Retry-After"] = str(error.extra["retry_after"])
-            about = ("challenge", "retry_after")  # what headers tell
-            extra = {key: value for key, value in error.extra.items() if key not in about}
-            # What was sent is quoted, and somebody may have put a token where a name belongs.
-            table = {"error": error.code, "detail": without_secrets(str(error)), **extra}
-            return json_answer(table, error.status, headers)
+            in_headers = ("challenge", "retry_after")
+            extra = {key: value for key, value in error.extra.items() if key not in in_headers}
+            # The message quotes the request, which may have a token where a name belongs.
+            detail = without_secrets(str(error))
+            return _Refusal(error.status, error.code, detail, headers, extra)
         case Overloaded():
             detail = "more is waiting than the server takes; try again"
-            return json_answer({"error": _word(error), "detail": detail}, 503, {"Retry-After": "1"})
+            return _Refusal(503, "overload", detail, _AGAIN)
         case StorageError():
             detail = "the database did not keep it; nothing was acknowledged; try again"
-            return json_answer({"error": _word(error), "detail": detail}, 503, {"Retry-After": "1"})
+            return _Refusal(503, "storage", detail, _AGAIN)
         case HTTPException():
-            detail = {404: "there is nothing under this path", 405: "not with this method"}.get(
-                error.status_code, str(error.detail)
-            )
-            headers = dict(error.headers or {})
-            return json_answer(
-                {"error": _word(error), "detail": detail}, error.status_code, headers
-            )
+            word, detail = _ROUTING.get(error.status_code, ("http", str(error.detail)))
+            return _Refusal(error.status_code, word, detail, dict(error.headers or {}))
         case _:
-            detail = "a fault of the server; its log has more"
-            return json_answer({"error": _word(error), "detail": detail}, 500)
-
-
-def _word(error: Exception) -> str:
-    """What programs call a refusal."""
-    match error:
-        case ProtocolError():
-            return error.code
-        case Overloaded():
-            return "overload"
-        case StorageError():
-            return "storage"
-        case HTTPException():
-            return {404: "path", 405: "method"}.get(error.status_code, "http")
-        case _:
-            return "fault"
+            return _Refusal(500, "fault", "a fault of the server; its log has more")
 
 
 class Middleware:
@@ -153,7 +152,12 @@ class Middleware:
 
         problem: Exception | None = None
         try:
-            _check_one_host(scope, caller)
+            if caller.hosts != 1 and scope.get("http_version", "1.1") != "1.0":
+                raise ProtocolError(
+                    400,
+                    "host",
+                    f"an HTTP/1.1 request must have one Host header, got {caller.hosts}",
+                )
             if self._hosts is not None and not caller.proxied:
                 self._check_host(caller.host)
             if scope["method"] not in _READING:
@@ -169,7 +173,7 @@ class Middleware:
         except Exception as error:
             problem = error
             if status == 0:
-                await _error_answer(error)(scope, receive, answer)
+                await _refusal(error).answer()(scope, receive, answer)
             known = isinstance(error, ProtocolError | Overloaded | HTTPException | StorageError)
             if not known:
                 self._log(
@@ -198,7 +202,7 @@ class Middleware:
                 route=route,
                 agent=scope.get("rmab.agent"),
                 client=caller.client,
-                reason="overload" if problem is None else _word(problem),
+                reason="overload" if problem is None else _refusal(problem).word,
                 detail=str(problem)[:300]
                 if isinstance(problem, ProtocolError | StorageError)
                 else None,
@@ -233,14 +237,6 @@ class Middleware:
             )
         if len(self._good_hosts) < 16:
             self._good_hosts.add(host)
-
-
-def _check_one_host(scope: Scope, caller: Caller) -> None:
-    """ProtocolError 400 where a request does not name exactly one host, as HTTP/1.1 asks."""
-    if caller.hosts != 1 and scope.get("http_version", "1.1") != "1.0":
-        raise ProtocolError(
-            400, "host", f"an HTTP/1.1 request must have one Host header, got {caller.hosts}"
-        )
 
 
 def _check_origin(scope: Scope, caller: Caller) -> None:

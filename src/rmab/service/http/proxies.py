@@ -1,14 +1,13 @@
-"""Where a request comes from and by which address it calls the server: proxies, Host, Origin.
+"""Origin of a request and the address by which it calls the server: proxies, Host, Origin.
 
-A proxy tells for whom it asks in headers that anybody can write:
+A proxy names its client in headers that anybody can write:
 
     X-Forwarded-For     addresses, each proxy adding the one that it was called from
     X-Forwarded-Proto   http or https, as the client called it
     X-Forwarded-Host    the name by which the client called it; without it, Host
 
-They count for something where they come from a proxy that the server was told to trust, and nowhere
-else. Nobody may read or write anything because of them: what they say goes into the log, decides on
-HSTS and is what Origin is compared with.
+They count only where they come from a proxy that the server trusts. They give no right to read or
+write: they go into the log, decide on HSTS and are compared with Origin.
 """
 
 from __future__ import annotations
@@ -32,9 +31,10 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Caller(NamedTuple):
-    """Who asks and by which address. host: b"" where there is not exactly one.
+    """Caller of a request, and the address by which it called. host: b"" where there is not exactly
+    one.
 
-    proxied: whether a trusted proxy asks for somebody; hosts: how many Host headers there are.
+    proxied: a trusted proxy asks for somebody; hosts: the number of Host headers.
     """
 
     client: str
@@ -51,14 +51,14 @@ def origin(scheme: str, host: bytes) -> str:
 
 
 class Proxies:
-    """Those that are trusted: addresses, or networks such as 10.0.0.0/8."""
+    """Trusted proxies: addresses, or networks such as 10.0.0.0/8."""
 
     def __init__(self, trusted: Iterable[str] = ()) -> None:
         self._networks = tuple(_network(text) for text in trusted)
         self._trusts = lru_cache(maxsize=1024)(self._is_trusted)
 
     def caller(self, scope: Scope) -> Caller:
-        """Who asks, as far as that can be believed."""
+        """Return the caller, as far as the request can be believed."""
         client = scope.get("client")
         peer = "" if client is None else client[0]
         hosts = _values(scope, b"host")

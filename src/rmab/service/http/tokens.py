@@ -1,4 +1,4 @@
-"""Tokens: their form, what is kept of them, how they are compared, where they may go.
+"""Tokens: their form, storage and comparison.
 
     rmab_0123456789abcdef_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQ
          key id           secret: 32 random bytes in url-safe base64, 43 characters
@@ -49,5 +49,5 @@ def _digest(secret: str) -> bytes:
 
 
 def without_secrets(text: str) -> str:
-    """The text, of every token in it the key id alone, and of a mask key nothing."""
+    """Return the text with the key id only of every token, and without mask keys."""
     return _KEY_IN_TEXT.sub(f"{KEY_PREFIX}...", _IN_TEXT.sub(r"\1...", text))

@@ -1,12 +1,12 @@
-"""Who asks: an agent, an admin, a viewer or anybody; from the Authorization header of a request.
+"""Identity of a request's sender: agent, admin, viewer or none; by its Authorization header.
 
     Authorization: Bearer TOKEN           agents, admins and viewers
     Authorization: Basic ANY-NAME:TOKEN   admins and viewers, so that a browser can ask for it
 
-A credential does the work of its own role and of no other. Where a request comes from is no
-credential. A server that is open lets anybody view, and no more than that.
+A credential does the work of its own role and of no other. The address that a request comes from is
+no credential. A server that is open lets anybody view, and nothing else.
 
-A credential that was found good counts as good for a second where what is asked checks it again;
+A credential that was found good counts as good for a second where the request checks it again;
 everywhere else the database is asked.
 """
 
@@ -34,7 +34,7 @@ Headers = dict[bytes, bytes]
 
 
 class Identity(NamedTuple):
-    """Who holds a token that is valid, as far as is known."""
+    """Owner of a valid token, as far as is known."""
 
     name: str
     role: str
@@ -53,10 +53,9 @@ class Access:
         self._log = log
 
     async def agent(self, scope: Scope, headers: Headers, *, again: bool = False) -> Identity:
-        """The agent that asks; ProtocolError 401 if it is none.
+        """Return the agent that asks; ProtocolError 401 if it is none.
 
-        again: the credential is checked again with what is asked, so one that was good a moment
-        ago will do for now.
+        again: the request checks the credential again, so one that was good a moment ago will do.
         """
         found = await self._identity(headers, basic=False, again=again)
         if found is None or found.role != "agent":
@@ -137,7 +136,7 @@ class Access:
     async def _identity(
         self, headers: Headers, *, basic: bool, again: bool = False
     ) -> Identity | None:
-        """Who asks; None for an unknown or a revoked credential."""
+        """Return the sender; None for an unknown or a revoked credential."""
         token = _token(headers.get(b"authorization", b""), basic)
         parsed = None if token is None else parse_token(token)
         if parsed is None:
@@ -148,7 +147,7 @@ class Access:
             seconds = self._rounds.limits.credential_seconds
             found = self._rounds.jobs.recent_credential(key_id, seconds)
         if found is None or found.revoked:
-            found = await self._rounds.jobs.run(lambda store: store.credential(key_id))
+            found = await self._rounds.jobs.run(lambda store: store.credentials.credential(key_id))
         if found is None or not matches(found.secret_hash, secret_hash):
             return None
         if found.revoked:

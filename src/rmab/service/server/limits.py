@@ -1,9 +1,10 @@
-"""What a server bounds: how long anybody may take, how much it holds, how many it serves."""
+"""Limits of a server: waiting times, memory, requests at once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rmab.service.http.connections import HttpLimits
 from rmab.service.store.limits import StoreLimits
 
 __all__ = ["ServerLimits"]
@@ -12,31 +13,8 @@ _KIB, _MIB = 2**10, 2**20
 
 
 @dataclass(frozen=True)
-class ServerLimits:
-    """Times are in seconds, sizes in bytes."""
-
-    # A connection: its handshake, head and body must arrive, and its answers go out, in time.
-    handshake_seconds: float = 10.0
-    head_seconds: float = 10.0
-    body_seconds: float = 10.0
-    stall_seconds: float = 30.0
-    # ... which is checked for all connections this often.
-    watch_seconds: float = 1.0
-    # Between two requests: longer than a client keeps a connection that it does not use.
-    keep_alive_seconds: int = 75
-    # For what is in flight when the server ends.
-    shutdown_seconds: int = 15
-    # Of one request's head, and of requests that are sent ahead of their answers.
-    head_bytes: int = 16 * _KIB
-    head_fields: int = 100
-    requests_ahead: int = 8
-    # Connections at once, if there are files for them: those asked for, less our own.
-    connections: int = 10_000
-    open_files: int = 65_536
-    own_files: int = 100
-    # Connections that the system holds until they are accepted, by this many handles at once.
-    backlog: int = 2048
-    acceptors: int = 16
+class ServerLimits(HttpLimits):
+    """Limits of a server; times in seconds, sizes in bytes."""
 
     # Requests that wait for a round: how long, of all agents, and of one.
     round_wait_seconds: float = 30.0
@@ -76,10 +54,6 @@ class ServerLimits:
     # For each step of a request to a helper, and of the first, which the start waits for.
     helper_seconds: float = 20.0
     first_helper_seconds: float = 5.0
-
-    # Days that a certificate should have left, and seconds between two times that it is checked.
-    certificate_days: float = 30.0
-    certificate_seconds: float = 86_400.0
 
     # A page is given out again while nothing has changed, waits for estimates, shows the last ones.
     page_seconds: float = 0.25

@@ -1,8 +1,8 @@
-"""The OpenAPI 3.1 document of one federation: every route, status code and shape.
+"""OpenAPI 3.1 document of one federation: every route, status code and shape.
 
-What it says stands in `openapi.json`, in a short form that is written out here:
+`openapi.json` has it in a short form that is written out here:
 
-    "$word"                  what that word stands for: a schema of `words`, or a value of this
+    "$word"                  the meaning of that word: a schema of `words`, or a value of this
                              federation
     "=Name"                  a reference to one of `schemas`
     {"keys": {...}}          an object of exactly these keys
@@ -10,7 +10,8 @@ What it says stands in `openapi.json`, in a short form that is written out here:
     {"each": word}           a list with one entry for each arm, as `arm` has it
 
 Shapes are exact: an upload's counts are nested lists of just the sizes that this federation's arms
-have. What a schema cannot say, that counts must be possible and never fall, is in docs/protocol.md.
+have. Rules that no schema can state, that counts must be possible and never fall, are in
+docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rmab.protocol.checks import MAX_WHOLE
 from rmab.protocol.config import Federation, KnownArm
 from rmab.protocol.messages import PROTOCOL
 from rmab.protocol.uploads import most_bytes
-from rmab.service.server.page import ASSETS, address
+from rmab.service.server.page import ADDRESSES, ASSETS
 
 __all__ = ["document"]
 
@@ -38,7 +39,7 @@ _FORGETTING = "DELETE /v1/agents/{name}/counts"  # not out of sums that were ope
 
 
 def document(federation: Federation, *, open: bool = False) -> Schema:
-    """The document, as JSON has it. open: anybody may view."""
+    """Return the document as JSON has it. open: anybody may view."""
     template, writer = _template(), _Writer(federation, open)
     paths: Schema = {}
     other_mode = {
@@ -50,15 +51,15 @@ def document(federation: Federation, *, open: bool = False) -> Schema:
             continue
         method, path = route.split(" ")
         paths.setdefault(path, {})[method.lower()] = writer.operation(method, operation)
-    for asset, media_type in ASSETS.items():
+    for path, asset in ADDRESSES.items():
         page = {
             "name": "get" + asset.title().replace(".", ""),
             "for": "viewer",
             "about": "The page.",
-            "answers": {"200": ["done", "$text", media_type.partition(";")[0]]},
+            "answers": {"200": ["done", "$text", ASSETS[asset].partition(";")[0]]},
             "refusals": [401, 503],
         }
-        paths[address(asset)] = {"get": writer.operation("GET", page)}
+        paths[path] = {"get": writer.operation("GET", page)}
     schemas = {
         name: writer.full(short)
         for name, short in template["schemas"].items()
@@ -227,7 +228,7 @@ class _Writer:
         return found
 
     def _answer(self, answer: Any) -> Schema:
-        """Of a description, a schema and a media type, as far as there are any."""
+        """Return an answer of a description, a schema and a media type, as far as there are any."""
         if isinstance(answer, str):
             return {"description": answer}
         about, schema, *media = answer
@@ -235,7 +236,7 @@ class _Writer:
         return {"description": about, "content": {kind: {"schema": self.full(schema)}}}
 
     def refusal(self, code: str, about: str) -> Schema:
-        """What refuses, with the header that it needs."""
+        """Return a refusal, with the header that it needs."""
         answer = self._answer([about, "=Error"])
         headers = {"401": "WWW-Authenticate", "429": "Retry-After", "503": "Retry-After"}
         if code in headers:

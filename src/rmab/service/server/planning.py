@@ -1,18 +1,18 @@
 """Planning: from counts to the plans that the database keeps and agents are sent.
 
-Round r + 1's plan is a function of the seed, the counts that there were when r closed, r + 1 and
-the lane. The federation's aggregation (`rmab.policies.aggregation`) gives the evidence
-of a lane's learner: the sum of all counts, or what it makes of the counts of each agent.
+The plan of round r + 1 is a function of the seed, the counts when r closed, r + 1 and the lane. The
+federation's aggregation (`rmab.policies.aggregation`) gives the evidence of a lane's learner: the
+sum of all counts, or a combination of each agent's.
 
-Plans are made one after another in a separate thread, which loads JAX and has it compile what it
-needs, or find that compiled (`rmab.compilation`). A round's message is the same for all agents of a
-lane but for the name in it. Where lanes have different plans, the one of a lane is made when its
-agent first asks, and kept.
+Plans are made one after another in a separate thread, which loads JAX and has it compile its
+programs, or find them compiled (`rmab.compilation`). A round's message is the same for all agents
+of a lane except for the name in it. Where lanes have different plans, the one of a lane is made
+when its agent first asks, and kept.
 
 Estimates of the arms are for people. From observations at all gaps they are draws from the
-posterior and may take long, the first of them for compilation. So rounds do not wait for
-them: they are made in another thread, when somebody asks, once for each round, and nobody is kept
-waiting for them. The last ones are in the database, for a server that starts again.
+posterior and may take long, the first of them for compilation. So rounds do not wait for them: they
+are made in another thread, when somebody asks, once for each round, and no request waits for them.
+The last ones are in the database, for a server that starts again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,14 +37,14 @@ from rmab.protocol.config import Federation
 from rmab.protocol.messages import RoundMessage, parse_plan, plan_table
 from rmab.protocol.round_memory import RoundMemory
 from rmab.protocol.uploads import LaneCounts, Merged
-from rmab.service.http.telemetry import Metrics
+from rmab.service.server.metrics import Metrics
 from rmab.service.store.store import OpenRound, Store
 from rmab.service.store.writer import Jobs
 
 __all__ = [
     "Counted",
     "Estimates",
-    "Planned",
+    "PlannedRound",
     "Planning",
     "RoundPlanning",
     "Tasks",
@@ -58,7 +58,7 @@ Parts = tuple[bytes, bytes]  # of a message: what is before the agent's name, an
 Arms = list[dict[str, Any]]  # estimates, by arm
 
 
-class Planned(Protocol):
+class PlannedRound(Protocol):
     """A plan, and the slots of its episodes if the policy sets them."""
 
     @property
@@ -69,26 +69,7 @@ class Planned(Protocol):
 
 
 class Planning(Protocol):
-    """What makes plans and estimates; `rmab.protocol.planner.Planner` in earnest.
-
-    It makes plans from more than the sum of counts (`Recalling`) where the policy asks for that.
-    """
-
-    def plan(self, merged: Merged, number: int, lane: int = 0) -> Planned: ...
-
-    def estimates(self, merged: Merged) -> Arms: ...
-
-
-class Telling(Protocol):
-    """A planner of federations whose agents draw for themselves."""
-
-    def laws(
-        self, merged: Merged, number: int, groups: Mapping[int, Merged] | None = None
-    ) -> LawsMessage: ...
-
-
-class Recalling(Protocol):
-    """A planner of policies that forget, learn their prior or compare agents."""
+    """Maker of plans and estimates: `rmab.protocol.planner.Planner`, which says more of each."""
 
     def plan(
         self,
@@ -97,17 +78,40 @@ class Recalling(Protocol):
         lane: int = 0,
         each: LaneCounts | None = None,
         memory: RoundMemory | None = None,
-    ) -> Planned: ...
+    ) -> PlannedRound:
+        """Return the plan of round `number` for a lane.
+
+        each, memory: given where the policy forgets, learns its prior or compares agents.
+        """
+
+    def estimates(self, merged: Merged) -> Arms:
+        """Return estimates of the arms."""
+
+    def laws(
+        self,
+        merged: Merged,
+        number: int,
+        groups: Mapping[int, Merged] | None = None,
+    ) -> LawsMessage:
+        """Return the summaries that agents draw by in round `number`."""
 
     def remember(
-        self, memory: RoundMemory | None, before: LaneCounts | None, now: LaneCounts, length: int
-    ) -> RoundMemory: ...
+        self,
+        memory: RoundMemory | None,
+        before: LaneCounts | None,
+        now: LaneCounts,
+        length: int,
+    ) -> RoundMemory:
+        """Return the memory of counts that lose weight, when a round closes."""
 
 
 class Counted(NamedTuple):
-    """What a round is planned from: the sum of all counts, and where that is not enough for its
-    aggregation, the counts of each agent; memory: where counts are forgotten, what is kept; groups:
-    the sum of each group, where agents are told its law; None: as they are in the database."""
+    """Evidence that a round is planned from: the sum of all counts, and where its aggregation needs
+    them, the counts of each agent.
+
+    memory: of counts that lose weight; groups: the sum of each group, where agents are given its
+    summary; None: as they are in the database.
+    """
 
     merged: Merged
     by_lane: LaneCounts | None
@@ -116,11 +120,11 @@ class Counted(NamedTuple):
 
     @classmethod
     def of(cls, opened: OpenRound) -> Counted:
-        """What the open round was planned from."""
+        """Return the evidence that the open round was planned from."""
         return cls(opened.merged, opened.by_lane, opened.memory)
 
     def evidence(self, aggregation: Aggregation, lane: int) -> Merged:
-        """What the learner of a lane sees."""
+        """Return the counts that the learner of a lane sees."""
         if self.by_lane is None:
             return self.merged
         counts, visits = ([*x, *self._nothing(x, lane)] for x in self.by_lane[:2])
@@ -135,14 +139,14 @@ class Counted(NamedTuple):
         )
 
     def pooled(self, aggregation: Aggregation) -> Merged:
-        """What all agents' learners see, or where each sees its own, the sum of all counts."""
+        """Return the counts that all learners see; where each sees its own, the sum of all."""
         if self.memory is not None:
             return Merged(*self.memory.heaviest(), self.merged.agents)
         return self.evidence(aggregation, 0) if aggregation.shared else self.merged
 
     @staticmethod
     def _nothing(x: npt.NDArray[np.int64], lane: int) -> npt.NDArray[np.int64]:
-        """What agents have given that were enrolled since, up to this lane."""
+        """Return zeros for agents that were enrolled since, up to this lane."""
         return np.zeros((max(0, lane + 1 - len(x)), *x.shape[1:]), x.dtype)
 
 
@@ -226,30 +230,29 @@ class RoundPlanning:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def stop(self, *, patient: bool) -> None:
-        """Make no more; `patient` waits for what is being made."""
+        """Make no further plans; `patient` waits for the one that is being made."""
         self._estimates.stop(patient=patient)
         self._executor.shutdown(wait=patient, cancel_futures=True)
 
-    async def plan(self, counted: Counted, number: int, lane: int = 0) -> Planned:
-        """The plan of round `number` for a lane, from what was counted before it."""
+    async def plan(self, counted: Counted, number: int, lane: int = 0) -> PlannedRound:
+        """Return the plan of round `number` for a lane, from the counts before it."""
         groups = counted.groups
         if groups is None and tells_groups(self._federation):
             groups = await self._jobs.run(lambda store: sums_by_group(store, answered=False))
 
-        def work() -> Planned:
+        def work() -> PlannedRound:
             self._busy = True
             try:
                 planner = self._planner.get()
                 if self._federation.recalls:
-                    recalling = cast(Recalling, planner)
-                    return recalling.plan(
+                    return planner.plan(
                         counted.merged, number, lane, counted.by_lane, counted.memory
                     )
                 evidence = counted.evidence(self._federation.shares, lane)
                 if self._federation.draws == "own":
-                    told = cast(Telling, planner).laws(evidence, number, groups)
+                    laws = planner.laws(evidence, number, groups)
                     kept = {key: self._told[key] for key in self._told if key == number - 1}
-                    self._told = {**kept, number: told.to_json()}
+                    self._told = {**kept, number: laws.to_json()}
                 return planner.plan(evidence, number, lane)
             finally:
                 self._busy = False
@@ -261,9 +264,9 @@ class RoundPlanning:
         return planned
 
     async def remembered(self, counted: Counted, closing: OpenRound | None, length: int) -> Counted:
-        """What was counted, with what is kept of it where counts are forgotten.
+        """Return the counts, with the memory of them where they lose weight.
 
-        closing: the round that it was counted in, None before the first; length: its slots.
+        closing: the round that they were counted in, None before the first; length: its slots.
         """
         if not self._federation.forgets or counted.by_lane is None:
             return counted
@@ -271,7 +274,7 @@ class RoundPlanning:
 
         def work() -> RoundMemory:
             kept = closing and closing.memory
-            return cast(Recalling, self._planner.get()).remember(kept, before, now, length)
+            return self._planner.get().remember(kept, before, now, length)
 
         return counted._replace(memory=await self.in_thread(work))
 
@@ -281,8 +284,8 @@ class RoundPlanning:
             await self.plan(counted, number)
 
     async def estimated(self, opened: OpenRound | None, seconds: float) -> Arms | None:
-        """What is known of the arms in the open round, or where that takes longer than so many
-        seconds, in an earlier one; None where there is nothing yet. Plans are compiled first."""
+        """Return estimates of the arms in the open round, or of an earlier one where they take
+        longer than `seconds`; None before there are any. Plans are compiled first."""
         if opened is None:
             return None
         found = self._estimates.known
@@ -313,13 +316,7 @@ class RoundPlanning:
 
     @property
     def shown_plan(self) -> Plan | None:
-        """Of the open round, for lane 0; None before the first."""
-        return self._plan
-
-    @property
-    def open_plan(self) -> Plan:
-        """Of the open round, for lane 0."""
-        assert self._plan is not None
+        """Plan of the open round for lane 0; None before the first."""
         return self._plan
 
     async def message(self, lane: int) -> Parts:
@@ -333,8 +330,8 @@ class RoundPlanning:
         return await asyncio.shield(self._messages[lane])
 
     async def laws(self) -> bytes:
-        """What agents that draw for themselves are told in the open round: as of its plan, or once
-        more, after a restart."""
+        """Return the summaries that agents draw by in the open round: as of its plan, or made once
+        more after a restart."""
         opened = self._opened
         assert opened is not None
         if opened.number not in self._told:
@@ -347,8 +344,9 @@ class RoundPlanning:
             del self._messages[lane]
 
     async def _written(self, lane: int) -> Parts:
-        opened, plan = self._opened, self.open_plan
+        opened, plan = self._opened, self._plan
         assert opened is not None
+        assert plan is not None
         if lane:
             plan = await self._plan_of(lane, opened)
         return _message_parts(self._federation, opened, plan)
@@ -370,7 +368,7 @@ class RoundPlanning:
 
 
 class Estimates:
-    """What is known of the arms in the open round; used in one event loop."""
+    """Estimates of the arms in the open round; used in one event loop."""
 
     def __init__(self, planner: _LazyPlanner, aggregation: Aggregation) -> None:
         self._planner = planner
@@ -386,7 +384,7 @@ class Estimates:
         return self._work is not None and not self._work.done()
 
     async def last(self, opened: OpenRound, seconds: float) -> Arms | None:
-        """Those of the open round, or where they take longer, of the last that has any."""
+        """Return those of the open round, or where they take longer, of the last that has any."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while True:
@@ -415,18 +413,18 @@ class Estimates:
             self.known = done.result()
 
     def stop(self, *, patient: bool) -> None:
-        """Make no more; `patient` waits for what is being made."""
+        """Make no further estimates; `patient` waits for those that are being made."""
         self._executor.shutdown(wait=patient, cancel_futures=True)
 
 
 def tells_groups(federation: Federation) -> bool:
-    """Whether agents are told the law of each group beside that of all."""
+    """Return whether agents are given the summary of each group beside that of all."""
     privacy = federation.privacy
     return federation.draws == "own" and privacy is not None and privacy.groups > 1
 
 
 def sums_by_group(store: Store, *, answered: bool) -> dict[int, Merged]:
-    """A job: what is known of each group; answered: of openings not added yet, too."""
+    """Job: the sum of each group; answered: with openings that are not added yet."""
     assert store.openings is not None
     found = store.openings.sums(answered=answered)
     return {group: Merged(each.counts, each.visits, 0) for group, each in found.items()}

@@ -1,25 +1,25 @@
-"""The heart of the server: one open round, the agents in it, the database behind it.
+"""Life of a round: open, collect, close, plan, commit.
 
-All of it runs in one event loop. Three things leave it: jobs for the database, one after another in
-the writer's thread (`rmab.service.store.writer`); plans, one after another in the planner's
-(`rmab.service.server.planning`); and nothing else.
+All of it runs in one event loop, except jobs for the database, one after another in the writer's
+thread (`rmab.service.store.writer`), and plans, one after another in the planner's
+(`rmab.service.server.planning`).
 
     closing  when the round is due (`rmab.protocol.rounds`), one task takes the merged counts,
              has the next round planned from them, and closes one and opens the other in one
              transaction. Until that is committed the old round stays open, and a plan or a commit
              that fails is tried again. Where counts of an agent were taken out meanwhile, it is
-             planned once more: no round opens with them. Where the server learns sums alone,
-             they are opened first (`rmab.service.server.unmasking`), and added in that transaction.
-             Where the server draws noise, the sum is released first, if that is due: what agents
-             and people are told comes from released sums alone (`rmab.service.store.releases`).
+             planned once more: no round opens with them. Where the server learns only sums,
+             they are unmasked first (`rmab.service.server.unmasking`) and added in that
+             transaction. Where it draws noise, the sum is released first, if that is due: agents
+             and people see only released sums (`rmab.service.store.noisy_sums`).
     restart  the open round is in the database with its plan and the counts it was made from. It
              goes on as it was. The planner, which takes long to load and to compile, is made ready
              meanwhile.
     start    of a federation without a round: the first is planned while requests are answered.
-    tidying  now and then the database drops what can no longer matter, a few agents at a time.
+    tidying  now and then the database drops rows by the rules of retention, a few agents at a time.
 
-`Rounds` makes its parts and calls them; none of them knows it. What serves requests (`identity`,
-`uploads`, `status`, `routes`) knows `Rounds`, which knows none of that.
+`Rounds` makes its parts and calls them; none of them knows it. Modules that serve requests
+(`identity`, `uploads`, `status`, `routes`) know `Rounds`, which knows none of them.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ from rmab.protocol.correlation import Togetherness
 from rmab.protocol.messages import Upload
 from rmab.protocol.rounds import Coordinator
 from rmab.protocol.uploads import Merged
-from rmab.service.http.telemetry import Log, Metrics, warn_of_noise
+from rmab.service.http.telemetry import Log
 from rmab.service.server.limits import ServerLimits
+from rmab.service.server.metrics import Metrics
 from rmab.service.server.planning import (
     Counted,
     Planning,
@@ -58,7 +59,7 @@ from rmab.service.server.planning import (
 )
 from rmab.service.server.unmasking import HelperAccess, SumOpening
 from rmab.service.store.credentials import Sighting
-from rmab.service.store.releases import Told
+from rmab.service.store.noisy_sums import ReleaseSummary
 from rmab.service.store.store import (
     CLOCK_SECONDS,
     AgentRow,
@@ -68,7 +69,7 @@ from rmab.service.store.store import (
     Store,
     claimed_store,
 )
-from rmab.service.store.uploads import Totals
+from rmab.service.store.uploads import UploadTotals
 from rmab.service.store.writer import Jobs
 
 __all__ = ["RELOADED", "LongPolls", "Presence", "Rounds"]
@@ -89,13 +90,14 @@ RELOADED = (
 )
 
 N = TypeVar("N", int, float)
+T = TypeVar("T")
 
 
 class Rounds:
-    """The rounds of one federation, served. Every method is called in the event loop.
+    """Rounds of one federation, served. Every method is called in the event loop.
 
-    changes: goes up whenever something happens that people are shown; lost: told when another
-    process has the database, which this one cannot go on with.
+    changes: goes up whenever something happens that the page shows; lost: called when another
+    process has taken the database, after which this one cannot go on.
     """
 
     def __init__(
@@ -108,7 +110,6 @@ class Rounds:
         metrics: Metrics,
         clock: Callable[[], float] = time.time,
         limits: ServerLimits | None = None,
-        lost: Callable[[StorageError], None] = lambda _: None,
         helper: HelperAccess | None = None,
     ) -> None:
         self.federation = federation
@@ -121,7 +122,8 @@ class Rounds:
         self._rewards = federation.rewards
         self._idle_rewards = federation.idle_rewards
         self._tasks = Tasks()
-        self.jobs = Jobs(lost)
+        self.lost: Callable[[StorageError], None] = lambda _: None
+        self.jobs = Jobs(lambda error: self.lost(error))
         self.planning = RoundPlanning(
             federation, planner, jobs=self.jobs, tasks=self._tasks, metrics=metrics
         )
@@ -152,9 +154,9 @@ class Rounds:
         self.preparing: asyncio.Task[None] | None = None
 
     def reconfigure(self, federation: Federation) -> tuple[dict[str, Any], list[str]]:
-        """Take over what may change while serving: the schedule from the next round on.
+        """Take over settings that may change while serving: the schedule from the next round on.
 
-        What has changed, and the names of what else is different and needs a restart.
+        Return the changes, and the names of other differences, which need a restart.
         """
         current = self.federation
         different = [
@@ -174,7 +176,7 @@ class Rounds:
 
     @property
     def number(self) -> int:
-        """Of the open round; 0 before the first."""
+        """Number of the open round; 0 before the first."""
         return 0 if self._round is None else self._round.number
 
     @property
@@ -189,7 +191,7 @@ class Rounds:
         return self._round
 
     def warnings(self) -> list[str]:
-        """What the page warns of, in sentences."""
+        """Return the page's warnings, in sentences."""
         found = []
         if not self.federation.paces:
             found.append(UNPACED)
@@ -201,7 +203,7 @@ class Rounds:
         return found
 
     def live(self, rows: Iterable[AgentRow]) -> set[str]:
-        """Who of these was heard of lately, or waits for a round now."""
+        """Return agents of these rows that were heard of lately, or wait for a round now."""
         now, seconds = self.clock(), self.federation.heard_seconds
         waiting = self.polls.names
         return {
@@ -224,8 +226,8 @@ class Rounds:
         self.jobs.start(store, self._metrics.commit_jobs.observe)
         if self.opening is not None:
             await self.opening.check()
-        found, awaited, reports, self._slots_before = await self.jobs.run(_resumed)
-        estimates = await self.jobs.run(lambda store: store.estimates())
+        resumed = await self.jobs.run(_resumed)
+        found, awaited, reports, self._slots_before, estimates = resumed
         if estimates is not None:
             self.planning.resume_estimates(estimates)
         await self.audit()
@@ -236,7 +238,9 @@ class Rounds:
             await self._check_weights()
         if self.federation.budget is not None:
             agents = await self.jobs.run(_enrolled)
-            warn_of_noise(self.federation, agents, self._log)
+            detail = self.federation.cost_warning(agents)
+            if detail is not None:
+                self._log("warning", "much noise for few agents", agents=agents, detail=detail)
         # Often enough for whoever reads the database to know who is live.
         often = max(0.5, self.federation.heard_seconds / 4)
         self._tasks.start(self.presence.keep_writing(min(self.limits.sightings_seconds, often)))
@@ -286,15 +290,20 @@ class Rounds:
             "planner not ready, trying again",
         )
 
-    async def _insist(self, attempt: Callable[[], Awaitable[None]], event: str) -> None:
-        """Try until it works; what a federation's file has wrong will never."""
+    async def _insist(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        event: str,
+        lasting: tuple[type[Exception], ...] = (FederationError, ModelError, StudyError),
+    ) -> T:
+        """Try until it works; errors that are `lasting`, of the federation's file, are raised."""
         pause = self.limits.first_retry_seconds
         while True:
             try:
                 return await attempt()
-            except (asyncio.CancelledError, FederationError, ModelError, StudyError):
-                raise
             except Exception as error:
+                if isinstance(error, lasting):
+                    raise
                 self._log_trouble(event, error, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, self.limits.last_retry_seconds)
@@ -309,11 +318,11 @@ class Rounds:
         )
 
     def release(self) -> None:
-        """Let go of all that wait for a round; from now on nobody waits, and no round closes."""
+        """Release waiting requests; from now on none waits, and no round closes."""
         self.polls.release()
 
     async def stop(self, *, patient: bool = True) -> None:
-        """Finish what the database was given, and give it back.
+        """Finish pending jobs, and release the database.
 
         A plan that is being made cannot be stopped; `patient` waits for its thread.
         """
@@ -330,13 +339,13 @@ class Rounds:
         self.planning.stop(patient=patient)
 
     async def waits_for(self) -> str | None:
-        """What the server must wait for before it can do all it is for; None: nothing."""
+        """Return the server's missing part, before it is complete; None: nothing is missing."""
         if self._round is None:
             return "the first round is being planned"
         if self.preparing is not None and not self.preparing.done() and not self.planning.able:
             return "the planner is being compiled"
         try:
-            found = await asyncio.wait_for(self.jobs.run(lambda store: store.current_round()), 5)
+            found = await asyncio.wait_for(self.jobs.run(Store.current_round), 5)
         except (StorageError, TimeoutError):
             return "the database does not answer"
         return None if found is not None else "no round is open"
@@ -347,7 +356,7 @@ class Rounds:
             raise ProtocolError(503, "unready", "the first round is being planned; try again")
 
     async def _keep_tidy(self) -> None:
-        """Drop what can no longer matter, soon after the start and then again and again."""
+        """Drop rows by the rules of retention, soon after the start and then again and again."""
         pause = min(self.limits.first_tidy_seconds, self.limits.tidy_seconds)
         while True:
             await asyncio.sleep(pause)
@@ -359,12 +368,12 @@ class Rounds:
 
     async def _tidy(self) -> None:
         now, few = self.clock(), self.limits.tidy_agents
-        names = await self.jobs.run(lambda store: store.contributors())
+        names = await self.jobs.run(lambda store: store.retention.agents())
         for start in range(0, len(names), few):
             left = names[start : start + few]
             while left:
                 left = await self.jobs.run(partial(_tidied, left, now))
-        await self.jobs.run(lambda store: store.drop_rounds())
+        await self.jobs.run(Store.drop_rounds)
         await self._check_clock()
 
     # ---------------------------------------------------------------------------------- agents
@@ -406,7 +415,7 @@ class Rounds:
         self._consider()
 
     def forget(self, name: str) -> None:
-        """Its credential is valid no more; nobody waits for who had it."""
+        """Stop waiting for an agent whose credential was revoked."""
         self.leave(name)
         self.changes += 1
 
@@ -419,7 +428,7 @@ class Rounds:
 
     async def _check_clock(self) -> None:
         """Warn where the clock is behind the newest time that is stored."""
-        newest, now = await self.jobs.run(lambda store: store.newest()), self.clock()
+        newest, now = await self.jobs.run(Store.newest), self.clock()
         before, behind = self._behind, newest - now
         self._behind = behind if behind > CLOCK_SECONDS else 0.0
         if self._behind and not before:
@@ -434,14 +443,13 @@ class Rounds:
             self.changes += 1
 
     async def audit(self) -> None:
-        """Log what was taken out of the counts, here or by a command on the database, and whom
-        commands enrolled and revoked."""
-        for act in await self.jobs.run(lambda store: store.acts()):
+        """Log erasures, and enrolments and revocations by commands on the database."""
+        for act in await self.jobs.run(Store.acts):
             self._log(
                 "info", act.act, agent=act.name, role=act.role, owner=act.owner, by=act.by_whom
             )
             self.changes += 1
-        for erasure in await self.jobs.run(lambda store: store.audit()):
+        for erasure in await self.jobs.run(Store.audit):
             self._log(
                 "warning",
                 "forgotten",
@@ -485,23 +493,11 @@ class Rounds:
         self._consider()
 
     async def _close(self, reason: str) -> None:
-        pause = self.limits.first_retry_seconds
-        while True:
-            try:
-                await self._advance(reason)
-                break
-            except asyncio.CancelledError:
-                raise
-            except Exception as error:  # whatever it is, the old round goes on
-                self._log_trouble("round not closed, trying again", error, pause)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, self.limits.last_retry_seconds)
-        self._consider()
-
-    async def _advance(self, reason: str) -> None:
-        """Close the open round and open the next."""
-        while not await self._advanced(reason):
+        advance = partial(self._advanced, reason)
+        # Until it works, whatever the error is, the old round goes on.
+        while not await self._insist(advance, "round not closed, trying again", lasting=()):
             pass
+        self._consider()
 
     async def _advanced(self, reason: str) -> bool:
         """Close the open round and open the next, unless counts were taken out meanwhile."""
@@ -564,7 +560,7 @@ class Rounds:
             slots=slots,
             reward=None if reward is None else round(reward, 6),
         )
-        self.together.add(await self.jobs.run(lambda store: store.visits_by_agent()))
+        self.together.add(await self.jobs.run(Store.visits_by_agent))
         self._enter(opened, plan, coordinator)
         self._log("info", "round open", round=number, limit=opened.limit)
         await self.audit()
@@ -581,11 +577,11 @@ class Rounds:
             self._log("info", "sum released", **told._asdict())
 
     def _noise(self, size: int) -> Sequence[int]:
-        """Of a release; FederationError where there is nothing that draws it."""
+        """Draw the noise of a release; FederationError where its library is missing."""
         assert self.federation.budget is not None
         return discrete_gaussian(self.federation.budget, self.federation.plays, size)
 
-    def _counted(self, store: Store) -> tuple[Counted, Totals, Erased]:
+    def _counted(self, store: Store) -> tuple[Counted, UploadTotals, Erased]:
         """A job: all that the next plan is made from, as of one moment."""
         each = self.federation.needs_each or (
             self.federation.privacy is None and store.has_owners()
@@ -593,7 +589,7 @@ class Rounds:
         by_lane = store.counts_by_lane() if each else None
         groups = sums_by_group(store, answered=True) if tells_groups(self.federation) else None
         counted = Counted(store.merged(), by_lane, groups=groups)
-        return counted, store.totals(), store.erased()
+        return counted, store.uploads.totals(), store.erased()
 
     async def _draft(self, number: int, limit: int, counted: Counted) -> tuple[OpenRound, Plan]:
         """Round `number` as it would open now; limit: its slots, unless the policy sets them."""
@@ -616,8 +612,9 @@ class Rounds:
     def _mean_reward(
         self, now: Merged, before: Merged, slots: int, taken_out: float
     ) -> float | None:
-        """Of a slot, by the plays since and by what arms that are always observed paid without
-        one; None without slots. taken_out: what those paid that are before, but no longer now."""
+        """Return the mean reward of a slot: of plays since, and of idle slots of arms that are
+        always observed; None without slots. taken_out: reward of counts that are in `before`, but
+        no longer in `now`."""
         if slots < 1:
             return None
         idle = self.federation.shape.idle(now.counts - before.counts)
@@ -625,11 +622,13 @@ class Rounds:
         return (float(paid.sum()) + taken_out) / slots
 
 
-def _resumed(store: Store) -> tuple[OpenRound | None, set[str], Mapping[str, int], int]:
-    """A job: the round to go on with, who is awaited and has reported, slots of closed rounds."""
+def _resumed(
+    store: Store,
+) -> tuple[OpenRound | None, set[str], Mapping[str, int], int, str | None]:
+    """Job: the round to go on with, awaited agents, reports, slots of closed rounds, estimates."""
     found = store.current_round()
     awaited, reports = store.awaited(found.number) if found else (set(), {})
-    return found, awaited, reports, store.closed_slots()
+    return found, awaited, reports, store.closed_slots(), store.estimates()
 
 
 def _enrolled(store: Store) -> int:
@@ -649,7 +648,7 @@ def _is_due(store: Store) -> bool:
     return store.releases.is_due()
 
 
-def _released(z: Sequence[int], round: int, now: float, store: Store) -> Told | None:
+def _released(z: Sequence[int], round: int, now: float, store: Store) -> ReleaseSummary | None:
     """A job: the sum of all counts, released with this noise; None if that is not due."""
     assert store.releases is not None
     return store.releases.release(z, round, now)
@@ -661,7 +660,7 @@ def _tidied(agents: list[str], now: float, store: Store) -> list[str]:
 
 
 def _audited(erasure: Erasure) -> dict[str, int]:
-    """What the log has of it."""
+    """Return the log's fields of an erasure."""
     found = erasure._asdict()
     return {key: found[key] for key in ("round", "incarnations", "uploads", "slots")}
 
@@ -713,7 +712,8 @@ class Presence:
         self._unwritten.add(name)
 
     def updated(self, row: AgentRow) -> AgentRow:
-        """A row with what the database may not have yet, unless it is of a clock that was ahead."""
+        """Return a row with sightings that the database may not have yet, unless of a clock that
+        was ahead."""
         seen = self._seen.get(row.name)
         if seen is not None and seen > self._clock() + CLOCK_SECONDS:
             seen = None
@@ -724,7 +724,7 @@ class Presence:
         )
 
     async def write(self) -> None:
-        """Write down what is not."""
+        """Write unwritten sightings."""
         if not self._unwritten:
             return
         names, self._unwritten = self._unwritten, set()
@@ -733,11 +733,10 @@ class Presence:
             Sighting(name, self._seen.get(name, 0.0), self.fetched.get(name), refused[name])
             for name in names
         ]
-        await self._jobs.run(lambda store: store.sighted(sightings))
+        await self._jobs.run(lambda store: store.credentials.sighted(sightings))
 
     async def keep_writing(self, seconds: float) -> None:
-        """Write down what is not, again and again; what a database in trouble does not take is
-        lost."""
+        """Write sightings again and again; those that the database does not take are lost."""
         while True:
             await asyncio.sleep(seconds)
             with contextlib.suppress(StorageError):
@@ -749,9 +748,9 @@ def _later(one: N | None, other: N | None) -> N | None:
 
 
 class LongPolls:
-    """Requests that wait for a round: bounded, of all agents and of each, and let go all at once.
+    """Requests that wait for a round: bounded, of all agents and of each, and released together.
 
-    count: how many there are; released: whether nobody may wait any more.
+    count: how many there are; released: no request may wait any longer.
     """
 
     def __init__(self, limits: ServerLimits) -> None:
@@ -766,7 +765,7 @@ class LongPolls:
         return set(self._turns)
 
     async def wait(self, name: str, seconds: float) -> bool:
-        """Wait until woken; what it was woken with, or False when the time is over."""
+        """Wait until woken; return the value passed to `wake`, or False when the time is over."""
         if seconds <= 0 or self.released:
             return False
         turns = self._turns.setdefault(name, set())
@@ -790,16 +789,16 @@ class LongPolls:
                 del self._turns[name]
 
     def wake(self, name: str, newer: bool) -> None:
-        """Wake what waits of an agent; newer: whether there is a round for it."""
+        """Wake an agent's requests; newer: there is a round for it."""
         _wake(self._turns.get(name, ()), newer)
 
     def wake_all(self, newer: bool) -> None:
-        """Wake what waits of all agents."""
+        """Wake all requests."""
         for turns in list(self._turns.values()):
             _wake(turns, newer)
 
     def release(self) -> None:
-        """Let all go; from now on nobody waits."""
+        """Release all requests; from now on none waits."""
         self.released = True
         self.wake_all(False)
 

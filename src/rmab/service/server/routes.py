@@ -1,24 +1,25 @@
-"""The routes: who may ask for what, and what answers.
+"""Routes of the server, and the role that each needs.
 
     GET /v1/round?after=R&wait=S         agent   the open round if its number is above R, or 204
-    GET /v1/laws                         agent   laws of the arms, where draws = "own"; else 404
+    GET /v1/laws                         agent   summaries of the arms, where draws = "own"
     POST /v1/uploads                     agent   cumulative counts; `rmab.service.server.uploads`
-    POST /v1/masked                      agent   likewise, masked, where sums alone are learnt
+    POST /v1/masked                      agent   likewise, masked, where only sums are learnt
     POST /v1/leave                       agent   not awaited until it fetches again
     GET /v1/status, /v1/overview         viewer  the federation in numbers; all that the page shows
     GET / and the files that it loads    viewer  the page
     GET /metrics                         viewer  for Prometheus
     GET, POST /v1/agents                 admin   list; enrol
     DELETE /v1/agents/NAME               admin   revoke
-    DELETE /v1/agents/NAME/counts        admin   take all that the agent gave out of the counts
+    DELETE /v1/agents/NAME/counts        admin   take all counts of the agent out
     GET /healthz, /readyz, /openapi.json all
 
-`rmab.service.server.identity` says who is an agent, an admin or a viewer.
+`rmab.service.server.identity` tells agents, admins and viewers apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from functools import cached_property
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -28,21 +29,21 @@ from starlette.types import ASGIApp
 from rmab.errors import ProtocolError
 from rmab.protocol.checks import MAX_WHOLE, malformed, read_object
 from rmab.protocol.messages import NAME_RULE, is_name
+from rmab.service.http.body import announced_size, check_type, read_body
 from rmab.service.http.middleware import Middleware, json_answer
 from rmab.service.http.proxies import Proxies
-from rmab.service.http.telemetry import Log, Metrics
+from rmab.service.http.telemetry import Log
 from rmab.service.server.identity import Access
+from rmab.service.server.metrics import Metrics
 from rmab.service.server.openapi import document
-from rmab.service.server.page import ASSETS, address, asset
+from rmab.service.server.page import ADDRESSES, asset
 from rmab.service.server.rounds import Rounds
 from rmab.service.server.status import Status
-from rmab.service.server.uploads import Uploads, announced, check_type, read_body
+from rmab.service.server.uploads import Uploads
 from rmab.service.store.credentials import ROLES
 from rmab.text import shown
 
 __all__ = ["make_app"]
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(
@@ -54,12 +55,12 @@ def make_app(
     open: bool = False,
     proxies: Proxies | None = None,
 ) -> ASGIApp:
-    """The application.
+    """Return the application.
 
-    hosts: the names of a server on loopback alone; None: it is public. open: anybody may view.
+    hosts: accepted names of a server on loopback, None: any; open: anybody may view.
     """
     access = Access(rounds, open=open, log=log)
-    routes = _Routes(rounds, access, metrics, open=open)
+    routes = _ServerRoutes(rounds, access, metrics, open=open)
     router = Router(routes.all(), redirect_slashes=False)
     return Middleware(
         router,
@@ -71,21 +72,28 @@ def make_app(
     )
 
 
-class _Routes:
+class _ServerRoutes:
     def __init__(
         self, rounds: Rounds, access: Access, metrics: Metrics, *, open: bool = False
     ) -> None:
         self._rounds = rounds
         self._access = access
-        self._status = Status(rounds)
         self._metrics = metrics
         self._limits = rounds.limits
-        self._document = document(rounds.federation, open=open)
+        self._open = open
         uploads = [
             Route(path, Uploads(rounds, access, metrics, masked=masked), methods=["POST"])
             for path, masked in (("/v1/uploads", False), ("/v1/masked", True))
         ]
         self.fast = {("POST", route.path): route for route in uploads}
+
+    @cached_property
+    def _status(self) -> Status:
+        return Status(self._rounds)
+
+    @cached_property
+    def _document(self) -> dict[str, Any]:
+        return document(self._rounds.federation, open=self._open)
 
     def all(self) -> list[Route]:
         return [
@@ -98,7 +106,7 @@ class _Routes:
             Route("/v1/agents", self.agents, methods=["GET", "POST"]),
             Route("/v1/agents/{name}", self.revoke, methods=["DELETE"]),
             Route("/v1/agents/{name}/counts", self.forget, methods=["DELETE"]),
-            *(Route(address(name), self._page(name)) for name in ASSETS),
+            *(Route(path, self.page) for path in ADDRESSES),
             Route("/metrics", self.metrics),
             Route("/healthz", self.alive),
             Route("/readyz", self.ready),
@@ -146,13 +154,10 @@ class _Routes:
         await self._access.viewer(_headers(request))
         return json_answer(await self._status.page())
 
-    def _page(self, name: str) -> Handler:
-        async def show(request: Request) -> Response:
-            await self._access.viewer(_headers(request))
-            content, kind = asset(name)
-            return Response(content, media_type=kind)
-
-        return show
+    async def page(self, request: Request) -> Response:
+        await self._access.viewer(_headers(request))
+        content, kind = asset(ADDRESSES[request.url.path])
+        return Response(content, media_type=kind)
 
     async def metrics(self, request: Request) -> Response:
         await self._access.viewer(_headers(request))
@@ -167,7 +172,7 @@ class _Routes:
         if request.method != "POST":
             return json_answer({"agents": await self._status.agents()})
         check_type(headers)
-        announced(headers, self._limits.enrolment_bytes)
+        announced_size(headers, self._limits.enrolment_bytes)
         name, role, owner = _enrolment(
             await read_body(request.receive, self._limits.enrolment_bytes)
         )

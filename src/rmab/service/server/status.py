@@ -1,4 +1,4 @@
-"""What people see of a federation: its status in numbers, and all that the page shows.
+"""Status of a federation for people: in numbers, and all that the page shows.
 
 Indices are those of the open round's plan, estimates of the counts it was planned from; plays,
 agents and rewards are of all uploads that are committed. A page asks every second; however many
@@ -22,11 +22,11 @@ from rmab.policies.plans import Plan
 from rmab.protocol.config import Federation, KnownArm
 from rmab.protocol.messages import plan_table
 from rmab.protocol.outliers import Compared, compared
-from rmab.service.http.telemetry import Metrics
+from rmab.service.server.metrics import Metrics
 from rmab.service.server.rounds import Rounds
 from rmab.service.store.store import AgentRow, RewardRow, RoundRow, Store
 from rmab.service.store.unmasking import GroupRow, WaitingRow
-from rmab.service.store.uploads import Totals
+from rmab.service.store.uploads import UploadTotals
 
 __all__ = ["Status"]
 
@@ -36,7 +36,7 @@ _NOTHING = Compared({}, ())
 _REST = 20.0  # of the time that scores take, before they are made again
 
 
-class _Kept(NamedTuple):
+class _KeptPage(NamedTuple):
     """A page that may be given out again: until when, and while nothing has changed."""
 
     until: float
@@ -44,18 +44,18 @@ class _Kept(NamedTuple):
     page: bytes
 
 
-class _Found(NamedTuple):
-    """What the database has for a page."""
+class _PageRows(NamedTuple):
+    """Rows of the database for a page."""
 
     agents: list[AgentRow]
-    totals: Totals
+    totals: UploadTotals
     visits: npt.NDArray[np.int64] | None  # (S, N); None: they are not released
     rewards: list[RewardRow]
     rounds: list[RoundRow]
 
 
-class _Opened(NamedTuple):
-    """What the database has of openings and releases.
+class _OpenedSums(NamedTuple):
+    """Openings and releases in the database.
 
     groups: their last one; waiting: agents with slots in none; impossible: how many were dropped;
     left: releases that are left, by group, where the server draws the noise.
@@ -75,12 +75,12 @@ class Status:
         self._rounds = rounds
         self._limits = rounds.limits
         self._outliers = _Outliers(rounds)
-        self._kept: _Kept | None = None
+        self._kept: _KeptPage | None = None
         self._indices: tuple[Plan, list[Table | None]] | None = None  # of the plan they are of
 
     @property
     def _federation(self) -> Federation:
-        """As it is now: some of it may change."""
+        """The federation now: some of it may change."""
         return self._rounds.federation
 
     async def numbers(self) -> Table:
@@ -91,7 +91,9 @@ class Status:
             rounds.current, self._limits.page_estimate_seconds
         )
         now = rounds.clock()
-        rows, totals = await rounds.jobs.run(lambda store: (store.agents(now), store.totals()))
+        rows, totals = await rounds.jobs.run(
+            lambda store: (store.agents(now), store.uploads.totals())
+        )
         return {
             **self._head(totals),
             **await self._privacy(),
@@ -107,7 +109,7 @@ class Status:
         return self._agents(rows, await self._outliers.now())
 
     async def measure(self, metrics: Metrics) -> None:
-        """Bring the gauges up to date, with what the database tells if it answers."""
+        """Bring the gauges up to date, with the database's numbers if it answers."""
         with contextlib.suppress(StorageError):
             now = self._rounds.clock()
             rows = await self._rounds.jobs.run(lambda store: store.agents(now))
@@ -143,21 +145,21 @@ class Status:
         alike = await self._outliers.lately(self._limits.page_estimate_seconds)
         table = self._page(found, now, estimates, alike) | await self._privacy()
         page = json.dumps(table, separators=(",", ":"), allow_nan=False).encode()
-        self._kept = _Kept(time.monotonic() + self._limits.page_seconds, changes, page)
+        self._kept = _KeptPage(time.monotonic() + self._limits.page_seconds, changes, page)
         return page
 
-    def _read(self, store: Store, now: float) -> _Found:
+    def _read(self, store: Store, now: float) -> _PageRows:
         """A job."""
-        return _Found(
+        return _PageRows(
             store.agents(now),
-            store.totals(),
+            store.uploads.totals(),
             None if self._federation.budget is not None else store.merged().visits,
             store.rewards(self._limits.page_rewards),
             store.rounds(self._limits.page_rounds),
         )
 
     def _page(
-        self, found: _Found, now: float, estimates: list[Table] | None, alike: Compared
+        self, found: _PageRows, now: float, estimates: list[Table] | None, alike: Compared
     ) -> Table:
         """estimates: None before there are any; alike: agents held against one another."""
         federation, opened = self._federation, self._rounds.current
@@ -194,8 +196,8 @@ class Status:
         }
 
     async def _privacy(self) -> Table:
-        """Where [privacy] is asked for: what is opened or released of whom, what waits, how much
-        noise there is and how many releases are left, and how the helper is."""
+        """Return openings or releases by group, waiting slots, noise, releases left and the
+        helper's state; nothing without [privacy]."""
         privacy = self._federation.privacy
         if privacy is None:
             return {}
@@ -225,8 +227,8 @@ class Status:
             }
         }
 
-    def _left(self, found: _Opened) -> Mapping[int, int]:
-        """Releases that are left, by group; of none before the helper has told."""
+    def _left(self, found: _OpenedSums) -> Mapping[int, int]:
+        """Return releases that are left, by group; none before the helper has answered."""
         opening = self._rounds.opening
         return found.left if opening is None else opening.releases_left
 
@@ -241,7 +243,7 @@ class Status:
         advised = together.correlated and shares and self._federation.shares.shared
         return {"value": round(rho, 4), "correlated": together.correlated, "advised": advised}
 
-    def _head(self, totals: Totals) -> Table:
+    def _head(self, totals: UploadTotals) -> Table:
         opened = self._rounds.current
         return {
             "federation": self._federation.name,
@@ -256,7 +258,7 @@ class Status:
         return self._rounds.live(map(self._rounds.presence.updated, rows))
 
     def _agents(self, rows: Sequence[AgentRow], alike: Compared) -> list[Table]:
-        """Agents and admins, with what the database may not know yet."""
+        """Return agents and admins, with sightings that the database may not have yet."""
         presence = self._rounds.presence
         live = self._live(rows)
         return [
@@ -295,7 +297,7 @@ class _Outliers:
         self._rests_until = 0.0
 
     async def now(self) -> Compared:
-        """Those of what is committed now, by other processes too."""
+        """Return scores of the counts that are committed now, also by other processes."""
         asked = self._started
         while self._work is not None and not self._work.done():
             await asyncio.wait({self._work})
@@ -305,7 +307,7 @@ class _Outliers:
         return await asyncio.shield(self._work)
 
     async def lately(self, seconds: float) -> Compared:
-        """The last that were made, waiting so many seconds at most if newer ones are."""
+        """Return the last scores, waiting at most `seconds` for newer ones."""
         done = self._work is None or self._work.done()
         if done and self._changes < self._rounds.changes and time.monotonic() >= self._rests_until:
             self._start()
@@ -337,16 +339,16 @@ class _Outliers:
             self._last = done.result()
 
 
-def _opened(store: Store) -> _Opened:
-    """A job: what was opened, or released where the server draws the noise."""
+def _opened(store: Store) -> _OpenedSums:
+    """Job: the openings, or releases where the server draws the noise."""
     openings, releases = store.openings, store.releases
     if releases is not None:
         last, left = releases.group(), releases.left()
         groups = {} if last is None else {last.group: last}
-        return _Opened(groups, [], releases.waiting_slots(), 0, {1: left})
+        return _OpenedSums(groups, [], releases.waiting_slots(), 0, {1: left})
     assert openings is not None
     waiting = openings.waiting_rows()
-    return _Opened(
+    return _OpenedSums(
         {row.group: row for row in openings.groups()},
         waiting,
         sum(row.slots for row in waiting),
@@ -379,7 +381,7 @@ def _round_table(row: RoundRow, reports: int) -> Table:
 
 
 def _kind_table(arm: KnownArm) -> Table:
-    """What is to be told of an arm that is not as most are."""
+    """Return the keys of an arm that is not as most are."""
     told: Table = {}
     if arm.pays_when_idle:
         told["reward_passive"] = list(arm.reward_passive)

@@ -1,17 +1,16 @@
-"""Opening sums: what a server of a federation with a helper does when a round closes.
+"""Unmasking: sums that a server of a federation with a helper asks for when a round closes.
 
     ask who      the helper's agents, their groups and cohorts, and that it is the helper it was
-    write        for each group with agents that may be opened together an opening, durably
+    write        for each group with agents that may be unmasked together an opening, durably
     ask          the helper for the masks of it, again and again while it is away
     keep         the sum; it is added in the transaction that closes the round
 
-An opening that has no answer is asked for again before any other, by a restarted server too.
-What the helper refuses is taken back: the members that it names are to begin anew.
-Those that bring nothing new for a few rounds are not waited for (`Lateness`).
-A helper of whom ten sums in a row were impossible has other keys than the agents, or lies: it is
-shown as trouble and asked for nothing until the server starts again.
-A helper that does not answer, or that is no longer where it was, holds up the round and nothing
-else: agents play on and their uploads are kept.
+An opening that has no answer is asked for again before any other, by a restarted server too. An
+opening that the helper refuses is taken back: the members that it names are to begin anew. Agents
+that bring nothing new for a few rounds are not waited for (`Lateness`). A helper with ten
+impossible sums in a row has other keys than the agents, or lies: it is shown as trouble and asked
+for nothing until the server starts again. A helper that does not answer, or that is no longer where
+it was, holds up only the round: agents play on and their uploads are kept.
 """
 
 from __future__ import annotations
@@ -28,19 +27,20 @@ import httpx
 import numpy as np
 
 from rmab.errors import FederationError, ProtocolError, UnreachableError
+from rmab.privacy.accounting import cell_noise, is_due
+from rmab.privacy.batches import AgentBacklog, ReportBatch, check_sum, choose_batch, parse_answer
 from rmab.privacy.masks import numbers_of, vector_size
-from rmab.privacy.noise import MOST_RELEASES, cell_noise, is_due
-from rmab.privacy.settings import is_loopback
-from rmab.privacy.unmasking import Together, Waiting, check_sum, chosen, parse_answer
+from rmab.privacy.noise import MOST_RELEASES
 from rmab.protocol.checks import read_object
 from rmab.protocol.config import Federation
-from rmab.protocol.messages import Ints, is_name
-from rmab.service.http.telemetry import Log, Metrics
+from rmab.protocol.shape import Ints, is_name
+from rmab.service.http.telemetry import Log
 from rmab.service.server.limits import ServerLimits
+from rmab.service.server.metrics import Metrics
 from rmab.service.store.store import Store
 from rmab.service.store.unmasking import Enrolment, Openings, Pending
 from rmab.service.store.writer import Jobs
-from rmab.text import shown
+from rmab.text import is_loopback, shown
 
 __all__ = ["HelperAccess", "HelperState", "Lateness", "SumOpening"]
 
@@ -58,8 +58,8 @@ class HelperAccess(NamedTuple):
 
 
 class HelperState(NamedTuple):
-    """What is known of the helper; up: None before it was asked; trouble: what is wrong, if
-    anything; since: when that was found."""
+    """State of the helper; up: None before it was asked; trouble: its error, if any; since: when
+    that was found."""
 
     up: bool | None
     since: float
@@ -79,7 +79,7 @@ class Lateness:
         self._came: dict[str, tuple[int, int]] = {}  # agent -> furthest position, and in what round
         self._ready: dict[int, tuple[int, float]] = {}  # group -> round and time
 
-    def late(self, waiting: Sequence[Waiting], round: int, least: int) -> frozenset[str]:
+    def late(self, waiting: Sequence[AgentBacklog], round: int, least: int) -> frozenset[str]:
         """Their names, in the round that is closing."""
         found = set()
         ready: Counter[int] = Counter()
@@ -103,8 +103,10 @@ class Lateness:
 
 
 class SumOpening:
-    """Opens sums for one federation; used in one event loop. state: of the helper; releases_left:
-    by group, as it told last, where sums have noise."""
+    """Unmasking of sums for one federation; used in one event loop.
+
+    state: of the helper; releases_left: by group, from its last answer, where sums have noise.
+    """
 
     def __init__(
         self,
@@ -156,9 +158,9 @@ class SumOpening:
         await self._http.aclose()
 
     async def open(self, round: int) -> None:
-        """Open all sums that may be opened now; UnreachableError where the helper is away.
+        """Unmask all sums that may be unmasked now; UnreachableError where the helper is away.
 
-        What was opened is durable when this returns, and added by `Openings.add`.
+        Sums are durable when this returns, and added by `Openings.add`.
         """
         if self._useless is not None:
             raise UnreachableError(self._useless)
@@ -203,7 +205,7 @@ class SumOpening:
         return found
 
     async def _settle(self, pending: Pending) -> bool:
-        """Ask for an opening, and keep what comes of it; False where its group must wait."""
+        """Ask for an opening, and keep its result; False where its group must wait."""
         opening = pending.opening
         answer = await self._request("POST", "/v1/openings", opening.to_json())
         if answer.status_code == 409:
@@ -219,7 +221,7 @@ class SumOpening:
             wrong = check_sum(
                 *numbers_of(vector, self._federation.shape),
                 pending.slots,
-                len(opening.members),
+                len(opening.reports),
                 self._federation.shape,
             )
         else:
@@ -234,7 +236,7 @@ class SumOpening:
                 opening=opening.number,
                 group=opening.group,
                 slots=pending.slots,
-                agents=sorted({member.agent for member in opening.members}),
+                agents=sorted({member.agent for member in opening.reports}),
                 error=wrong,
             )
         await self._jobs.run(lambda store: _of(store).answer(opening.number, found))
@@ -244,14 +246,14 @@ class SumOpening:
             "sum opened" if wrong is None else "opening closed",
             opening=opening.number,
             group=opening.group,
-            members=len(opening.members),
+            members=len(opening.reports),
             slots=pending.slots,
         )
         return True
 
     def _without_visits(self, vector: Ints, slots: int) -> str | None:
-        """Of a sum with noise: visits, which are not released, become 0; what is impossible in the
-        counts, but for 1 time in 10^9, or None."""
+        """Set the visits of a sum with noise to 0, as they are not released; return an
+        impossibility in its counts, which is wrong 1 time in 10^9, or None."""
         budget, shape = self._federation.budget, self._federation.shape
         assert budget is not None
         vector[shape.size :] = 0
@@ -382,7 +384,7 @@ def _enter(openings: Openings, chain: str) -> bool:
 
 
 class _Choice(NamedTuple):
-    """What the next opening is chosen by.
+    """Conditions by which the next opening is chosen.
 
     enrolled: agents by name; late: those that are not waited for; held: groups that wait; noise:
     whether sums are released with it, and so when their slots have doubled.
@@ -398,17 +400,17 @@ class _Choice(NamedTuple):
 def _written(choice: _Choice, round: int, now: float, store: Store) -> Pending | None:
     """A job: the next opening, written down; None if there is none."""
     openings = _of(store)
-    by_group: dict[int, list[Waiting]] = defaultdict(list)
+    by_group: dict[int, list[AgentBacklog]] = defaultdict(list)
     for one in openings.waiting(choice.enrolled):
         by_group[one.group].append(one)
     for group in sorted(by_group.keys() - choice.held):
-        together = chosen(by_group[group], choice.least, choice.late)
+        together = choose_batch(by_group[group], choice.least, choice.late)
         if together.size and (not choice.noise or _is_due(openings, group, together)):
-            return openings.write(group, together.members, round, now)
+            return openings.write(group, together.reports, round, now)
     return None
 
 
-def _is_due(openings: Openings, group: int, together: Together) -> bool:
+def _is_due(openings: Openings, group: int, together: ReportBatch) -> bool:
     """Whether a sum of these agents would be released now."""
     before = openings.sums().get(group)
     slots = together.size + (0 if before is None else before.slots)

@@ -1,12 +1,12 @@
-"""POST /v1/uploads, the one route that must be fast, whoever sends.
+"""POST /v1/uploads, the one route that must be fast under any load.
 
 The order is the bound on uploads in flight, credential, the agent's rate, type, size, body, the
-bound once more, and only then is the body parsed, so that what is refused costs little. Memory is
+bound once more, and only then is the body parsed, so that a refusal costs little. Memory is
 bounded: bytes of bodies at once, a quarter of them of one owner, and uploads that are parsed and
-not yet committed; beyond that the answer is 503, try again. A body that does not come is the
-business of `rmab.service.http.connections`.
+not yet committed; beyond that the answer is 503, try again. `rmab.service.http.connections` ends
+requests whose body does not come.
 
-What becomes of an upload is one decision, `receive`, made in one job of the writer; the upload is
+The fate of an upload is one decision, `receive`, made in one job of the writer; the upload is
 acknowledged when that is committed. In this order, each the answer if it holds:
 
     the credential is unknown, revoked, wrong or no agent's     401 credential
@@ -20,7 +20,7 @@ acknowledged when that is committed. In this order, each the answer if it holds:
     masked, it is not of the agent's last incarnation           409 ended
     masked, it begins one elsewhere than at its position        409 since
     it cannot follow the incarnation's last upload              409 backwards, 422 malformed
-    the agent's owner has no credit for so many slots           429 slots
+    the agent's owner has too little credit for its slots       429 slots
     it begins an incarnation, too soon after others             429 rate
     else it is new                                              stored
 
@@ -36,9 +36,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from rmab.errors import ProtocolError
@@ -52,24 +51,25 @@ from rmab.protocol.uploads import (
     parse_masked,
     parse_upload,
 )
-from rmab.service.http.telemetry import Metrics
+from rmab.service.http.body import announced_size, check_type, read_body
 from rmab.service.http.tokens import matches
 from rmab.service.server.identity import Access, Identity
+from rmab.service.server.metrics import Metrics
 from rmab.service.server.rounds import Rounds
 from rmab.service.store.credentials import Credential
 from rmab.service.store.store import Store
 
-__all__ = ["Rate", "Uploads", "announced", "authenticate", "check_type", "read_body", "receive"]
+__all__ = ["Rate", "UploadRules", "Uploads", "authenticate", "receive"]
 
 Status = Literal["new", "repeat"]
 
 
 def authenticate(store: Store, key_id: str, secret_hash: bytes, role: str) -> Credential:
-    """Who holds a token; ProtocolError 401 unless it is valid and for this role.
+    """Return a token's credential; ProtocolError 401 unless it is valid and of this role.
 
     The answer does not tell which of the reasons it is.
     """
-    credential = store.credential(key_id)
+    credential = store.credentials.credential(key_id)
     if (
         credential is None
         or not matches(credential.secret_hash, secret_hash)
@@ -80,6 +80,17 @@ def authenticate(store: Store, key_id: str, secret_hash: bytes, role: str) -> Cr
     return credential
 
 
+class UploadRules(NamedTuple):
+    """Rules for uploads of a federation that the database does not have."""
+
+    slot_seconds: float = 0.0  # of the shortest slot; 0: no limit
+    wait: float = 0.0  # seconds until the agent may begin another incarnation
+    always: Sequence[int] = ()  # arms that are observed in every slot
+
+
+_NO_RULES = UploadRules()
+
+
 def receive(
     store: Store,
     key_id: str,
@@ -88,21 +99,17 @@ def receive(
     current_round: int,
     plays: int,
     now: float,
-    *,
-    slot_seconds: float = 0.0,
-    wait: float = 0.0,
-    always: Sequence[int] = (),
+    rules: UploadRules = _NO_RULES,
 ) -> Status:
-    """Accept an upload or know it again; ProtocolError if it is refused, with nothing written.
+    """Accept an upload or recognise a repeat; a refusal is a ProtocolError and writes nothing.
 
-    slot_seconds: of the shortest slot, 0 for no limit; wait: seconds until the agent may begin
-    another incarnation; always: the arms that are observed in every slot.
+    plays: K; now: seconds since 1970.
     """
     credential = authenticate(store, key_id, secret_hash, "agent")
     agent = credential.name
-    before = store.record(agent, upload.incarnation)
+    before = store.uploads.record(agent, upload.incarnation)
     if before is not None and upload.sequence <= before.sequence:
-        stored = store.digest(agent, upload.incarnation, upload.sequence)
+        stored = store.uploads.digest(agent, upload.incarnation, upload.sequence)
         if stored is None:
             raise ProtocolError(
                 409,
@@ -114,7 +121,7 @@ def receive(
                 409, "conflict", f"another upload was accepted as sequence {upload.sequence}"
             )
         return "repeat"
-    if before is None and store.is_gone(agent, upload.incarnation):
+    if before is None and store.uploads.is_gone(agent, upload.incarnation):
         raise ProtocolError(
             409,
             "forgotten",
@@ -132,17 +139,16 @@ def receive(
     if store.openings is not None:
         assert isinstance(upload, MaskedUpload)
         store.openings.check(agent, upload)
-    check_growth(before, upload, plays, always)
+    check_growth(before, upload, plays, rules.always)
     credit = None
-    if slot_seconds:
-        told = store.slots_of(agent)
-        slots = told + upload.slots - (before.slots if before else 0)
-        credit = store.left_credit(credential, slots, told, now, slot_seconds)
-    if before is None and wait > 0:
-        raise _too_often("begun incarnations", wait)
+    if rules.slot_seconds:
+        more = upload.slots - (before.slots if before else 0)
+        credit = store.spent_credit(credential, more, now, rules.slot_seconds)
+    if before is None and rules.wait > 0:
+        raise _too_often("begun incarnations", rules.wait)
     store.accept(agent, upload, now)
     if credit is not None:
-        store.keep_credit(credential.owner, credit)
+        store.pace.keep(credential.owner, credit)
     return "new"
 
 
@@ -159,9 +165,9 @@ def _too_often(what: str, wait: float) -> ProtocolError:
 def _is_last_of_ended(store: Store, agent: str, upload: Upload) -> bool:
     """Whether it is the last upload of an incarnation that has ended; ProtocolError if it is
     another one of such an incarnation, or may be; False if its incarnation is new."""
-    ended = store.ended(agent, upload.incarnation)
+    ended = store.uploads.ended(agent, upload.incarnation)
     if ended is None:
-        floor = store.floor(agent)
+        floor = store.uploads.floor(agent)
         if upload.round <= floor:
             raise ProtocolError(
                 409,
@@ -185,12 +191,11 @@ def _is_last_of_ended(store: Store, agent: str, upload: Upload) -> bool:
 
 
 class Rate:
-    """How often an owner's agents may do something: a rate, and a burst after they have been quiet.
+    """Rate limit of each owner's agents, with a burst after they have been quiet.
 
     burst: seconds, in which the rate allows as much as may be done at once, if not one. Of each
-    owner, by its name, one time is kept, until which what it has done fills its rate: everything
-    it does moves that on by 1 / rate, and it may be ahead of now by the burst. What is done in
-    spite of that is owed, and waited for.
+    owner one time is kept, until which its actions fill its rate: each moves it on by 1 / rate, and
+    it may be ahead of now by the burst. Actions beyond that are owed, and waited for.
     """
 
     def __init__(self, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -214,7 +219,7 @@ class Rate:
 
 
 class Uploads:
-    """The route's application; masked: of uploads whose counts nobody can read."""
+    """Application of the route; masked: of masked uploads."""
 
     def __init__(
         self, rounds: Rounds, access: Access, metrics: Metrics, *, masked: bool = False
@@ -292,7 +297,7 @@ class Uploads:
         self._sent.done(owner, rate)
 
     async def _turn_away(self, send: Send) -> None:
-        """In the fewest steps: under overload this is what most requests get."""
+        """Answer 503 in the fewest steps: under overload most requests get it."""
         self._count("overload")
         await _send_json(send, 503, self._overload, (b"retry-after", b"1"))
 
@@ -309,7 +314,7 @@ class Uploads:
 
         def job(store: Store) -> tuple[Status, bool]:
             key_id, secret_hash = agent.key_id, agent.secret_hash
-            begins = store.record(agent.name, upload.incarnation) is None
+            begins = store.uploads.record(agent.name, upload.incarnation) is None
             try:
                 status = receive(
                     store,
@@ -319,9 +324,7 @@ class Uploads:
                     store.open_number(),
                     federation.plays,
                     now,
-                    slot_seconds=federation.slot_seconds,
-                    wait=wait,
-                    always=self._shape.always,
+                    UploadRules(federation.slot_seconds, wait, self._shape.always),
                 )
             except ProtocolError as error:
                 if error.status == 409 and store.openings is not None:
@@ -344,7 +347,7 @@ class Uploads:
 
     def _take(self, owner: str, headers: dict[bytes, bytes]) -> int:
         """Room for a body of the size that is announced, else of the most it may be."""
-        size = announced(headers, self._most)
+        size = announced_size(headers, self._most)
         of_owner = self._held_of[owner] + size
         if self._held + size > self._room or of_owner > self._room // 4:
             raise ProtocolError(503, "overload", "too many bodies are being received; try again")
@@ -387,43 +390,3 @@ async def _send_json(send: Send, status: int, body: bytes, *more: tuple[bytes, b
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def check_type(headers: dict[bytes, bytes]) -> None:
-    """Refuse a body that is not plain JSON."""
-    kind = headers.get(b"content-type", b"")
-    if kind != b"application/json":
-        kind = kind.partition(b";")[0].strip().lower()
-    if kind != b"application/json" or b"content-encoding" in headers:
-        raise ProtocolError(
-            415, "type", "the body must be application/json without a content-encoding"
-        )
-
-
-def announced(headers: dict[bytes, bytes], most: int) -> int:
-    """The size of a body by its Content-Length, or `most` without one; refused if too large."""
-    text = headers.get(b"content-length")
-    if text is None:
-        return most
-    size = int(text)  # the parser of requests lets nothing but digits through
-    if size > most:
-        raise _too_large(most)
-    return size
-
-
-async def read_body(receive: Receive, most: int) -> bytes:
-    """The body, within its size."""
-    body: bytes = b""
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        body += bytes(message.get("body", b""))
-        if len(body) > most:
-            raise _too_large(most)
-        if not message.get("more_body", False):
-            return body
-
-
-def _too_large(most: int) -> ProtocolError:
-    return ProtocolError(413, "size", f"the body must have at most {most} bytes")

@@ -1,1 +1,1 @@
-"""What a server must not forget."""
+"""Durable state of a server."""

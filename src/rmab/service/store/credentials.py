@@ -1,13 +1,13 @@
-"""Who was ever enrolled, in the database: names with their roles and lanes, and their credentials.
+"""Names with their roles and lanes, and their credentials, in the database.
 
 A name keeps its role and lane, revoked or not, and has at most one credential that is not revoked.
 Its owner is the person or organisation that it counts for, by default itself.
 
 Credentials are remembered, by the store that has the claim from one transaction to the next. Other
-processes may enrol and revoke meanwhile: a counter in `meta`, read once in each transaction, tells
-when any has. So inside a transaction what is remembered holds. Outside, `recent` tells whose a
-credential was when the counter was last read, a moment ago; that is enough where it is checked
-again in a transaction before anything is written.
+processes may enrol and revoke meanwhile: a counter in `meta`, read once in each transaction,
+changes when any has. So inside a transaction a remembered credential holds. Outside, `recent`
+returns a credential as of the counter's last reading, a moment ago; that is enough where it is
+checked again in a transaction before anything is written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from rmab.errors import FederationError
 from rmab.service.store.database import Database
-from rmab.service.store.schema import count_up, counter
 
 __all__ = ["ROLES", "Credential", "Credentials", "Sighting"]
 
@@ -29,7 +28,7 @@ _COUNTER = "credentials"
 
 
 class Credential(NamedTuple):
-    """Whose token a key id belongs to."""
+    """Credential of a key id."""
 
     name: str
     role: str
@@ -41,7 +40,7 @@ class Credential(NamedTuple):
 
 
 class Sighting(NamedTuple):
-    """What is worth keeping of an agent's requests other than uploads."""
+    """Sighting of an agent by requests other than uploads."""
 
     name: str
     last_seen: float
@@ -128,7 +127,7 @@ class Credentials:
 
     def _change(self) -> None:
         """Tell other processes, and keep them out until this transaction ends."""
-        count_up(self._database, _COUNTER)
+        self._database.count_up(_COUNTER)
         self._checked = False
         self._owners = None
 
@@ -149,9 +148,9 @@ class Credentials:
         return dict(self._database.rows("SELECT name, owner FROM agents WHERE role = 'agent'"))
 
     def _check(self) -> None:
-        """Drop what others have changed, once in each transaction."""
+        """Drop credentials that others have changed, once in each transaction."""
         if self.inside and not self._checked:
-            now, as_of = time.monotonic(), counter(self._database, _COUNTER)
+            now, as_of = time.monotonic(), self._database.counter(_COUNTER)
             if as_of != self._as_of:
                 self._known = {}
                 self._owners = None
@@ -160,7 +159,7 @@ class Credentials:
             self._checked = True
 
     def credential(self, key_id: str) -> Credential | None:
-        """Whose token has this key id."""
+        """Return the credential of a key id."""
         self._check()
         known = self._known.get(key_id) if self.inside else None
         if known is not None:
@@ -180,16 +179,16 @@ class Credentials:
         return known
 
     def recent(self, key_id: str, seconds: float) -> Credential | None:
-        """Whose token has this key id, if that is known from the last `seconds` seconds.
+        """Return the credential of a key id, if it was read within the last `seconds` seconds.
 
-        May be called in any thread: what it reads is replaced, never changed.
+        May be called in any thread: its data are replaced, never changed.
         """
         if time.monotonic() > self._read_at + seconds:
             return None
         return self._known.get(key_id)
 
     def sighted(self, sightings: Iterable[Sighting]) -> None:
-        """Keep when agents were seen other than by uploads, and what was refused of them."""
+        """Write when agents were seen other than by uploads, and how often they were refused."""
         for name, seen, fetched, refused in sightings:
             self._database.run(
                 "UPDATE agents SET last_seen = ?, last_round = COALESCE(?, last_round), "

@@ -1,7 +1,7 @@
 """Connections to SQLite and PostgreSQL behind one small interface.
 
-SQL is written once, in the words that both know, with `?` for values and BLOB for bytes. What the
-two databases do differently is here and in rmab.service.store.postgres:
+SQL is written once, in the words that both know, with `?` for values and BLOB for bytes.
+Differences of the two databases are here and in rmab.service.store.postgres:
 
                     SQLite                                PostgreSQL
     durable         WAL and synchronous=FULL: a commit    synchronous_commit=on
@@ -14,9 +14,9 @@ A *claim* is the right to serve: one process has it at a time, and the system ta
 that process ends, however it ends. Commands that only write credentials need none.
 
 Errors of operation (disk full, connection lost, lock not granted in time) come out as StorageError,
-and a claim that another process has as UnavailableError: both may pass. What will not (an address
-that is none, rights that are missing, a wrong password) is a FederationError where the database is
-opened. Errors in what was asked (a constraint, a type) come out as the driver's: those are mistakes
+and a claim that another process has as UnavailableError: both may pass. Lasting errors (an address
+that is none, rights that are missing, a wrong password) are a FederationError where the database is
+opened. Errors in a statement (a constraint, a type) come out as the driver's: those are mistakes
 here. No message has a password in it.
 """
 
@@ -28,6 +28,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -42,18 +43,32 @@ from rmab.service.sqlite import (
     tells_of_full_disk,
     trouble,
 )
-from rmab.service.store.limits import StoreLimits
 
-__all__ = ["ClaimLostError", "Database", "SqliteDatabase", "Value", "connect"]
+__all__ = ["ClaimLostError", "Database", "DatabaseLimits", "SqliteDatabase", "Value", "connect"]
 
 Value = int | float | str | bytes | None
 Row = tuple[Any, ...]
 
 _PAGE = 4096  # bytes, of SQLite
+_SYNCHRONOUS = "FULL"  # a commit returns once it is on the disk
 
 
 class ClaimLostError(StorageError):
     """Another process serves the database, or has: this one must be started again."""
+
+
+@dataclass(frozen=True)
+class DatabaseLimits:
+    """Times and sizes of one connection."""
+
+    # How long a transaction waits for another process's, in seconds (SQLite).
+    busy_seconds: float = 20.0
+    # How long a claim waits: PostgreSQL notices a moment later that a session's process has ended.
+    claim_seconds: float = 3.0
+    # Pages of 4 KiB after which SQLite's log is copied into the file: 16 MB.
+    checkpoint_pages: int = 4000
+    # Of SQLite's cache: a batch of uploads fits, so nothing is written before the commit.
+    cache_kibibytes: int = 16_384
 
 
 class Database(ABC):
@@ -64,7 +79,7 @@ class Database(ABC):
 
     @abstractmethod
     def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
-        """What a query finds."""
+        """Return the rows of a query."""
 
     @abstractmethod
     def run(self, sql: str, values: Sequence[Value] = ()) -> int:
@@ -76,7 +91,7 @@ class Database(ABC):
 
     @abstractmethod
     def commit(self) -> None:
-        """End it. When this returns, what was written outlives a power cut."""
+        """End it. When this returns, its changes outlive a power cut."""
 
     @abstractmethod
     def rollback(self) -> None:
@@ -96,7 +111,7 @@ class Database(ABC):
 
     @abstractmethod
     def lock_schema(self) -> None:
-        """Inside a transaction: nobody else may prepare tables until it ends."""
+        """Keep others from preparing tables until the transaction ends."""
 
     @abstractmethod
     def back_up(self, target: Path) -> None:
@@ -108,16 +123,42 @@ class Database(ABC):
 
     @abstractmethod
     def lock_counts(self) -> None:
-        """Inside a transaction: nobody else may take counts out, or add to them, until it ends."""
+        """Keep others from adding to counts or taking them out until the transaction ends."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back the connection and the claim."""
+        """Release the connection and the claim."""
+
+    def meta(self, name: str) -> str | None:
+        """Return a text in the table `meta`; None where there is none."""
+        rows = self.rows("SELECT value FROM meta WHERE name = ?", (name,))
+        return str(rows[0][0]) if rows else None
+
+    def counter(self, name: str) -> str:
+        """Return the value of a counter in `meta`."""
+        value = self.meta(name)
+        assert value is not None, name
+        return value
+
+    def set_meta(self, name: str, value: str) -> None:
+        """Insert or replace a text in `meta`."""
+        self.run(
+            "INSERT INTO meta (name, value) VALUES (?, ?) "
+            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            (name, value),
+        )
+
+    def count_up(self, name: str, by: int = 1) -> None:
+        """Add to a counter in `meta`."""
+        self.run(
+            "UPDATE meta SET value = CAST(CAST(value AS BIGINT) + ? AS TEXT) WHERE name = ?",
+            (by, name),
+        )
 
 
-def connect(url: str, *, create: bool, limits: StoreLimits | None = None) -> Database:
+def connect(url: str, *, create: bool, limits: DatabaseLimits | None = None) -> Database:
     """The database at a path, sqlite:///PATH or postgresql://...; `create`: a file may be made."""
-    limits = limits or StoreLimits()
+    limits = limits or DatabaseLimits()
     scheme, colon, rest = url.partition("://")
     if colon and scheme in ("postgresql", "postgres"):
         try:
@@ -140,9 +181,9 @@ def connect(url: str, *, create: bool, limits: StoreLimits | None = None) -> Dat
 
 
 class SqliteDatabase(Database):
-    """A file, its log FILE-wal and its lock FILE.lock, readable by their owner alone."""
+    """File, with its log FILE-wal and its lock FILE.lock, readable by their owner only."""
 
-    def __init__(self, path: Path, limits: StoreLimits, *, create: bool) -> None:
+    def __init__(self, path: Path, limits: DatabaseLimits, *, create: bool) -> None:
         self.place = str(path)
         self._limits = limits
         self._path = path
@@ -164,7 +205,7 @@ class SqliteDatabase(Database):
         connection = open_connection(
             f"file:{quote(os.fsencode(self._path.absolute()))}?mode=rw",
             self._limits.busy_seconds,
-            "synchronous = FULL",
+            f"synchronous = {_SYNCHRONOUS}",
             "journal_mode = WAL",
             "foreign_keys = ON",
             f"wal_autocheckpoint = {self._log_pages()}",
@@ -320,7 +361,7 @@ class SqliteDatabase(Database):
 
 
 def _is_mistake(error: sqlite3.DatabaseError) -> bool:
-    """Whether what was asked is wrong, rather than the disk, the file or a lock in the way.
+    """Return whether the statement is wrong, and not the disk, the file or a lock.
 
     A damaged file is a DatabaseError itself. SQL that makes no sense is an OperationalError too,
     with a code of its own.
@@ -342,7 +383,7 @@ def _create(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Let a file, or what a folder says of its files, outlive a power cut."""
+    """Make a file, or a folder's entries, outlive a power cut."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

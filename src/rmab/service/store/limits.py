@@ -1,8 +1,10 @@
-"""What a store bounds: time that it waits, memory that it holds, jobs that it takes."""
+"""Limits of a server's store and its writer: memory, retention, jobs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from rmab.service.store.database import DatabaseLimits
 
 __all__ = ["StoreLimits"]
 
@@ -11,17 +13,9 @@ _DAY = 86_400.0
 
 
 @dataclass(frozen=True)
-class StoreLimits:
+class StoreLimits(DatabaseLimits):
     """Sizes and times of one store and its writer."""
 
-    # How long a transaction waits for another process's, in seconds (SQLite).
-    busy_seconds: float = 20.0
-    # How long a claim waits: PostgreSQL notices a moment later that a session's process has ended.
-    claim_seconds: float = 3.0
-    # Pages of 4 KiB after which SQLite's log is copied into the file: 16 MB.
-    checkpoint_pages: int = 4000
-    # Of SQLite's cache: a batch of uploads fits, so nothing is written before the commit.
-    cache_kibibytes: int = 16_384
     # Rows in one statement.
     statement_rows: int = 64
     # Bytes of uploads that wait for the commit, and of last records that are remembered.
@@ -36,9 +30,8 @@ class StoreLimits:
     # Incarnations folded in one go, and closed rounds that are kept.
     fold_rows: int = 64
     kept_rounds: int = 10_000
-    # Openings of sums that are known of, and those whose answer a helper gives again.
+    # Openings of sums that are known of.
     kept_openings: int = 1000
-    kept_answers: int = 64
     # Bytes of all agents' counts that are held against one another; more are not.
     compared_bytes: int = 256 * _MIB
     # Jobs of one commit, and jobs in the writer's queue.

@@ -1,9 +1,8 @@
 """PostgreSQL behind the interface of rmab.service.store.database.
 
-One session does everything. It may be lost at any time: the network fails, the server restarts.
-What was not committed is then undone by the server, the jobs in it fail, and the next transaction
-begins on a new session, with the claim taken anew. If another process has had it meanwhile, nothing
-more is written.
+One session does everything. It may be lost at any time: the network fails, the server restarts. The
+server then undoes uncommitted changes, the jobs in them fail, and the next transaction begins on a
+new session, with the claim taken anew. If another process has had it meanwhile, nothing is written.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.numeric import Int8Dumper
 
 from rmab.errors import FederationError, StorageError, UnavailableError
-from rmab.service.store.database import ClaimLostError, Database, Row, Value
-from rmab.service.store.limits import StoreLimits
+from rmab.service.store.database import ClaimLostError, Database, DatabaseLimits, Row, Value
 
 __all__ = ["PostgresDatabase"]
 
@@ -69,7 +67,7 @@ _TROUBLE = (
 class PostgresDatabase(Database):
     """A session of a PostgreSQL server; tables are in the first schema of its search path."""
 
-    def __init__(self, url: str, limits: StoreLimits) -> None:
+    def __init__(self, url: str, limits: DatabaseLimits) -> None:
         self._limits = limits
         try:
             told = conninfo_to_dict(url)

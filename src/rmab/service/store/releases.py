@@ -1,50 +1,59 @@
-"""Releases: noise that is kept, and the sums that a server releases with it.
+"""Noise of releases in the database of whoever draws it: the helper, or a server without one.
 
-`Ledgers` are of whoever draws the noise: the helper, or without one the server. What was drawn for
-a release is in the database before anything of it is told, so that whoever dies in between goes on
-with the same noise, and the number of releases that are left only ever goes down.
-
-`Releases` are of a server without a helper. It is told the counts of each agent, and adds them up
-exactly (`rmab.service.store.uploads`); but plans, laws and all that people are shown are made from
-the sum that was released last, which has noise:
-
-    is_due     whether all agents' slots have doubled since then
-    release    the sum of this moment, with noise, in one transaction: z, and the sum to be learnt
-               from, in place of the one before
+Noise is in the database before a release leaves it. After a crash the process goes on with the same
+noise, and the number of releases that are left only decreases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
-from rmab.privacy.masks import numbers_of, vector_of, vector_size
-from rmab.privacy.noise import MOST_RELEASES, Ledger, Release
-from rmab.protocol.config import Federation
-from rmab.protocol.uploads import Merged
+from rmab.errors import FederationError
+from rmab.privacy.accounting import Budget, PrivacyAccountant, Release
 from rmab.service.store.database import Database
-from rmab.service.store.unmasking import GroupRow, last_openings
-from rmab.service.store.uploads import Ledger as Given
 
-__all__ = ["Ledgers", "Releases", "Told"]
+__all__ = ["BUDGET", "RELEASES", "Ledgers", "budget_text", "check_budget"]
 
-_GROUP = 1  # all agents are one
-_CHAIN = ""  # in `openings`: no helper's
+BUDGET = "budget"  # in `meta`: epsilon and delta, which never change
+RELEASES = """CREATE TABLE releases (
+        of_group BIGINT NOT NULL,
+        opening BIGINT NOT NULL,
+        slots BIGINT NOT NULL,
+        z BLOB NOT NULL,
+        PRIMARY KEY (of_group, opening))"""
+
+
+def budget_text(budget: Budget | None, survey: int) -> str:
+    """Return epsilon and delta as `meta` has them; survey: its slots, 0 without one."""
+    if budget is None:
+        return "no epsilon"
+    return f"{budget}, survey = {survey}" if survey else str(budget)
+
+
+def check_budget(database: Database, budget: str) -> None:
+    """Refuse another epsilon or delta than the database was begun with."""
+    begun = database.meta(BUDGET)
+    if begun != budget:
+        raise FederationError(
+            f"database {database.place} was begun with {begun} under [privacy], which must "
+            f"stay, got {budget}: use another database"
+        )
 
 
 class Ledgers:
-    """What was drawn for each group, in a database; `keep` is called inside a transaction."""
+    """Ledger of each group in a database; `keep` is called inside a transaction.
 
-    def __init__(self, database: Database, federation: Federation) -> None:
-        assert federation.budget is not None
+    plays: K; size: counts in a sum.
+    """
+
+    def __init__(self, database: Database, budget: Budget, plays: int, size: int) -> None:
         self._database = database
-        self._none = Ledger(federation.budget, federation.plays, federation.shape.size)
+        self._none = PrivacyAccountant(budget, plays, size)
 
-    def of(self, group: int) -> Ledger:
-        """What was released of a group."""
+    def of(self, group: int) -> PrivacyAccountant:
+        """Return the releases of a group."""
         rows = self._database.rows(
             "SELECT opening, slots, z FROM releases WHERE of_group = ? ORDER BY opening", (group,)
         )
@@ -55,95 +64,9 @@ class Ledgers:
         return replace(self._none, releases=releases)
 
     def keep(self, group: int, release: Release) -> None:
-        """Keep one more release, whose name is the number of its opening."""
-        z = np.array(release.z, "<i8").tobytes()
+        """Insert a release, whose name is the number of its opening."""
+        z = np.array(release.noise, "<i8").tobytes()
         self._database.run(
             "INSERT INTO releases (of_group, opening, slots, z) VALUES (?, ?, ?, ?)",
             (group, int(release.name), release.slots, z),
         )
-
-
-class Told(NamedTuple):
-    """A release, but for its numbers; left: how many more there may be."""
-
-    release: int
-    agents: int
-    slots: int
-    left: int
-
-
-class Releases:
-    """What a server without a helper releases; given: what agents have given, exactly."""
-
-    def __init__(self, database: Database, federation: Federation, given: Given) -> None:
-        self._database = database
-        self._shape = federation.shape
-        self._ledgers = Ledgers(database, federation)
-        self._given = given
-
-    def ledger(self) -> Ledger:
-        """All that was released."""
-        return self._ledgers.of(_GROUP)
-
-    def is_due(self) -> bool:
-        """Whether the sum of all agents would be released now."""
-        return self.ledger().is_due(*self._slots_and_members())
-
-    def _slots_and_members(self) -> tuple[int, int]:
-        slots = [tally.slots for tally in self._given.tallies().values() if tally.slots]
-        return sum(slots), len(slots)
-
-    def release(self, z: Sequence[int], round: int, now: float) -> Told | None:
-        """Release the sum of this moment, in a transaction; None if that is not due.
-
-        z: (size,), drawn for this release, and used if there is one.
-        """
-        ledger = self.ledger()
-        slots, members = self._slots_and_members()
-        if not ledger.is_due(slots, members):
-            return None
-        before, number = ledger.slots or 0, len(ledger.releases) + 1
-        name = str(number)
-        ledger = ledger.released(name, slots, members, draw=lambda *_: z)
-        exact = self._given.merged()
-        words = vector_of(exact.counts, np.zeros_like(exact.visits), self._shape).view(np.int64)
-        words[: ledger.size] += ledger.noise(name)
-        self._ledgers.keep(_GROUP, ledger.releases[-1])
-        self._database.run(
-            "INSERT INTO openings (chain, number, of_group, round, at, agents, members, slots, "
-            "result, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'released', '')",
-            (_CHAIN, number, _GROUP, round, now, members, members, slots - before),
-        )
-        self._database.run(
-            "INSERT INTO sums (of_group, slots, words) VALUES (?, ?, ?) ON CONFLICT (of_group) "
-            "DO UPDATE SET slots = excluded.slots, words = excluded.words",
-            (_GROUP, slots, words.astype("<i8").tobytes()),
-        )
-        return Told(number, members, slots, ledger.left)
-
-    def merged(self) -> Merged:
-        """The sum that was released last; of visits nothing is."""
-        found = self._database.rows("SELECT words FROM sums WHERE of_group = ?", (_GROUP,))
-        words = np.zeros(vector_size(self._shape), np.int64)
-        if found:
-            words = np.frombuffer(found[0][0], "<i8").astype(np.int64)
-        group = self.group()
-        return Merged(*numbers_of(words, self._shape), 0 if group is None else group.agents)
-
-    def group(self) -> GroupRow | None:
-        """The last release, for people; None before the first."""
-        found = last_openings(self._database, _CHAIN, {_GROUP: self._released_slots()})
-        return found[0] if found else None
-
-    def left(self) -> int:
-        """How many more releases there may be."""
-        ((made,),) = self._database.rows("SELECT COUNT(*) FROM releases")
-        return MOST_RELEASES - int(made)
-
-    def waiting_slots(self) -> int:
-        """Slots that no release has yet."""
-        return self._slots_and_members()[0] - self._released_slots()
-
-    def _released_slots(self) -> int:
-        found = self._database.rows("SELECT slots FROM sums WHERE of_group = ?", (_GROUP,))
-        return int(found[0][0]) if found else 0

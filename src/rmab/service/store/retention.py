@@ -1,30 +1,30 @@
-"""What the database need not keep of uploads: so that it stops growing, however long agents play.
+"""Retention of uploads: which rows are compacted, and when.
 
-Of an incarnation the last upload counts; of the ledger a row says that an upload was accepted, so
-that a repeat is answered as one. Rows go when they can no longer matter:
+Of an incarnation the last upload counts; a row of the ledger records that an upload was accepted,
+so that a repeat is answered as one. Rows are dropped when no answer depends on them:
 
-    an upload      a later one of its incarnation was accepted, which tells all that it told; it
-                   was received over `repeat_seconds` ago; its round is none of the last two,
-                   whose reports a restart reads. Should it come again it is 409 backwards, and its
-                   sender loses nothing: the server has more than it was told.
+    an upload      a later one of its incarnation was accepted, which includes it; it was received
+                   over `repeat_seconds` ago; its round is none of the last two, whose reports a
+                   restart reads. Should it come again it is 409 backwards, and its sender loses
+                   nothing: the server has more.
     an incarnation `ended_seconds` after its last upload its agent has uploaded under another one
-                   (which a process does after it has sent what the one before it left), and its
-                   round is none of the last two. Its counts are added to the agent's row of
-                   `folded`. Its last upload stays known, for a repeat; whatever else comes of it
-                   is 409: what it adds could not be told from what was counted.
+                   (which a process does after it has sent the unsent counts of the one before),
+                   and its round is none of the last two. Its counts are added to the agent's row
+                   of `folded`. Its last upload stays known, for a repeat; any other upload of it
+                   is 409: its increment could not be told from counts that were added.
     an ended one   its agent has uploaded `told_apart_seconds` after it was folded, and in a later
                    round than was open then, the *floor*. It is no longer told apart from
                    incarnations that were never heard of; but an upload of such a one, of a round
-                   up to the floor, is 409. An ended incarnation's uploads all are: who sends
-                   them was told of no later round since, as the answers were 200 or 409.
+                   up to the floor, is 409. An ended incarnation's uploads all are: their sender
+                   knows of no later round, as the answers were 200 or 409.
 
 The last incarnation of an agent is never folded, however long ago it was heard of. So nothing is
-counted twice, and what is refused was counted, or is what an ended incarnation held back for a day
+counted twice, and a refused upload was counted, or was held back by an ended incarnation for a day
 while another one of the same agent uploaded.
 
-Times are compared with those of the agent's own uploads rather than with now: an agent that is
-away for a year finds all as it left it. Uploads that seem to be of the future, of a clock that was
-set back, end nothing.
+Times are compared with those of the agent's own uploads rather than with now: an agent that is away
+for a year finds its rows as it left them. Uploads that seem to be of the future, of a clock that
+was set back, end nothing.
 """
 
 from __future__ import annotations
@@ -34,20 +34,13 @@ from typing import NamedTuple
 
 from rmab.service.store.database import Database
 from rmab.service.store.limits import StoreLimits
-from rmab.service.store.uploads import Ledger, packed
+from rmab.service.store.uploads import UploadLedger, packed
 
-__all__ = ["Ended", "Folding"]
-
-
-class Ended(NamedTuple):
-    """The last upload of an incarnation that has ended."""
-
-    sequence: int
-    digest: bytes
+__all__ = ["Retention"]
 
 
 class _Row(NamedTuple):
-    """An incarnation, but for its counts."""
+    """Incarnation without its counts."""
 
     incarnation: str
     sequence: int
@@ -55,33 +48,16 @@ class _Row(NamedTuple):
     updated: float
 
 
-class Folding:
+class Retention:
     """Makes the rows of one federation fewer; whatever writes is called inside a transaction."""
 
-    def __init__(self, database: Database, ledger: Ledger, limits: StoreLimits) -> None:
+    def __init__(self, database: Database, ledger: UploadLedger, limits: StoreLimits) -> None:
         self._database = database
         self._ledger = ledger
         self._limits = limits
 
-    # ------------------------------------------------------------------------------ one upload
-
-    def ended(self, agent: str, incarnation: str) -> Ended | None:
-        """The last upload of an incarnation that has ended; None where none such is known."""
-        found = self._database.rows(
-            "SELECT sequence, digest FROM ended WHERE agent = ? AND incarnation = ?",
-            (agent, incarnation),
-        )
-        return Ended(*found[0]) if found else None
-
-    def floor(self, agent: str) -> int:
-        """The round up to which an unknown incarnation of an agent may be one that has ended."""
-        found = self._database.rows("SELECT floor FROM folded WHERE agent = ?", (agent,))
-        return int(found[0][0]) if found else 0
-
-    # ----------------------------------------------------------------------------- all uploads
-
     def agents(self) -> list[str]:
-        """Who has uploaded anything."""
+        """Return names of agents that have uploaded."""
         self._ledger.write()
         return [name for (name,) in self._database.rows("SELECT DISTINCT agent FROM incarnations")]
 
@@ -113,7 +89,7 @@ class Folding:
         return len(over) > most
 
     def _fold(self, agent: str, rows: Sequence[_Row], open_round: int, now: float) -> None:
-        """Add incarnations to the agent's sum, and keep of each no more than its last upload."""
+        """Add incarnations to the agent's sum, and keep only the last upload of each."""
         counts, visits = self._ledger.folded(agent)
         uploads = slots = 0
         for row in rows:

@@ -17,11 +17,11 @@
     forgotten     whose counts were taken out, when and how many: the audit
     gone          incarnations whose counts were taken out: they must not come back
     pace          of each owner, for how much playing time it may still claim slots
-                  (rmab.service.store.pace)
+                  (rmab.service.store.uploads)
     acts          who was enrolled or revoked by a command on the database, for the server's log
     masked        of a federation with a helper, of each incarnation: where it began and how far it
                   has come, the upload that an opening is asked for and the one that was opened last
-    marks         masked uploads at marks that no opening has yet (rmab.privacy.marks)
+    marks         masked uploads at marks that no opening has yet (rmab.privacy.masks)
     positions     of each agent that was opened, up to which position
     openings      sums that a helper was asked to open, and what came of it; of a server that draws
                   the noise itself, sums that it released
@@ -37,30 +37,17 @@ the shape that the federation gives them; where there are several of that shape,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 from rmab.errors import FederationError
 from rmab.protocol.config import Federation
 from rmab.service.store.database import Database
+from rmab.service.store.releases import BUDGET, RELEASES, budget_text, check_budget
 
-__all__ = [
-    "BUDGET",
-    "MIGRATIONS",
-    "RELEASES",
-    "check_budget",
-    "check_owner",
-    "count_up",
-    "counter",
-    "keep",
-    "kept",
-    "prepare",
-    "told_budget",
-    "version_of",
-]
+__all__ = ["MIGRATIONS", "check_owner", "prepare", "version_of"]
 
-Migration = Callable[[Database], None]
-
-BUDGET = "budget"  # in `meta`: epsilon and delta, which stay what they were
 _MODE, _SUMS, _NOISE = "mode", "sums", "noise"  # in `meta`, of a federation with [privacy]
 _HAS = {
     None: "counts of single agents",
@@ -130,24 +117,33 @@ _VERSION_1 = (
         lane BIGINT NOT NULL,
         plan BLOB NOT NULL,
         PRIMARY KEY (round, lane))""",
+    "INSERT INTO meta (name, value) VALUES ('claims', '0')",
+    "INSERT INTO meta (name, value) VALUES ('credentials', '0')",
 )
 
 
-def _first_tables(database: Database) -> None:
-    for statement in _VERSION_1:
-        database.run(statement)
-    for counter in ("claims", "credentials"):
-        database.run("INSERT INTO meta (name, value) VALUES (?, '0')", (counter,))
+class _Check(NamedTuple):
+    """Change of the rule that a column keeps to."""
+
+    table: str
+    column: str
+    before: str
+    after: str
 
 
-def _viewers(database: Database) -> None:
-    """A third role, of those who read."""
-    before = "role IN ('agent', 'admin')"
-    database.change_check("agents", "role", before, "role IN ('agent', 'admin', 'viewer')")
+Migration = Iterable[str | _Check]
 
-
-# round: the last of their uploads; floor: incarnations of this round and before are no more told
-# apart, so that of these rounds none is taken for a new one.
+# A third role: viewers.
+_VIEWERS = (
+    _Check(
+        "agents",
+        "role",
+        "role IN ('agent', 'admin')",
+        "role IN ('agent', 'admin', 'viewer')",
+    ),
+)
+# Retention of uploads. round: the last of their uploads; floor: incarnations of this round and
+# before are not told apart any longer, so that of these rounds none is taken for a new one.
 _FOLDING = (
     """CREATE TABLE folded (
         agent TEXT PRIMARY KEY REFERENCES agents (name),
@@ -171,39 +167,26 @@ _FOLDING = (
 )
 
 
-def _folding(database: Database) -> None:
-    """Incarnations that have ended are summed, and old rounds dropped."""
-    for statement in _FOLDING:
-        database.run(statement)
-
-
-def _forgetting(database: Database) -> None:
-    """Counts of an agent can be taken out."""
-    database.run(
-        """CREATE TABLE forgotten (
-            number BIGINT PRIMARY KEY,
-            agent TEXT NOT NULL REFERENCES agents (name),
-            at DOUBLE PRECISION NOT NULL,
-            round BIGINT NOT NULL,
-            incarnations BIGINT NOT NULL,
-            uploads BIGINT NOT NULL,
-            slots BIGINT NOT NULL,
-            paid DOUBLE PRECISION NOT NULL,
-            logged BIGINT NOT NULL)"""
-    )
-    database.run(
-        """CREATE TABLE gone (
-            agent TEXT NOT NULL REFERENCES agents (name),
-            incarnation TEXT NOT NULL,
-            PRIMARY KEY (agent, incarnation))"""
-    )
-
-
-def _memory(database: Database) -> None:
-    """What an open round keeps of counts that lose weight."""
-    database.run("ALTER TABLE rounds ADD COLUMN memory BLOB")
-
-
+# Counts of an agent can be taken out.
+_FORGETTING = (
+    """CREATE TABLE forgotten (
+        number BIGINT PRIMARY KEY,
+        agent TEXT NOT NULL REFERENCES agents (name),
+        at DOUBLE PRECISION NOT NULL,
+        round BIGINT NOT NULL,
+        incarnations BIGINT NOT NULL,
+        uploads BIGINT NOT NULL,
+        slots BIGINT NOT NULL,
+        paid DOUBLE PRECISION NOT NULL,
+        logged BIGINT NOT NULL)""",
+    """CREATE TABLE gone (
+        agent TEXT NOT NULL REFERENCES agents (name),
+        incarnation TEXT NOT NULL,
+        PRIMARY KEY (agent, incarnation))""",
+)
+# Memory of an open round, for counts that lose weight.
+_MEMORY = ("ALTER TABLE rounds ADD COLUMN memory BLOB",)
+# Uploads may be masked, and sums of them unmasked.
 _OPENINGS = (
     """CREATE TABLE masked (
         agent TEXT NOT NULL REFERENCES agents (name),
@@ -244,26 +227,7 @@ _OPENINGS = (
 )
 
 
-def _openings(database: Database) -> None:
-    """Uploads may be masked, and sums of them opened."""
-    for statement in _OPENINGS:
-        database.run(statement)
-
-
-# The same in a helper's database.
-RELEASES = """CREATE TABLE releases (
-        of_group BIGINT NOT NULL,
-        opening BIGINT NOT NULL,
-        slots BIGINT NOT NULL,
-        z BLOB NOT NULL,
-        PRIMARY KEY (of_group, opening))"""
-
-
-def _releases(database: Database) -> None:
-    """A server may release sums with noise that it has drawn."""
-    database.run(RELEASES)
-
-
+# Owners of agents, credit for slots, and a log of who enrolled and revoked.
 _OWNERS = (
     "ALTER TABLE agents ADD COLUMN owner TEXT",
     "UPDATE agents SET owner = name",
@@ -283,12 +247,8 @@ _OWNERS = (
 )
 
 
-def _owners(database: Database) -> None:
-    """Agents have owners, credit for slots is kept, and who enrolled and revoked is logged."""
-    for statement in _OWNERS:
-        database.run(statement)
-
-
+# Masked uploads are unmasked at marks. Incarnations of before did not begin at one, and agents
+# begin others; an opening that is asked for or answered is still added.
 _MARKS = (
     "CREATE TABLE positions (agent TEXT PRIMARY KEY REFERENCES agents (name), "
     "opened BIGINT NOT NULL)",
@@ -320,23 +280,16 @@ _MARKS = (
 )
 
 
-def _marks(database: Database) -> None:
-    """Masked uploads are opened at marks, of incarnations that begin at one. Those before did not,
-    and agents begin others; an opening that is asked for or answered is still added."""
-    for statement in _MARKS:
-        database.run(statement)
-
-
 MIGRATIONS: tuple[Migration, ...] = (
-    _first_tables,
-    _viewers,
-    _folding,
-    _forgetting,
-    _memory,
-    _openings,
-    _releases,
-    _owners,
-    _marks,
+    _VERSION_1,
+    _VIEWERS,
+    _FOLDING,
+    _FORGETTING,
+    _MEMORY,
+    _OPENINGS,
+    (RELEASES,),
+    _OWNERS,
+    _MARKS,
 )
 
 
@@ -370,7 +323,7 @@ def version_of(database: Database) -> int:
     tables = database.tables()
     if not tables:
         return 0
-    found = _meta(database, "schema") if "meta" in tables else None
+    found = database.meta("schema") if "meta" in tables else None
     if found is None or not found.isdecimal():
         raise FederationError(
             f"database {database.place} has tables that are no federation's; use an empty one"
@@ -378,37 +331,12 @@ def version_of(database: Database) -> int:
     return int(found)
 
 
-def counter(database: Database, name: str) -> str:
-    """What a counter in `meta` has come to."""
-    found = _meta(database, name)
-    assert found is not None, name
-    return found
-
-
-def kept(database: Database, name: str) -> str | None:
-    """A text in `meta`; None where there is none."""
-    return _meta(database, name)
-
-
-def keep(database: Database, name: str, value: str) -> None:
-    """Put a text into `meta`, in place of another of that name."""
-    database.run(
-        "INSERT INTO meta (name, value) VALUES (?, ?) "
-        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-        (name, value),
-    )
-
-
-def count_up(database: Database, name: str, by: int = 1) -> None:
-    """Add to a counter in `meta`."""
-    database.run(
-        "UPDATE meta SET value = CAST(CAST(value AS BIGINT) + ? AS TEXT) WHERE name = ?",
-        (by, name),
-    )
-
-
 def _migrate(
-    database: Database, federation: Federation, migrations: Sequence[Migration], *, create: bool
+    database: Database,
+    federation: Federation,
+    migrations: Sequence[Migration],
+    *,
+    create: bool,
 ) -> None:
     version = version_of(database)
     _check_version(database, len(migrations))
@@ -416,8 +344,11 @@ def _migrate(
         raise FederationError(
             f"database {database.place} has no federation in it yet; `rmab server` makes one"
         )
-    for migration in migrations[version:]:
-        migration(database)
+    for step in chain.from_iterable(migrations[version:]):
+        if isinstance(step, _Check):
+            database.change_check(*step)
+        else:
+            database.run(step)
     if version == 0:
         for name, value in (
             ("schema", ""),
@@ -441,14 +372,14 @@ def _check_version(database: Database, newest: int) -> None:
 
 def check_owner(database: Database, federation: Federation) -> None:
     """Refuse another federation's database."""
-    if _meta(database, "fingerprint") != federation.fingerprint():
+    if database.meta("fingerprint") != federation.fingerprint():
         raise FederationError(
             f"database {database.place} has the counts of federation "
-            f"{_meta(database, 'federation')!r} as it was when they were counted; "
+            f"{database.meta('federation')!r} as it was when they were counted; "
             f"{federation.name!r} differs in its name, plays, arms or gaps: use another database"
         )
     mode = dict(_told_mode(federation)).get(_MODE)
-    found = _meta(database, _MODE)
+    found = database.meta(_MODE)
     if found != mode:
         asks = "as there is no [privacy]" if mode is None else "as [privacy] asks"
         raise FederationError(
@@ -456,36 +387,17 @@ def check_owner(database: Database, federation: Federation) -> None:
             f"to have {_HAS[mode]}, {asks}: use another database"
         )
     if mode == _NOISE:
-        check_budget(database, federation)
-
-
-def check_budget(database: Database, federation: Federation) -> None:
-    """Refuse another epsilon or delta than the database was begun with."""
-    budget = kept(database, BUDGET)
-    if budget != told_budget(federation):
-        raise FederationError(
-            f"database {database.place} was begun with {budget} under [privacy], which must "
-            f"stay, got {told_budget(federation)}: use another database"
-        )
-
-
-def told_budget(federation: Federation) -> str:
-    """Epsilon and delta, as `meta` has them."""
-    if federation.budget is None:
-        return "no epsilon"
-    survey = f", survey = {federation.survey}" if federation.survey else ""
-    return f"{federation.budget}{survey}"
+        check_budget(database, _budget(federation))
 
 
 def _told_mode(federation: Federation) -> list[tuple[str, str]]:
-    """What `meta` has of [privacy]."""
+    """Return the entries of [privacy] in `meta`."""
     if federation.masks:
         return [(_MODE, _SUMS)]
     if federation.draws_noise:
-        return [(_MODE, _NOISE), (BUDGET, told_budget(federation))]
+        return [(_MODE, _NOISE), (BUDGET, _budget(federation))]
     return []
 
 
-def _meta(database: Database, name: str) -> str | None:
-    found = database.rows("SELECT value FROM meta WHERE name = ?", (name,))
-    return str(found[0][0]) if found else None
+def _budget(federation: Federation) -> str:
+    return budget_text(federation.budget, federation.survey)

@@ -1,17 +1,18 @@
-"""What a federation must not forget: credentials, uploads, rounds; alike on both databases.
+"""Durable state of a federation: credentials, uploads, rounds; alike on both databases.
 
-A `Store` is used by one thread. Inside `with store.transaction():` all of what is written becomes
-durable together, or none of it; a single call outside makes a transaction of its own.
+A `Store` is used by one thread. Inside `with store.transaction():` all changes become durable
+together, or none of them; a single call outside makes a transaction of its own.
 
-How uploads are kept is in rmab.service.store.uploads and what is dropped of them in
-rmab.service.store.retention; how credentials are kept is in rmab.service.store.credentials.
+Its parts hold most of it: `store.uploads`, `store.pace` (rmab.service.store.uploads),
+`store.retention` and `store.credentials`, in modules of these names.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,24 +26,15 @@ from rmab.protocol.config import Federation
 from rmab.protocol.messages import Upload
 from rmab.protocol.outliers import STANDS_OUT, compared
 from rmab.protocol.round_memory import RoundMemory
-from rmab.protocol.uploads import Credit, LaneCounts, Merged, Record, check_pace
-from rmab.service.store.credentials import Credential, Credentials, Sighting
+from rmab.protocol.uploads import Credit, LaneCounts, Merged, check_pace
+from rmab.service.store.credentials import Credential, Credentials
 from rmab.service.store.database import ClaimLostError, Database, Value, connect
 from rmab.service.store.limits import StoreLimits
-from rmab.service.store.pace import Pace
-from rmab.service.store.releases import Releases
-from rmab.service.store.retention import Ended, Folding
-from rmab.service.store.schema import (
-    check_owner,
-    count_up,
-    counter,
-    keep,
-    kept,
-    prepare,
-    version_of,
-)
+from rmab.service.store.noisy_sums import Releases
+from rmab.service.store.retention import Retention
+from rmab.service.store.schema import check_owner, prepare, version_of
 from rmab.service.store.unmasking import Openings
-from rmab.service.store.uploads import Ledger, Totals
+from rmab.service.store.uploads import Pace, UploadLedger
 
 __all__ = [
     "CLOCK_SECONDS",
@@ -88,14 +80,14 @@ class AgentRow(NamedTuple):
     owner: str  # that it counts for
 
     def is_live(self, now: float, seconds: float) -> bool:
-        """Whether it is an agent that was heard of within so many seconds, and not revoked."""
+        """Return whether it is an agent heard of within `seconds` seconds, and not revoked."""
         if self.role != "agent" or self.revoked is not None or self.last_seen is None:
             return False
         return -CLOCK_SECONDS <= now - self.last_seen <= seconds
 
     def to_table(self, weights: Mapping[str, float]) -> dict[str, Any]:
-        """As JSON has it, with the owner where that is another name; weights: that the federation
-        gives owners, if any."""
+        """Return the row as JSON has it, with the owner where that is another name; weights: of
+        owners in the federation's file, if any."""
         weighed = bool(weights) and self.role == "agent"
         return {
             "name": self.name,
@@ -132,7 +124,7 @@ class Erasure(NamedTuple):
     by_whom: str | None = None
 
     def to_table(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the erasure as JSON has it."""
         return {
             "name": self.agent,
             "incarnations": self.incarnations,
@@ -154,8 +146,8 @@ class Act(NamedTuple):
 
 
 class Erased(NamedTuple):
-    """All that was taken out: the last erasure's number, slots of all, and what visits had paid
-    of those since the open round began."""
+    """Sum of all erasures: the last one's number, slots of all, and the reward of visits since the
+    open round began."""
 
     last: int
     slots: int
@@ -163,10 +155,10 @@ class Erased(NamedTuple):
 
 
 class OpenRound(NamedTuple):
-    """A round that agents play, with all that a restarted server needs to go on with it.
+    """Round that agents play, with the state that a restarted server needs to go on with it.
 
     merged: the counts that its plan was made from; by_lane: those of each agent, where a lane's
-    plan is made from them; memory: what is kept of them, where they are forgotten.
+    plan is made from them; memory: of counts that lose weight.
     """
 
     number: int
@@ -193,7 +185,7 @@ class RoundRow(NamedTuple):
 
 
 class RewardRow(NamedTuple):
-    """What a closed round's uploads brought: agent slots, and mean reward of one."""
+    """Slots of a closed round's uploads, and the mean reward of a slot."""
 
     round: int
     slots: int
@@ -260,15 +252,14 @@ class Store:
         self.database = database
         self.limits = limits
         self.credentials = Credentials(database)
-        self._ledger = Ledger(database, federation.shape, limits)
+        self.uploads = UploadLedger(database, federation.shape, limits)
         self._shape = federation.shape
-        self._pace = Pace(database)
-        self._folding = Folding(database, self._ledger, limits)
+        self.pace = Pace(database)
         # Where sums alone are known; None: counts of each agent are.
         self.openings = Openings(database, federation.shape, limits) if federation.masks else None
         # Where sums have noise that is drawn here; None: they have none, or a helper's.
         self.releases = (
-            Releases(database, federation, self._ledger) if federation.draws_noise else None
+            Releases(database, federation, self.uploads) if federation.draws_noise else None
         )
         # Whether what single agents counted is for people to see.
         self._tells_agents = federation.privacy is None
@@ -285,16 +276,21 @@ class Store:
 
     def _forget(self) -> None:
         self.credentials.forget()
-        self._ledger.forget()
-        self._pace.forget()
+        self.uploads.forget()
+        self.pace.forget()
         self._open_number: int | None = None
+
+    @cached_property
+    def retention(self) -> Retention:
+        """Retention of uploads."""
+        return Retention(self.database, self.uploads, self.limits)
 
     def claim(self) -> None:
         """Become the one server on this database, for life; UnavailableError if another is."""
         self.database.claim()
         with self._atomic():
-            count_up(self.database, "claims")
-            self._claims = counter(self.database, "claims")
+            self.database.count_up("claims")
+            self._claims = self.database.counter("claims")
         self._claimed = True
         self._forget()
 
@@ -309,7 +305,7 @@ class Store:
         """Commit at the end, or undo all when anything is raised."""
         if self._inside:
             raise RuntimeError("a transaction is open already")
-        self._mark(inside=True)
+        self._inside = self.credentials.inside = self.uploads.inside = True
         try:
             self.database.begin()
             if self._session != self.database.sessions:
@@ -318,20 +314,17 @@ class Store:
             if self._claimed:
                 self._notice_erasures()
             yield
-            self._ledger.write()
-            self._pace.write()
+            self.uploads.write()
+            self.pace.write()
             self.database.commit()
         except BaseException:
             self._forget()
             self.database.rollback()
             raise
         finally:
-            self._mark(inside=False)
+            self._inside = self.credentials.inside = self.uploads.inside = False
         if not self._claimed:
             self._forget()
-
-    def _mark(self, *, inside: bool) -> None:
-        self._inside = self.credentials.inside = self._ledger.inside = inside
 
     def _resume(self) -> None:
         """On a new connection: nothing that is remembered may be older than the database.
@@ -340,7 +333,7 @@ class Store:
         one may have changed. It must not go on with them.
         """
         self._forget()
-        if self._claimed and counter(self.database, "claims") != self._claims:
+        if self._claimed and self.database.counter("claims") != self._claims:
             raise ClaimLostError(
                 f"database {self.database.place} was served by another process since the "
                 "connection was lost; this server must be started again"
@@ -352,7 +345,7 @@ class Store:
         self.database.lock_counts()
         last = self.last_erasure()
         if last != self._last_erasure:
-            self._ledger.forget()
+            self.uploads.forget()
             self._last_erasure = last
 
     @contextmanager
@@ -377,10 +370,10 @@ class Store:
         *,
         by_whom: str | None = None,
     ) -> int:
-        """Give a name a credential; its lane. A name that was revoked keeps role and lane.
+        """Give a name a credential; return its lane. A name that was revoked keeps role and lane.
 
-        owner: that the name counts for, by default itself; by_whom: who enrols on the database, to
-        be told to the server's log.
+        owner: that the name counts for, by default itself; by_whom: the user of a command on the
+        database, for the server's log.
         """
         with self._atomic():
             lane = self.credentials.enroll(name, role, key_id, secret_hash, now, owner)
@@ -389,9 +382,9 @@ class Store:
             return lane
 
     def revoke(self, name: str, now: float, *, by_whom: str | None = None) -> bool:
-        """Take a name's credential back; False if it has none. What it gave stays.
+        """Take a name's credential back; False if it has none. Its counts stay.
 
-        by_whom: who revokes on the database.
+        by_whom: the user of a command on the database.
         """
         with self._atomic():
             done = self.credentials.revoke(name, now)
@@ -402,7 +395,7 @@ class Store:
     def _note(
         self, now: float, act: str, name: str, role: str | None, owner: str | None, by_whom: str
     ) -> None:
-        """Write down what the server's log has yet to tell of."""
+        """Write an act for the server's log."""
         ((last,),) = self.database.rows("SELECT MAX(number) FROM acts")
         self.database.run(
             "INSERT INTO acts (number, at, act, name, role, owner, by_whom) "
@@ -411,7 +404,7 @@ class Store:
         )
 
     def acts(self) -> list[Act]:
-        """Return what commands on the database did and the log has not told yet; it counts as told
+        """Return acts of commands on the database that are not in the log; they count as logged
         from now on."""
         with self._atomic():
             rows = self.database.rows(
@@ -421,54 +414,35 @@ class Store:
                 self.database.run("DELETE FROM acts WHERE number <= ?", (rows[-1][0],))
         return [Act(*row) for row in rows]
 
-    def credential(self, key_id: str) -> Credential | None:
-        """Whose token has this key id."""
-        return self.credentials.credential(key_id)
-
     def agents(self, now: float = math.inf) -> list[AgentRow]:
         """All that were ever enrolled, revoked ones too: admins, then agents by lane.
 
         now: by the clock; when an agent was seen after it is of a clock that was ahead, and not
         known.
         """
-        tallies = self._ledger.tallies()
+        tallies = self.uploads.tallies()
         rows = []
         for row in self.database.rows(
             "SELECT name, role, lane, enrolled, revoked, last_seen, last_round, refused, "
             "(SELECT MAX(at) FROM forgotten WHERE agent = name), owner "
             "FROM agents ORDER BY lane, name"
         ):
-            name, role, lane, enrolled, revoked, seen, fetched, refused, forgotten, owner = row
+            name, *_, seen, fetched, refused, forgotten, owner = row
             tally, reward = tallies.get(name), None
             times = (seen, None if tally is None else tally.last_upload)
             past = [at for at in times if at is not None and at <= now + CLOCK_SECONDS]
-            seen = max(past, default=None)
             if tally is not None:
                 fetched = max(tally.last_round, fetched or 0)
                 if self._tells_agents:
                     reward = self._paid(tally.visits, tally.idle) / max(1, tally.slots)
             uploads, slots = (tally.uploads, tally.slots) if tally else (0, 0)
-            rows.append(
-                AgentRow(
-                    name,
-                    role,
-                    lane,
-                    enrolled,
-                    revoked,
-                    seen,
-                    fetched,
-                    uploads,
-                    refused,
-                    slots,
-                    reward,
-                    forgotten,
-                    owner,
-                )
-            )
+            seen = max(past, default=None)
+            counted = (uploads, refused, slots, reward)
+            rows.append(AgentRow(*(*row[:5], seen, fetched, *counted, forgotten, owner)))
         return rows
 
     def _paid(self, visits: Ints, idle: Ints | None) -> float:
-        """What plays paid, and slots without one of arms that are always observed."""
+        """Return the reward of plays, and of idle slots of arms that are always observed."""
         paid = (visits * self._rewards).sum()
         return float(paid if idle is None else paid + (idle * self._idle_rewards).sum())
 
@@ -488,20 +462,14 @@ class Store:
         )
         return float(latest or 0.0)
 
-    def sighted(self, sightings: Iterable[Sighting]) -> None:
-        """Keep when agents were seen other than by uploads, and what was refused of them."""
-        with self._atomic():
-            self.credentials.sighted(sightings)
-
     # ------------------------------------------------------------------------------- forgetting
 
     def erase(self, name: str, now: float, by_whom: str | None = None) -> Erasure | None:
         """Take all counts of an agent out, for good; None if no agent has this name.
 
-        by_whom: who asks, for the log.
-
-        The open round keeps the counts that it was planned from until it closes. FederationError
-        where sums alone are known, or released: less the agent, the next one would tell of it.
+        by_whom: the user, for the log. The open round keeps the counts that it was planned from
+        until it closes. FederationError where only sums are known, or released: without the agent,
+        the next one would disclose its counts.
         """
         if not self._tells_agents:
             how = "released in sums" if self.openings is None else "in sums alone"
@@ -514,7 +482,7 @@ class Store:
                 "SELECT name FROM agents WHERE name = ? AND role = 'agent'", (name,)
             ):
                 return None
-            given = self._ledger.take_out(name)
+            given = self.uploads.take_out(name)
             paid = self._paid(given.visits, given.idle)
             done = Erasure(0, name, now, self.open_number(), *given[:3], paid, by_whom)
             if given.incarnations:
@@ -540,7 +508,7 @@ class Store:
         return Erased(self.last_erasure(), int(slots or 0), float(paid or 0.0))
 
     def audit(self) -> list[Erasure]:
-        """What was taken out and is not in the log yet; from now on it counts as logged."""
+        """Return erasures that are not in the log yet; they count as logged from now on."""
         with self._atomic():
             rows = self.database.rows(
                 "SELECT number, agent, at, round, incarnations, uploads, slots, paid, by_whom "
@@ -550,98 +518,57 @@ class Store:
                 self.database.run("UPDATE forgotten SET logged = 1 WHERE logged = 0")
         return [Erasure(*row) for row in rows]
 
-    def is_gone(self, agent: str, incarnation: str) -> bool:
-        """Whether the counts of an incarnation were taken out."""
-        return self._ledger.is_gone(agent, incarnation)
-
     # --------------------------------------------------------------------------------- uploads
-
-    def record(self, agent: str, incarnation: str) -> Record | None:
-        """The last upload accepted of an incarnation."""
-        return self._ledger.record(agent, incarnation)
-
-    def digest(self, agent: str, incarnation: str, sequence: int) -> bytes | None:
-        """Of the upload accepted under a key."""
-        return self._ledger.digest(agent, incarnation, sequence)
 
     def accept(self, agent: str, upload: Upload, now: float) -> None:
         """Count an upload, in a transaction, after it was found to be new and to fit."""
-        self._ledger.accept(agent, upload, now)
+        self.uploads.accept(agent, upload, now)
         if self.openings is not None:
             assert isinstance(upload, MaskedUpload)
             self.openings.keep(agent, upload)
-
-    def ended(self, agent: str, incarnation: str) -> Ended | None:
-        """The last upload of an incarnation that has ended; None where none such is known."""
-        return self._folding.ended(agent, incarnation)
-
-    def floor(self, agent: str) -> int:
-        """The round up to which an unknown incarnation of an agent may be one that has ended."""
-        return self._folding.floor(agent)
-
-    def contributors(self) -> list[str]:
-        """Names of agents that have uploaded anything."""
-        return self._folding.agents()
 
     def tidy(self, agents: Sequence[str], now: float) -> list[str]:
         """Drop rows of these agents that can no longer matter; those that may have more of them."""
         with self._atomic():
             number = self.open_number()
-            left = [agent for agent in agents if self._folding.tidy(agent, number, now)]
+            left = [agent for agent in agents if self.retention.tidy(agent, number, now)]
             if self.openings is not None:
                 for agent in agents:
                     self.openings.tidy(agent)
             return left
 
-    def slots_of(self, agent: str) -> int:
-        """Slots that all incarnations of an agent tell of."""
-        tally = self._ledger.tallies().get(agent)
-        return 0 if tally is None else tally.slots
-
-    def left_credit(
-        self, credential: Credential, slots: int, before: int, now: float, slot_seconds: float
+    def spent_credit(
+        self, credential: Credential, more: int, now: float, slot_seconds: float
     ) -> Credit:
-        """Return what is left of an owner's credit after an agent's upload; ProtocolError 429 where
-        there is too little.
-
-        slots: of all incarnations of the agent with its upload; before: those without it.
-        """
+        """Return an owner's credit after an upload with `more` new slots; ProtocolError 429 where
+        there is too little."""
         owner, names = credential.owner, self.credentials.owned(credential.owner)
-        credit = self._pace.credit(
-            owner,
-            now,
-            slot_seconds,
-            names,
-            lambda: self._first_credit(credential, before, now, slot_seconds),
-        )
-        check_pace(slots, before, credit, slot_seconds, names)
-        return credit.spent(slots - before, slot_seconds)
-
-    def keep_credit(self, owner: str, credit: Credit) -> None:
-        """Keep what is left of an owner's credit, in the transaction that accepts the upload."""
-        self._pace.keep(owner, credit)
-
-    def _first_credit(
-        self, credential: Credential, before: int, now: float, slot_seconds: float
-    ) -> Credit:
-        owners, tallies = self.credentials.owners(), self._ledger.tallies()
-        told = sum(
-            tally.slots
-            for name, tally in tallies.items()
-            if owners[name] == credential.owner and name != credential.name
-        )
-        return Credit.first(credential.since, told + before, now, slot_seconds)
+        tallies = self.uploads.tallies()
+        tally = tallies.get(credential.name)
+        before = 0 if tally is None else tally.slots  # of all incarnations of the agent
+        credit = self.pace.credit(owner, now, slot_seconds, names)
+        if credit is None:
+            owners = self.credentials.owners()
+            others = (
+                tally.slots
+                for name, tally in tallies.items()
+                if owners[name] == owner and name != credential.name
+            )
+            first = Credit.first(credential.since, sum(others) + before, now, slot_seconds)
+            credit = self.pace.keep(owner, first.filled(now, slot_seconds, names), changed=False)
+        check_pace(before + more, before, credit, slot_seconds, names)
+        return credit.spent(more, slot_seconds)
 
     def merged(self) -> Merged:
-        """The sum over all incarnations of all agents; what revoked ones gave stays. Where sums
-        alone are known, of what was opened; where they have noise, as it was released last."""
-        return (self.openings or self.releases or self._ledger).merged()
+        """Return the sum over all incarnations of all agents, revoked ones too. With a helper, of
+        unmasked sums; with noise drawn here, as it was released last."""
+        return (self.openings or self.releases or self.uploads).merged()
 
     def counts_by_lane(self) -> LaneCounts:
-        """What the agent of each lane has counted, as of the same moment as `merged` in the same
-        transaction; what revoked ones gave stays."""
+        """Return the counts of each lane's agent, revoked ones too, of the same moment as `merged`
+        in the same transaction."""
         with self._atomic():
-            return self._weighed(self._ledger.by_lane(self.lanes()))
+            return self._weighed(self.uploads.by_lane(self.lanes()))
 
     def has_owners(self) -> bool:
         """Return whether some agents count for one owner together."""
@@ -649,7 +576,7 @@ class Store:
         return len(set(owners.values())) < len(owners)
 
     def lanes(self) -> dict[str, int]:
-        """Of all agents, by name."""
+        """Return the lanes of all agents by name."""
         return dict(self.database.rows("SELECT name, lane FROM agents WHERE role = 'agent'"))
 
     def _weighed(self, by_lane: LaneCounts) -> LaneCounts:
@@ -690,25 +617,21 @@ class Store:
         known, or not for people to see."""
         if not self._tells_agents:
             return {}
-        return {name: tally.visits.copy() for name, tally in self._ledger.tallies().items()}
+        return {name: tally.visits.copy() for name, tally in self.uploads.tallies().items()}
 
     def counts_by_agent(self) -> dict[str, Ints]:
-        """What each agent has counted, by name; nothing where that is too much to compare, not
+        """Return the counts of each agent by name; nothing where that is too much to compare, not
         known, or not for people to see."""
         if not self._tells_agents:
             return {}
         with self._atomic():
-            return self._ledger.by_agent()
-
-    def totals(self) -> Totals:
-        """Uploads and slots of all agents."""
-        return self._ledger.totals()
+            return self.uploads.by_agent()
 
     # ---------------------------------------------------------------------------------- rounds
 
     def open_round(self, round: OpenRound) -> None:
         """Open a round; the one before must be closed, in the same transaction or earlier."""
-        counts, visits = self._ledger.pack(round.merged, round.by_lane)
+        counts, visits = self.uploads.pack(round.merged, round.by_lane)
         with self._atomic():
             if self.database.rows("SELECT number FROM rounds WHERE closed IS NULL"):
                 raise RuntimeError(f"round {round.number} cannot open: another one is open")
@@ -738,7 +661,7 @@ class Store:
         slots: int,
         reward: float | None,
     ) -> None:
-        """Close the open round; its plan and the counts it was made from are needed no more."""
+        """Close the open round, and drop its plan and the counts it was made from."""
         with self._atomic():
             changed = self.database.run(
                 "UPDATE rounds SET closed = ?, reason = ?, reports = ?, slots = ?, reward = ?, "
@@ -760,16 +683,16 @@ class Store:
         if not found:
             return None
         ((number, opened, limit, factor, agents, visits, plan, counts, memory),) = found
-        merged, by_lane = self._ledger.unpack(counts, visits, agents)
+        merged, by_lane = self.uploads.unpack(counts, visits, agents)
         by_lane = None if by_lane is None else self._weighed(by_lane)
         kept = None if memory is None else RoundMemory.from_bytes(memory)
         return OpenRound(number, opened, limit, factor, merged, plan, by_lane, kept)
 
     def open_number(self) -> int:
-        """The number of the open round, 0 before the first; asked for with every upload.
+        """Return the number of the open round, 0 before the first; asked for with every upload.
 
-        It is remembered as credentials are, and forgotten when a transaction is undone: what was
-        to open a round did not.
+        It is remembered as credentials are, and forgotten when a transaction is undone: a round
+        that it was to open is not open then.
         """
         if self._open_number is None or not self._inside:
             found = self.database.rows("SELECT number FROM rounds WHERE closed IS NULL")
@@ -786,13 +709,13 @@ class Store:
         return [RoundRow(*row) for row in found]
 
     def keep_estimates(self, text: str) -> None:
-        """Keep what is known of the arms, as JSON, in place of what was kept before."""
+        """Replace the estimates of the arms, as JSON."""
         with self._atomic():
-            keep(self.database, _ESTIMATES, text)
+            self.database.set_meta(_ESTIMATES, text)
 
     def estimates(self) -> str | None:
-        """What `keep_estimates` was given last."""
-        return kept(self.database, _ESTIMATES)
+        """Return the estimates of `keep_estimates`."""
+        return self.database.meta(_ESTIMATES)
 
     def drop_rounds(self) -> None:
         """Drop rounds that were closed long ago; their slots stay counted."""
@@ -801,13 +724,13 @@ class Store:
             values = (self.open_number() - self.limits.kept_rounds,)
             slots = self._slots_of(which, values)
             if self.database.run(f"DELETE {which}", values):
-                count_up(self.database, _DROPPED, slots)
+                self.database.count_up(_DROPPED, slots)
 
     def closed_slots(self) -> int:
         """Agent slots that closed rounds have brought, those that were dropped too."""
         with self._atomic():
             kept = self._slots_of("FROM rounds WHERE closed IS NOT NULL")
-            return kept + int(counter(self.database, _DROPPED))
+            return kept + int(self.database.counter(_DROPPED))
 
     def _slots_of(self, which: str, values: Sequence[Value] = ()) -> int:
         ((slots,),) = self.database.rows(
@@ -816,7 +739,7 @@ class Store:
         return int(slots)
 
     def rewards(self, limit: int) -> list[RewardRow]:
-        """What the last closed rounds brought, oldest first."""
+        """Return slots and rewards of the last closed rounds, oldest first."""
         found = self.database.rows(
             "SELECT number, slots, reward FROM rounds WHERE closed IS NOT NULL "
             "ORDER BY number DESC LIMIT ?",
@@ -832,7 +755,7 @@ class Store:
         the longest episode.
         """
         with self._atomic():
-            reports = self._ledger.reports(number)
+            reports = self.uploads.reports(number)
             rows = self.database.rows("SELECT name, revoked, last_round FROM agents")
         reported = {agent: length for agent, round_, length in reports if round_ == number}
         fetched = {name for name, _, last_round in rows if last_round == number}

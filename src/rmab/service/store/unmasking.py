@@ -1,21 +1,21 @@
 """Masked uploads in the database, and the openings of their sums: each slot in one, exactly once.
 
-Of each incarnation its masked uploads at marks are kept until they are opened, and the one that it
-was opened up to. The incarnations of an agent follow one another: each begins at the position of
-the last mark of those before it, and ends when the next one does. An opening is written down
-before the helper is asked, with its members and the difference of what they sent:
+Of each incarnation its masked uploads at marks are kept until they are unmasked, and the one up to
+which it was unmasked. The incarnations of an agent follow one another: each begins at the position
+of the last mark of those before it, and ends when the next one does. An opening is written before
+the helper is asked, with its members and the difference of their masked vectors:
 
-    asked       written down; the helper may have answered, or not: it is asked again
-    answered    the sum is known and part of what the next round is planned from
+    asked       written; the helper may have answered, or not: it is asked again
+    answered    the sum is known and part of the next round's evidence
     added       ... and of the group's sum, since the round closed
-    impossible  as `added`, but for the sum, which no members can have and which is dropped
+    impossible  as `added`, without the sum, which no members can have and which is dropped
 
 Members go on from their new points once the opening is added, in the transaction that closes the
-round. So whoever dies between any two steps, no slot is added twice and none is lost. What a helper
+round. So wherever a process dies, no slot is added twice and none is lost. An opening that a helper
 refuses has not happened and is taken back.
 
 A *chain* is the openings of one helper's database. Another one (the helper lost its own) begins a
-chain of its own, in which what was opened in the last one has no place.
+chain of its own, in which openings of the last one have no place.
 """
 
 from __future__ import annotations
@@ -27,23 +27,30 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rmab.errors import ProtocolError
-from rmab.privacy.marks import is_mark
-from rmab.privacy.masks import MaskedUpload, Words, numbers_of, vector_size
-from rmab.privacy.unmasking import BEGINNING, Member, Opening, Waiting, parse_opening
-from rmab.protocol.messages import Ints, Shape
+from rmab.privacy.batches import AgentBacklog
+from rmab.privacy.masks import MaskedUpload, Words, is_mark, numbers_of, vector_size
+from rmab.privacy.unmasking import BEGINNING, AggregationJob, Report, parse_job
+from rmab.protocol.shape import Ints, Shape
 from rmab.protocol.uploads import Merged
 from rmab.service.store.database import Database
 from rmab.service.store.limits import StoreLimits
-from rmab.service.store.schema import count_up, keep, kept
 
-__all__ = ["Enrolment", "GroupRow", "Openings", "Pending", "Sum", "WaitingRow", "last_openings"]
+__all__ = [
+    "Enrolment",
+    "GroupRow",
+    "GroupSum",
+    "Openings",
+    "Pending",
+    "WaitingRow",
+    "last_openings",
+]
 
 _CHAIN = "helper"  # in `meta`: the chain's name
 _DROPPED = "impossible openings"  # a counter there
 
 
 class Enrolment(NamedTuple):
-    """An agent that the helper has a key of, as it told."""
+    """Agent that the helper has a key of, by its answer."""
 
     group: int
     cohort: str | None = None
@@ -52,13 +59,13 @@ class Enrolment(NamedTuple):
 class Pending(NamedTuple):
     """An opening that the helper is to be asked for."""
 
-    opening: Opening
+    opening: AggregationJob
     difference: Words  # (R,) of the members' masked vectors
     slots: int  # that the members bring
 
 
-class Sum(NamedTuple):
-    """What openings have told of a group: counts (C, S, S, N), visits (S, N), of so many slots."""
+class GroupSum(NamedTuple):
+    """Unmasked sum of a group: counts (C, S, S, N), visits (S, N) and their slots."""
 
     counts: Ints
     visits: Ints
@@ -167,7 +174,7 @@ class Openings:
         )
 
     def _give_up(self, agent: str, reason: str) -> None:
-        """Nothing more of what an agent has sent can be opened: it is to begin anew."""
+        """Drop an agent's uploads that can no longer be unmasked: it is to begin anew."""
         self._database.run("DELETE FROM marks WHERE agent = ?", (agent,))
         self._database.run(
             "UPDATE masked SET ended = 1, refused = ? WHERE agent = ?", (reason, agent)
@@ -176,11 +183,11 @@ class Openings:
     # ----------------------------------------------------------------------------- the next one
 
     def chain(self) -> str | None:
-        """Of whose database the openings are; None before the first contact."""
-        return kept(self._database, _CHAIN)
+        """Return the name of the helper's database; None before the first contact."""
+        return self._database.meta(_CHAIN)
 
     def begin_chain(self, name: str) -> None:
-        """From now on another database answers: what was opened in the last one is past."""
+        """Begin the chain of another database of the helper; openings of the last one are past."""
         pending = self.pending()
         if pending is not None:
             self.take_back(pending.opening.number, ())
@@ -188,10 +195,11 @@ class Openings:
             for (agent,) in self._database.rows("SELECT DISTINCT agent FROM masked"):
                 self._give_up(agent, "was masked for a helper whose database is lost")
             self._database.run("UPDATE positions SET opened = 0")
-        keep(self._database, _CHAIN, name)
+        self._database.set_meta(_CHAIN, name)
 
-    def waiting(self, enrolled: Mapping[str, Enrolment]) -> list[Waiting]:
-        """What of each agent no opening has; enrolled: the agents that the helper knows."""
+    def waiting(self, enrolled: Mapping[str, Enrolment]) -> list[AgentBacklog]:
+        """Return each agent's uploads that are not unmasked; enrolled: the agents that the helper
+        knows."""
         opened: dict[str, int] = dict(self._database.rows("SELECT agent, opened FROM positions"))
         reach: dict[str, int] = {}
         busy = set()
@@ -201,15 +209,15 @@ class Openings:
             reach[agent] = max(position, reach.get(agent, 0))
             if asked is not None:
                 busy.add(agent)
-        marks: dict[str, list[tuple[int, Member]]] = defaultdict(list)
+        marks: dict[str, list[tuple[int, Report]]] = defaultdict(list)
         for agent, incarnation, since, slots, sequence, nonce, tag in self._database.rows(
             "SELECT agent, incarnation, since, marks.slots, sequence, nonce, tag FROM marks "
             "JOIN masked USING (agent, incarnation) ORDER BY since + marks.slots"
         ):
-            member = Member(agent, incarnation, sequence, slots, bytes(nonce), bytes(tag))
+            member = Report(agent, incarnation, sequence, slots, bytes(nonce), bytes(tag))
             marks[agent].append((since + slots, member))
         return [
-            Waiting(
+            AgentBacklog(
                 agent,
                 each.group,
                 each.cohort,
@@ -221,7 +229,7 @@ class Openings:
             for agent, each in enrolled.items()
         ]
 
-    def write(self, group: int, members: Sequence[Member], round: int, now: float) -> Pending:
+    def write(self, group: int, members: Sequence[Report], round: int, now: float) -> Pending:
         """Write down an opening of these uploads at marks, to be asked for."""
         chain = self.chain()
         assert chain is not None
@@ -230,7 +238,7 @@ class Openings:
             (chain,),
         )
         number, digest = found[0] if found else (0, BEGINNING)
-        opening = Opening(int(number) + 1, digest, group, tuple(members))
+        opening = AggregationJob(int(number) + 1, digest, group, tuple(members))
         difference, slots = np.zeros(self._size, np.uint64), 0
         for member in members:
             key = (member.agent, member.incarnation)
@@ -275,7 +283,7 @@ class Openings:
         if not found:
             return None
         ((request, words, slots),) = found
-        return Pending(parse_opening(bytes(request)), _unpacked(words), slots)
+        return Pending(parse_job(bytes(request)), _unpacked(words), slots)
 
     # ------------------------------------------------------------------------- what came of it
 
@@ -290,7 +298,7 @@ class Openings:
         if changed == 0:
             raise RuntimeError(f"opening {number} cannot be answered: it was not asked for")
         if vector is None:
-            count_up(self._database, _DROPPED)
+            self._database.count_up(_DROPPED)
 
     def take_back(self, number: int, refused: Iterable[Sequence[Any]]) -> None:
         """An opening has not happened, as the helper refused it; refused: agent, incarnation and
@@ -298,7 +306,7 @@ class Openings:
         ((request,),) = self._database.rows(
             "SELECT request FROM openings WHERE number = ? AND result = 'asked'", (number,)
         )
-        for member in parse_opening(bytes(request)).members:
+        for member in parse_job(bytes(request)).reports:
             self._database.run(
                 "UPDATE masked SET asked_slots = NULL, asked = NULL "
                 "WHERE agent = ? AND incarnation = ?",
@@ -315,7 +323,7 @@ class Openings:
             "WHERE request IS NOT NULL AND result <> 'asked' ORDER BY number"
         )
         for chain, number, group, result, slots, request, words in rows:
-            for member in parse_opening(bytes(request)).members:
+            for member in parse_job(bytes(request)).reports:
                 self._go_on(member.agent, member.incarnation)
             if result == "answered":
                 self._add_to(group, _unpacked(words), slots)
@@ -363,9 +371,9 @@ class Openings:
 
     # -------------------------------------------------------------------------------- all sums
 
-    def sums(self, *, answered: bool = True) -> dict[int, Sum]:
-        """What was opened, by group; of openings that are answered and not added yet, too, unless
-        the sums are asked for that the open round was planned from."""
+    def sums(self, *, answered: bool = True) -> dict[int, GroupSum]:
+        """Return unmasked sums by group; answered: with openings that are answered and not added
+        yet, from which the open round was not planned."""
         words: dict[int, Words] = {}
         slots: dict[int, int] = {}
         added, more = (
@@ -376,7 +384,7 @@ class Openings:
             words[group] = words.get(group, np.uint64(0)) + _unpacked(data)
             slots[group] = slots.get(group, 0) + int(of_slots)
         return {
-            group: Sum(*numbers_of(words[group].view(np.int64), self._shape), slots[group])
+            group: GroupSum(*numbers_of(words[group].view(np.int64), self._shape), slots[group])
             for group in sorted(words)
         }
 
@@ -419,11 +427,11 @@ class Openings:
 
     def impossible(self) -> int:
         """How many openings came to sums that cannot be."""
-        return int(kept(self._database, _DROPPED) or 0)
+        return int(self._database.meta(_DROPPED) or 0)
 
     def all_impossible(self, last: int) -> bool:
-        """Return whether so many openings have come to a result in this chain, and the last ones
-        were all impossible."""
+        """Return whether the last `last` openings of this chain that have a result were all
+        impossible."""
         rows = self._database.rows(
             "SELECT result FROM openings WHERE chain = ? AND result <> 'asked' "
             "ORDER BY number DESC LIMIT ?",

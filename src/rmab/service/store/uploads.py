@@ -1,21 +1,20 @@
 """Uploads in the database: the ledger, the latest of each incarnation, and their sum.
 
-Counts are cumulative, so what the agents of a federation know is the sum over incarnations of the
-last upload of each; of those that have ended the database has the sum alone, by agent
+Counts are cumulative, so the evidence of a federation is the sum over incarnations of the last
+upload of each; of those that have ended the database has only the sum, by agent
 (rmab.service.store.retention). Reading all of it whenever a round closes or the page is opened
-would
-take long. So the sum is made once, and each upload then adds what it has above the one before it.
+would take long. So the sum is made once, and each upload then adds its increment.
 
-Three things keep an upload cheap without changing what is kept:
+Three things keep an upload cheap:
 
     rows wait     they are written just before the transaction commits, or when many wait, many
-                  rows to a statement; what is read here sees them all the same
+                  rows to a statement; reading here sees them all the same
     memory        inside transactions the last records and the sum of counts are remembered, by
-                  the store that has the claim from one to the next: nobody else writes uploads
+                  the store that has the claim from one to the next: no other writes uploads
     forgetting    a rollback, or a new connection, drops all that was remembered
 
-What an agent has given can be taken out. Of its incarnations the names are kept, so that an upload,
-which always has all counts of its incarnation, does not bring them back.
+An agent's counts can be taken out. The names of its incarnations are kept, so that an upload, which
+always has all counts of its incarnation, does not bring them back.
 """
 
 from __future__ import annotations
@@ -30,11 +29,18 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.protocol.messages import Shape, Upload
-from rmab.protocol.uploads import LaneCounts, Merged, Record
+from rmab.protocol.uploads import Credit, LaneCounts, Merged, Record
 from rmab.service.store.database import Database, Value
 from rmab.service.store.limits import StoreLimits
 
-__all__ = ["Given", "Ledger", "Taken", "Tally", "Totals", "packed"]
+__all__ = [
+    "AgentTally",
+    "AgentTotals",
+    "IncarnationTotals",
+    "UploadLedger",
+    "UploadTotals",
+    "packed",
+]
 
 Ints = npt.NDArray[np.int64]
 
@@ -53,8 +59,8 @@ _REPLACES = (
 )
 
 
-class Given(NamedTuple):
-    """What one agent has given, all of it."""
+class AgentTotals(NamedTuple):
+    """Sum of one agent's uploads."""
 
     incarnations: int
     uploads: int
@@ -63,15 +69,15 @@ class Given(NamedTuple):
     idle: Ints | None  # (S, N), see Shape.idle; None where no arm is always observed
 
 
-class Totals(NamedTuple):
+class UploadTotals(NamedTuple):
     """Over all agents: uploads accepted, and slots that they tell of."""
 
     uploads: int
     slots: int
 
 
-class Taken(NamedTuple):
-    """What an incarnation has given in all; counts: (C, S, S, N), visits: (S, N)."""
+class IncarnationTotals(NamedTuple):
+    """Sum of one incarnation's uploads; counts: (C, S, S, N), visits: (S, N)."""
 
     uploads: int
     slots: int
@@ -80,9 +86,8 @@ class Taken(NamedTuple):
 
 
 @dataclass
-class Tally:
-    """What one agent has given, over its incarnations; counts: None where they are not told
-    apart."""
+class AgentTally:
+    """Running sum of one agent's uploads; counts: None where only the sum of all agents is held."""
 
     uploads: int
     slots: int
@@ -91,6 +96,13 @@ class Tally:
     last_upload: float
     last_round: int
     idle: Ints | None = None  # (S, N), see Shape.idle; None where no arm is always observed
+
+
+class EndedIncarnation(NamedTuple):
+    """The last upload of an incarnation that has ended."""
+
+    sequence: int
+    digest: bytes
 
 
 class _RunningTotals:
@@ -109,9 +121,9 @@ class _RunningTotals:
     ) -> None:
         self.by_agent = by_agent
         self._shape = shape
-        self._counts: Ints = np.zeros(counts_shape, np.int64)  # (C, S, S, N)
-        self._visits: Ints = np.zeros(visits_shape, np.int64)  # (S, N)
-        self.tallies: dict[str, Tally] = {}
+        self.counts: Ints = np.zeros(counts_shape, np.int64)  # (C, S, S, N)
+        self.visits: Ints = np.zeros(visits_shape, np.int64)  # (S, N)
+        self.tallies: dict[str, AgentTally] = {}
 
     def add(
         self,
@@ -124,14 +136,16 @@ class _RunningTotals:
         at: float,
         round: int,
     ) -> None:
-        """Add what an upload, or an incarnation as a whole, has brought."""
-        self._counts += counts
-        self._visits += visits
+        """Add an upload's increment, or an incarnation as a whole."""
+        self.counts += counts
+        self.visits += visits
         tally = self.tallies.get(agent)
         idle = self._shape.idle(counts) if self._shape.always else None
         if tally is None:
             of_agent = counts.copy() if self.by_agent else None
-            self.tallies[agent] = Tally(uploads, slots, visits.copy(), of_agent, at, round, idle)
+            self.tallies[agent] = AgentTally(
+                uploads, slots, visits.copy(), of_agent, at, round, idle
+            )
             return
         tally.uploads += uploads
         tally.slots += slots
@@ -143,29 +157,18 @@ class _RunningTotals:
         tally.last_upload = max(tally.last_upload, at)
         tally.last_round = max(tally.last_round, round)
 
-    def merged(self) -> Merged:
-        """Copies of the sums."""
-        return Merged(self._counts.copy(), self._visits.copy(), len(self.tallies))
-
-    def totals(self) -> Totals:
-        """Of all agents together."""
-        return Totals(
-            sum(tally.uploads for tally in self.tallies.values()),
-            sum(tally.slots for tally in self.tallies.values()),
-        )
-
     def by_lane(self, lanes: Mapping[str, int]) -> LaneCounts:
-        """Copies of what each agent has given; lanes: of all agents, by name."""
+        """Return copies of each agent's counts; lanes: of all agents, by name."""
         L = 1 + max(lanes.values(), default=0)
-        counts = np.zeros((L, *self._counts.shape), np.int64)
-        visits = np.zeros((L, *self._visits.shape), np.int64)
+        counts = np.zeros((L, *self.counts.shape), np.int64)
+        visits = np.zeros((L, *self.visits.shape), np.int64)
         for name, tally in self.tallies.items():
             assert tally.counts is not None
             counts[lanes[name]], visits[lanes[name]] = tally.counts, tally.visits
         return LaneCounts(counts, visits)
 
 
-class Ledger:
+class UploadLedger:
     """The uploads of one federation; `inside`, set by the store: whether a transaction is open."""
 
     def __init__(self, database: Database, shape: Shape, limits: StoreLimits) -> None:
@@ -218,7 +221,7 @@ class Ledger:
             del self._records[next(iter(self._records))]
 
     def digest(self, agent: str, incarnation: str, sequence: int) -> bytes | None:
-        """Of the upload accepted under a key."""
+        """Return the digest of the upload accepted under a key."""
         key = (agent, incarnation, sequence)
         waiting = self._waiting.get(key)
         if waiting is not None:
@@ -289,8 +292,8 @@ class Ledger:
 
     # ------------------------------------------------------------------------------- one agent
 
-    def take_out(self, agent: str) -> Given:
-        """Delete all that an agent has given, in a transaction; what that was."""
+    def take_out(self, agent: str) -> AgentTotals:
+        """Delete all uploads of an agent, in a transaction; return their sum."""
         self.write()
         rows = self._database.rows(
             "SELECT 1, uploads, slots, visits FROM incarnations WHERE agent = ? UNION ALL "
@@ -319,7 +322,7 @@ class Ledger:
         self.forget()
         incarnations, uploads, slots = (sum(row[column] for row in rows) for column in range(3))
         idle = None if tally is None else tally.idle
-        return Given(incarnations, uploads, slots, visits, idle)
+        return AgentTotals(incarnations, uploads, slots, visits, idle)
 
     def is_gone(self, agent: str, incarnation: str) -> bool:
         """Whether the counts of an incarnation were taken out."""
@@ -329,26 +332,43 @@ class Ledger:
             )
         )
 
+    def ended(self, agent: str, incarnation: str) -> EndedIncarnation | None:
+        """Return the last upload of an incarnation that has ended; None where it is not known."""
+        rows = self._database.rows(
+            "SELECT sequence, digest FROM ended WHERE agent = ? AND incarnation = ?",
+            (agent, incarnation),
+        )
+        return EndedIncarnation(*rows[0]) if rows else None
+
+    def floor(self, agent: str) -> int:
+        """Return the round up to which an unknown incarnation of an agent may have ended."""
+        rows = self._database.rows("SELECT floor FROM folded WHERE agent = ?", (agent,))
+        return int(rows[0][0]) if rows else 0
+
     # ----------------------------------------------------------------------------- all uploads
 
     def merged(self) -> Merged:
         """The sum over all incarnations of all agents."""
-        return self._running().merged()
+        running = self._running()
+        return Merged(running.counts.copy(), running.visits.copy(), len(running.tallies))
 
-    def totals(self) -> Totals:
+    def totals(self) -> UploadTotals:
         """Uploads and slots of all agents."""
-        return self._running().totals()
+        tallies = self._running().tallies.values()
+        return UploadTotals(
+            sum(tally.uploads for tally in tallies), sum(tally.slots for tally in tallies)
+        )
 
-    def tallies(self) -> Mapping[str, Tally]:
-        """What each agent has given, by name."""
+    def tallies(self) -> Mapping[str, AgentTally]:
+        """Return each agent's running sum by name."""
         return self._running().tallies
 
     def by_lane(self, lanes: Mapping[str, int]) -> LaneCounts:
-        """What the agent of each lane has counted; lanes: of all agents, by name."""
+        """Return the counts of each lane's agent; lanes: of all agents, by name."""
         return self._running(by_agent=True).by_lane(lanes)
 
     def by_agent(self) -> dict[str, Ints]:
-        """What each agent has counted, (C, S, S, N) by name; nothing where that is too much.
+        """Return each agent's counts, (C, S, S, N) by name; nothing where that is too much.
 
         It is read from the database: between two times that somebody asks, it need not be held.
         """
@@ -419,8 +439,8 @@ class Ledger:
 
     # --------------------------------------------------------------------------------- folding
 
-    def take(self, agent: str, incarnation: str) -> Taken:
-        """What an incarnation has given, whose rows are dropped; the sums stay as they are."""
+    def take(self, agent: str, incarnation: str) -> IncarnationTotals:
+        """Drop an incarnation's rows and return its sum; the sums stay as they are."""
         key = (agent, incarnation)
         ((uploads, slots, counts, visits),) = self._database.rows(
             "SELECT uploads, slots, counts, visits FROM incarnations "
@@ -430,7 +450,7 @@ class Ledger:
         for table in ("uploads", "incarnations"):
             self._database.run(f"DELETE FROM {table} WHERE agent = ? AND incarnation = ?", key)
         self._records.pop(key, None)
-        return Taken(uploads, slots, self._counts(counts), self._visits(visits))
+        return IncarnationTotals(uploads, slots, self._counts(counts), self._visits(visits))
 
     def folded(self, agent: str) -> tuple[Ints, Ints]:
         """Counts and visits of an agent's incarnations that have ended, to be added to."""
@@ -453,7 +473,7 @@ class Ledger:
         )
 
     def unpack(self, counts: bytes, visits: bytes, agents: int) -> tuple[Merged, LaneCounts | None]:
-        """What `pack` was given."""
+        """Return the counts that `pack` was given."""
         all_counts = _unpacked(counts, (-1, *self._counts_shape))
         all_visits = _unpacked(visits, (-1, *self._visits_shape))
         merged = Merged(all_counts[0], all_visits[0], agents)
@@ -466,6 +486,51 @@ class Ledger:
 
     def _visits(self, data: bytes) -> Ints:
         return _unpacked(data, self._visits_shape)
+
+
+class Pace:
+    """Credit for slots of all owners; whatever writes is called inside a transaction.
+
+    An owner has a row once its agents have uploaded where `slot_seconds` limits them. Credit that
+    was read is remembered, so that it grows also for an owner enrolled by a clock that was ahead.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop all that is not in the database."""
+        self._known: dict[str, Credit] = {}
+        self._changed: set[str] = set()
+
+    def credit(self, owner: str, now: float, slot_seconds: float, names: int) -> Credit | None:
+        """Return an owner's credit now; None where nothing is kept. names: its agents."""
+        known = self._known.get(owner)
+        if known is None:
+            rows = self._database.rows("SELECT seconds, at FROM pace WHERE owner = ?", (owner,))
+            if not rows:
+                return None
+            known = Credit(*rows[0])
+        self._known[owner] = known.filled(now, slot_seconds, names)
+        return self._known[owner]
+
+    def keep(self, owner: str, credit: Credit, *, changed: bool = True) -> Credit:
+        """Remember an owner's credit, and write it when the transaction ends, if it changed."""
+        self._known[owner] = credit
+        if changed:
+            self._changed.add(owner)
+        return credit
+
+    def write(self) -> None:
+        """Write credit that has changed."""
+        for owner in self._changed:
+            self._database.run(
+                "INSERT INTO pace (owner, seconds, at) VALUES (?, ?, ?) ON CONFLICT (owner) "
+                "DO UPDATE SET seconds = excluded.seconds, at = excluded.at",
+                (owner, *self._known[owner]),
+            )
+        self._changed.clear()
 
 
 @cache

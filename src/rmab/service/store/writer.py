@@ -1,17 +1,17 @@
 """Group commit: one thread writes, and jobs that wait are committed together.
 
-A commit costs an fsync, whatever is in it. While one is on its way further jobs arrive; the thread
-then takes all that wait, runs them in one transaction, commits, and only then resolves their
-futures: what a caller is told has happened is on the disk. So throughput grows with the load, and
-nobody waits for company.
+A commit costs an fsync, however large it is. While one is on its way further jobs arrive; the
+thread then takes all that wait, runs them in one transaction, commits, and only then resolves their
+futures: an acknowledged job is on the disk. So throughput grows with the load, and no job waits for
+company.
 
 A job is a function of the store that reads, decides, and then writes. It has no other effects, for
 it may run twice:
 
-    it raises ProtocolError       it has decided before it wrote: it alone fails, with that
+    it raises ProtocolError       it has decided before it wrote: only it fails, with that
     it raises StorageError,       the database is in trouble: all of the batch fail with
     or the commit fails           StorageError, also those that were refused, since they may have
-                                  been refused for what is now undone
+                                  been refused for a change that is now undone
     it raises anything else       the batch is undone and its jobs run again, each in a transaction
                                   of its own, so that only the culprit fails
 
@@ -26,25 +26,22 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from rmab.errors import ProtocolError, StorageError
+from rmab.errors import Overloaded, ProtocolError, StorageError
 from rmab.service.store.credentials import Credential
 from rmab.service.store.database import ClaimLostError
 from rmab.service.store.store import Store
 
-__all__ = ["Jobs", "Overloaded", "Writer"]
+__all__ = ["Jobs", "Writer"]
 
 T = TypeVar("T")
 
 
-class Overloaded(StorageError):  # noqa: N818 - a state of the queue, not a fault
-    """As many jobs wait as may; the job was not taken."""
-
-
 class _Entry(Generic[T]):
-    """A job, its future, and what came of it until the commit."""
+    """Job, its future, and its result or error until the commit."""
 
     __slots__ = ("error", "future", "job", "result")
 
@@ -56,7 +53,7 @@ class _Entry(Generic[T]):
 
 
 class Writer:
-    """The thread that owns a store; `committed` is told how many jobs each commit has."""
+    """Thread that owns a store; `committed` is called with the number of jobs of each commit."""
 
     def __init__(self, store: Store, committed: Callable[[int], None] | None = None) -> None:
         self._store = store
@@ -74,7 +71,7 @@ class Writer:
         return self._queue.qsize()
 
     def submit(self, job: Callable[[Store], T]) -> Future[T]:
-        """Run a job soon; its future resolves when what it wrote is durable."""
+        """Run a job soon; its future resolves when its changes are durable."""
         entry = _Entry(job)
         with self._gate:
             if self._closed:
@@ -86,7 +83,7 @@ class Writer:
         return entry.future
 
     def close(self) -> None:
-        """Take no more jobs, finish those that wait, close the store."""
+        """Take no further jobs, finish those that wait, close the store."""
         with self._gate:
             if not self._closed:
                 self._closed = True
@@ -113,7 +110,7 @@ class Writer:
             self._end()
 
     def _end(self) -> None:
-        """Close the store; nobody waits for ever, even if this thread has failed."""
+        """Close the store and fail waiting jobs, even if this thread has failed."""
         self._store.close()
         with self._gate:
             self._closed = True
@@ -170,10 +167,10 @@ class Writer:
 class Jobs:
     """Jobs of one event loop for the writer of a store, once there is one.
 
-    lost: told, in the loop, when another process has the database.
+    lost: called, in the loop, when another process has taken the database.
 
-    What the writer has finished comes back to the loop all at once: a thread that wakes a loop for
-    each of a hundred results makes it go round a hundred times.
+    Results come back to the loop all at once: a thread that wakes a loop for each of a hundred
+    results makes it go round a hundred times.
     """
 
     def __init__(self, lost: Callable[[ClaimLostError], None] = lambda _: None) -> None:
@@ -205,21 +202,21 @@ class Jobs:
         return 0 if self._writer is None else self._writer.waiting
 
     async def run(self, job: Callable[[Store], T]) -> T:
-        """Run a job in the writer's thread; returns when what it wrote is committed."""
+        """Run a job in the writer's thread; return when its changes are committed."""
         if self._writer is None:
             raise StorageError("the database is closed")
         here: asyncio.Future[T] = self._loop.create_future()
         there = self._writer.submit(job)
-        there.add_done_callback(lambda done: self._finished(done, here))
+        there.add_done_callback(partial(self._finished, here))
         return await here
 
     def recent_credential(self, key_id: str, seconds: float) -> Credential | None:
-        """Whose token has this key id, if the writer learnt it within the last `seconds`."""
+        """Return the credential of a key id, if the writer read it within the last `seconds`."""
         if self._writer is None:
             return None
         return self._store.credentials.recent(key_id, seconds)
 
-    def _finished(self, done: Future[Any], here: asyncio.Future[Any]) -> None:
+    def _finished(self, here: asyncio.Future[Any], done: Future[Any]) -> None:
         """In the writer's thread."""
         self._done.append((done, here))
         if not self._woken:

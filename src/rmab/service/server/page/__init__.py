@@ -21,7 +21,7 @@ from importlib.resources import files
 
 from rmab.errors import FederationError
 
-__all__ = ["ASSETS", "address", "asset"]
+__all__ = ["ADDRESSES", "ASSETS", "asset"]
 
 MODULES = ("page", "reward", "arms", "tables", "charts", "elements", "words")
 ASSETS = {
@@ -30,15 +30,12 @@ ASSETS = {
     **{f"{module}.js": "text/javascript; charset=utf-8" for module in MODULES},
 }
 
-
-def address(name: str) -> str:
-    """The path at which the server has a file of the page."""
-    return "/" if name == "index.html" else f"/{name}"
+ADDRESSES = {f"/{name}".replace("/index.html", "/"): name for name in ASSETS}  # by path
 
 
 @cache
 def asset(name: str) -> tuple[bytes, str]:
-    """One file of the page, and its media type."""
+    """Return a file of the page and its media type."""
     if name not in ASSETS:
         raise FederationError(f"page: asset must be one of {', '.join(ASSETS)}, got {name!r}")
     return files(__name__).joinpath(name).read_bytes(), ASSETS[name]

@@ -1,0 +1,1 @@
+"""Rules by which agents choose K arms, one module each; `rule` has their base class."""

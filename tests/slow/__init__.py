@@ -1,0 +1,1 @@
+"""Long tests of promises, run by hand: see the Makefile."""
