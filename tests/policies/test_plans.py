@@ -5,8 +5,9 @@ import pytest
 
 from rmab.model.beliefs import NEVER, InformationStates
 from rmab.policies.constraint import Constraint
-from rmab.policies.own_index import ActionValues, MeanRewards
 from rmab.policies.plans import IndexPlan, OwnPlan, TurnsPlan
+from rmab.policies.published.q_learning import ActionValues
+from rmab.policies.published.ucb import MeanRewards
 from rmab.policies.rules.turns import take_turns
 
 

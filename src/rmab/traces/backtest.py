@@ -44,7 +44,7 @@ from rmab.studies.study import Study
 from rmab.text import is_number, one_of, shown
 from rmab.traces.fitted_chains import segment_starts, state_shares, transition_matrices
 from rmab.traces.outcome import Backtest, PolicyRewards, Timeline
-from rmab.traces.replay import Laws, Replay, ReplayedStates
+from rmab.traces.replay import FittedDynamics, Replay, ReplayedStates
 from rmab.traces.trace import Trace, check_usable
 
 __all__ = ["backtest", "rewards_of_replicates", "rewards_of_rules", "steps"]
@@ -261,7 +261,7 @@ class _Field:
             window=jnp.asarray(self.timeline.window, jnp.int32),
         )
 
-    def laws(self, given: _Name) -> Laws:
+    def dynamics(self, given: _Name) -> FittedDynamics:
         """Return the fitted dynamics that a policy knows."""
         fit = state_shares if given.base in _SHARES else transition_matrices
         steps = fit(
@@ -275,7 +275,7 @@ class _Field:
         if given.by_segment:
             which[self.starts[1:]] = 1
             which = np.cumsum(which, dtype=np.int32)
-        return Laws(steps, which)
+        return FittedDynamics(steps, which)
 
     def study(self, names: Sequence[_Name], **settings: Any) -> Study:
         """Return a study of this size, which refuses unsuitable policies and settings."""
@@ -417,12 +417,12 @@ def _played(
             given.own.rule.check(given.own.name, field.arms)
 
     def play(each: _Chosen) -> Floats:
-        laws = field.laws(each.given) if each.fitted else None
+        dynamics = field.dynamics(each.given) if each.fitted else None
         if traces > 1:
-            return replay.rewards(each.policy, laws, 0, traces)
+            return replay.rewards(each.policy, dynamics, 0, traces)
         runs = study.trials if each.drawn else 1
         parts = [
-            replay.rewards(each.policy, laws, first, min(width, runs - first))
+            replay.rewards(each.policy, dynamics, first, min(width, runs - first))
             for first in range(0, runs, width)
         ]
         return np.concatenate(parts, -1)

@@ -133,7 +133,7 @@ def read_recording(
         variable=variable,
         duplicates=duplicates,
         decimal=decimal,
-        missing=missing,
+        missing=tuple(missing),
         dates=dates,
     )
     gradings(chosen_options)  # refuses a bad rule before a long file is read

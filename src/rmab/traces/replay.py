@@ -30,7 +30,7 @@ from rmab.policies.rules.compiled import SlotPlans
 from rmab.policies.rules.dynamics import MAX_KNOWN_AGES, KnownTables
 from rmab.rng.variates import Key, seed_words
 
-__all__ = ["Laws", "Replay", "ReplayedEnvironment", "ReplayedStates"]
+__all__ = ["FittedDynamics", "Replay", "ReplayedEnvironment", "ReplayedStates"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -67,10 +67,10 @@ class RecordedTruth(NamedTuple):
 
 
 class ReplayedEnvironment(SimulatedEnvironment):
-    """Arms whose states were recorded: they move as they did, whoever plays them.
+    """Arms with recorded states, which no play changes.
 
-    What was not measured in a slot cannot be played in it, and where a new segment of the recording
-    begins every arm was never observed. windows: W, into which the slots are divided.
+    An arm that was not measured in a slot cannot be played in it, and where a new segment of the
+    recording begins every arm was never observed. windows: W, into which the slots are divided.
     """
 
     at_once = True
@@ -85,7 +85,7 @@ class ReplayedEnvironment(SimulatedEnvironment):
         return first
 
     def advance(self, key: Key, truth: Any, state: Array, played: Array, slot: Array) -> Array:  # noqa: ARG002
-        """Return the states in slot `slot`; past the end, where nobody reads them, the last."""
+        """Return the states in slot `slot`; past the end the last, which are not used."""
         state = _at(truth.recording.state, slot)
         return state.astype(self.state_type)
 
@@ -117,10 +117,11 @@ def _at(series: Array, slot: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Laws:
-    """Fitted dynamics, G of them for each agent.
+class FittedDynamics:
+    """Transition matrices fitted to a recording, G of them for each agent.
 
-    steps: (S, S, N, G, M or 1, R or 1) chances of the next state; which: (T,) the one of each slot.
+    steps: (S, S, N, G, M or 1, R or 1) chances of the next state; which: (T,) the matrix of each
+    slot.
     """
 
     steps: Floats
@@ -141,13 +142,15 @@ class Replay:
     windows: int
     seed: int = 0
 
-    def rewards(self, policy: Policy, laws: Laws | None, first: int, count: int) -> Floats:
-        """What the runs first, first + 1, ... earned: (W windows, M agents, count).
+    def rewards(
+        self, policy: Policy, dynamics: FittedDynamics | None, first: int, count: int
+    ) -> Floats:
+        """Return the rewards of the runs first, first + 1, ...: (W windows, M agents, count).
 
-        laws: what a policy that knows the dynamics plays by; None for all others.
+        dynamics: those that a policy knows; None for a policy that knows none.
         """
         setting = policy.sharing.applied(self.setting)
-        known = None if laws is None else self._plans(setting, policy, laws)
+        known = None if dynamics is None else self._plans(setting, policy, dynamics)
         # The sets of K arms are part of some programs; K is an argument of the others.
         plays = self.plays if policy.rule.fixes_plays else None
         arms = ReplayedEnvironment(setting.kinds, setting.idle_pay, self.windows)
@@ -157,10 +160,10 @@ class Replay:
         out = program(seed_words(self.seed), runs, data, jnp.int32(self.plays), known)  # type: ignore[arg-type]
         return np.asarray(out.rewards, np.float64)
 
-    def _plans(self, setting: Setting, policy: Policy, laws: Laws) -> SlotPlans:
-        """Return the plans of a policy that knows these laws."""
-        which = jnp.asarray(laws.which, jnp.int32)
-        shape = laws.steps.shape[3:]  # G, M or 1, R or 1
+    def _plans(self, setting: Setting, policy: Policy, dynamics: FittedDynamics) -> SlotPlans:
+        """Return the plans of a policy that knows these dynamics."""
+        which = jnp.asarray(dynamics.which, jnp.int32)
+        shape = dynamics.steps.shape[3:]  # G, M or 1, R or 1
 
         def apart(plan: Any) -> Any:
             """(..., G M R) to (G, ..., M, R)."""
@@ -168,7 +171,7 @@ class Replay:
 
         rule = compiled_rule(setting, policy, self.plays)
         if setting.channels:
-            steps = jnp.asarray(laws.steps, jnp.float32).reshape(*laws.steps.shape[:3], -1)
+            steps = jnp.asarray(dynamics.steps, jnp.float32).reshape(*dynamics.steps.shape[:3], -1)
             filled = rule.fill(Moves(steps, steps), truth(self.arms))  # (N, ..., 1, G M R)
             plan = jax.tree.map(lambda x: apart(x[..., 0, :]), filled)
             return SlotPlans(plan, which, rule.wraps(None))
@@ -176,15 +179,17 @@ class Replay:
             raise ModelError(
                 f"policy {policy.name}: on a trace it is for arms of two states that pay in one"
             )
-        known, place = self._tables(rule, laws)
+        known, place = self._tables(rule, dynamics)
         tables = jnp.asarray(np.moveaxis(known.tables[place], 1, -1), jnp.float32)
-        # Every step has a chance, so no law swings: ages past the tables' are the same for all.
+        # Every step has a chance, so no chain swings: ages past the tables' are common to all.
         return SlotPlans(apart(tables), which, jnp.asarray(known.wraps[place[:, 0]], jnp.int32))
 
-    def _tables(self, rule: Any, laws: Laws) -> tuple[KnownTables, npt.NDArray[np.intp]]:
-        """Return tables of the laws that differ, and the place (N, G M R) of each among them."""
-        S, _, n_arms = laws.steps.shape[:3]
-        steps = np.moveaxis(laws.steps, (0, 1), (-2, -1)).reshape(n_arms, -1, S * S)
+    def _tables(
+        self, rule: Any, dynamics: FittedDynamics
+    ) -> tuple[KnownTables, npt.NDArray[np.intp]]:
+        """Return tables of distinct matrices, and the place (N, G M R) of each among them."""
+        S, _, n_arms = dynamics.steps.shape[:3]
+        steps = np.moveaxis(dynamics.steps, (0, 1), (-2, -1)).reshape(n_arms, -1, S * S)
         pays = np.broadcast_to(self.arms.reward_active[:, None], (*steps.shape[:2], S))
         rows = np.concatenate([steps, pays], -1).reshape(-1, S * S + S)
         differing, place = np.unique(rows, axis=0, return_inverse=True)

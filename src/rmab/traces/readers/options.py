@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -43,7 +42,7 @@ class RecordingOptions:
     variable: str | None = None
     duplicates: str | None = None
     decimal: str = "."
-    missing: Sequence[str] = ()
+    missing: tuple[str, ...] = ()
     dates: str | None = None
 
     def __post_init__(self) -> None:
