@@ -28,7 +28,7 @@ from benchmarks import feedback_audit, private_units, survey_loss
 from rmab.experiments import privacy as study
 from rmab.learning.channel.local_posterior import DOUBT, Laws
 from rmab.model.arms import Dynamics
-from rmab.model.beliefs import information_states
+from rmab.model.information import information_states
 from rmab.planning.channel.whittle import whittle_at
 from rmab.policies.plans import IndexPlan
 from rmab.privacy.advice import enough_agents

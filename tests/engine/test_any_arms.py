@@ -18,7 +18,7 @@ from rmab.engine.montecarlo import Trials, _guide
 from rmab.engine.program import simulator
 from rmab.engine.setting import Guide, Lookup, Setting
 from rmab.engine.world import truth
-from rmab.learning.learners import Evidence, count_kinds
+from rmab.learning.evidence import Evidence, count_kinds
 from rmab.model.arms import Arm, Arms, Moves
 from rmab.planning.tables import Model
 from rmab.policies.aggregation import AGGREGATIONS

@@ -19,7 +19,8 @@ from rmab.engine.memory import Counting, Counts, first_states, next_states
 from rmab.engine.setting import Setting
 from rmab.engine.world import World, truth
 from rmab.errors import ModelError
-from rmab.learning.learners import count_kinds, thompson
+from rmab.learning.evidence import count_kinds
+from rmab.learning.thompson import thompson
 from rmab.model.arms import Arm, ArmKind, Arms
 from rmab.planning.tables import myopic
 from rmab.policies.own_index import Observations

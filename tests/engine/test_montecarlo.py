@@ -17,9 +17,9 @@ from rmab.engine.program import simulator
 from rmab.engine.setting import Joint, Outcome, Setting
 from rmab.engine.tally import final_slots
 from rmab.engine.world import World, truth
-from rmab.learning.learners import thompson
+from rmab.learning.thompson import thompson
 from rmab.model.arms import ArmKind
-from rmab.model.beliefs import InformationStates, stationary_belief
+from rmab.model.information import InformationStates, stationary_belief
 from rmab.planning.joint.optimum import optimal
 from rmab.planning.joint.policy_value import fixed_value, policy_value, random_value
 from rmab.planning.tables import index_table, myopic, whittle_at

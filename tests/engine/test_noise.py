@@ -11,7 +11,7 @@ from rmab.engine.program import simulator, world_of
 from rmab.engine.setting import Setting
 from rmab.engine.world import truth
 from rmab.model.arms import channels
-from rmab.model.beliefs import InformationStates
+from rmab.model.information import InformationStates
 from rmab.policies.aggregation import AGGREGATIONS
 from rmab.policies.own_index import Observations
 from rmab.policies.registry import named

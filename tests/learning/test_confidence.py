@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rmab.learning.confidence import colours, confident_rows
-from rmab.learning.learners import Evidence
+from rmab.learning.evidence import Evidence
 from rmab.model.arms import CHANNEL, ArmKind
 from rmab.rng.variates import DRAWS, Draws, seed_words, stream
 

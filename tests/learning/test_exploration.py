@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rmab.learning.evidence import Evidence
 from rmab.learning.exploration import (
     block_arms,
     block_explores,
@@ -13,7 +14,6 @@ from rmab.learning.exploration import (
     slots_to_explore,
     steps_wanted,
 )
-from rmab.learning.learners import Evidence
 from rmab.model.arms import CHANNEL, ArmKind, Moves
 from rmab.rng.variates import DRAWS, Draws, seed_words, stream
 from tests.oracles.dsee import dsee_block

@@ -6,7 +6,7 @@ import pytest
 
 from rmab.learning.channel.grid import grid, log_weights, points
 from rmab.learning.channel.posterior import mean_channels
-from rmab.learning.learners import Evidence
+from rmab.learning.evidence import Evidence
 from rmab.model.arms import CHANNEL
 from rmab.rng.variates import Draws, seed_words, stream
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rmab.learning.evidence import Evidence
 from rmab.learning.joining import joining_survivors
-from rmab.learning.learners import Evidence
 from rmab.model.arms import CHANNEL
 from rmab.rng.variates import DRAWS, Draws, seed_words, stream
 

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rmab.learning.learners import WAITS, Evidence, count_kinds, survivors, thompson, ucb
+from rmab.learning.evidence import WAITS, Evidence, count_kinds
+from rmab.learning.thompson import thompson
+from rmab.learning.ucb import survivors, ucb
 from rmab.model import catalogue
 from rmab.model.arms import Arm, ArmKind, Arms
 from rmab.rng.variates import DRAWS, Draws, seed_words, stream

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import rmab
+from rmab.learning.evidence import Evidence
 from rmab.learning.joining import joining_survivors
-from rmab.learning.learners import Evidence
 from rmab.model.arms import CHANNEL
 from rmab.rng.variates import Draws, Key
 from tests.oracles.fed_ucb import Run, bernoulli, fed1, fed2, gaussian

@@ -31,7 +31,7 @@ from rmab.engine.setting import Fitted, Guide, Joint, Lookup, Setting
 from rmab.engine.world import Truth, World, wide
 from rmab.linalg import compute_in_branch
 from rmab.model.arms import Dynamics, Intervals, Moves
-from rmab.model.beliefs import NEVER, InformationStates, row_of
+from rmab.model.information import NEVER, InformationStates, row_of
 from rmab.planning.joint.chain import Layout, joint_code
 from rmab.planning.joint.joint_plan import JointSpace, bounded_arms, drawn_arms, joint_plan
 from rmab.planning.lookahead.channel import channel_state, channel_values

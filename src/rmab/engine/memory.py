@@ -2,7 +2,7 @@
 
 A play shows an arm's state; a fully observed arm shows it in every slot. Two successive
 observations of an arm, s and then s', are a pair. Learners read counts: pairs by kind c, as
-`rmab.learning.learners` has them, and visits. They are the state of such a learner, `start`ed
+`rmab.learning.evidence` has them, and visits. They are the state of such a learner, `start`ed
 before the first slot and `update`d after each; a learner with its own state has `init` and
 `update` instead (`rmab.policies.own_index.OwnLearner`).
 
@@ -40,10 +40,10 @@ from jax import Array, lax
 from rmab.engine.setting import Setting
 from rmab.engine.world import Truth, World
 from rmab.errors import ModelError
+from rmab.learning.evidence import Evidence, count_kinds
 from rmab.learning.evidence_state import Shared, recall_of
 from rmab.learning.forgetting import Memory
-from rmab.learning.learners import Evidence, count_kinds
-from rmab.model.beliefs import NEVER, InformationStates
+from rmab.model.information import NEVER, InformationStates
 from rmab.policies.aggregation import Gossip, mixes_evidence
 from rmab.policies.own_index import Observations
 from rmab.policies.policy import Policy

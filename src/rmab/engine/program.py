@@ -34,9 +34,9 @@ from rmab.engine.setting import Fitted, Guide, Outcome, Setting, Simulate
 from rmab.engine.world import RecordedWorld, Recording, Truth, World
 from rmab.errors import ModelError
 from rmab.learning.channel.local_draws import check_own_draws, draw_each
-from rmab.learning.learners import Evidence
+from rmab.learning.evidence import Evidence
 from rmab.model.arms import Moves, Uncertain
-from rmab.model.beliefs import InformationStates
+from rmab.model.information import InformationStates
 from rmab.policies.episodes import (
     FIRST_LENGTH,
     most_episodes,

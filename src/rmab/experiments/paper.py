@@ -20,7 +20,7 @@ import numpy as np
 
 from rmab.experiments.figure import Figure, FigureResult, Judge
 from rmab.learning.bounds import episode_bound, regret_bound
-from rmab.model.beliefs import stationary_belief
+from rmab.model.information import stationary_belief
 from rmab.planning.channel.subsidy import solve, threshold
 from rmab.planning.joint.optimum import optimal
 from rmab.studies.results import Curve, Floats, PolicyResult, Results

@@ -35,7 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rmab.learning.learners import Evidence
+from rmab.learning.evidence import Evidence
 from rmab.model.arms import Intervals, Moves, Uncertain
 from rmab.rng.variates import Draws
 

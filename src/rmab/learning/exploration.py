@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array, lax
 
-from rmab.learning.learners import Evidence
+from rmab.learning.evidence import Evidence
 from rmab.model.arms import ArmKind, Moves
 from rmab.rng.variates import Draws
 

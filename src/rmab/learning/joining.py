@@ -18,7 +18,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from rmab.learning.learners import Evidence
+from rmab.learning.evidence import Evidence
 from rmab.rng.variates import Draws
 
 __all__ = ["joining_survivors"]

@@ -12,8 +12,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from rmab.learning import learners
-from rmab.learning.learners import Evidence, Prior
+from rmab.learning.evidence import Evidence, Prior
+from rmab.learning.thompson import thompson
+from rmab.learning.ucb import survivors, ucb
 from rmab.policies.aggregation import Aggregation
 from rmab.policies.lookahead import DEPTH
 from rmab.policies.planners import FIXED, FIXED_BEST, MYOPIC, WHITTLE
@@ -81,7 +82,7 @@ def _thompson(
     return Policy(
         name,
         rule=rule,
-        learner=partial(learners.thompson, **learns),
+        learner=partial(thompson, **learns),
         ties=tied,
         gaps=gaps,
         reads_visits=False,
@@ -109,7 +110,7 @@ def _ucb(
     return Policy(
         name,
         rule=rule,
-        learner=partial(learners.ucb, clip=clip, **options),
+        learner=partial(ucb, clip=clip, **options),
         gaps=gaps,
         randomised=False,
         forget=_forgetting(forget),
@@ -164,9 +165,7 @@ def fed1_ucb(
         left = found[1].sum(0).astype(jnp.int32)
         return jnp.where(left > evidence.plays, -(-pulls * left // evidence.plays), horizon)
 
-    learner = partial(
-        learners.survivors, pulls=pulls, horizon=horizon, sigma=sigma, epsilon=epsilon
-    )
+    learner = partial(survivors, pulls=pulls, horizon=horizon, sigma=sigma, epsilon=epsilon)
     return Policy(
         name,
         rule=TurnsRule(),

@@ -21,8 +21,8 @@ from rmab.errors import ModelError
 from rmab.linalg import Array
 from rmab.markov import period
 from rmab.model.arms import ArmKind, Arms, Dynamics, Intervals, Moves, Uncertain
-from rmab.model.beliefs import InformationStates, information_states
-from rmab.model.information import settled_age
+from rmab.model.expansion import settled_age
+from rmab.model.information import InformationStates, information_states
 from rmab.planning.lookahead.channel import channel_tables, channel_values
 from rmab.planning.lookahead.tables import fill_lookahead, known_wraps
 from rmab.planning.tables import Model

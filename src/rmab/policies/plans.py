@@ -9,7 +9,7 @@ observed is in (state now, 1), except in a TurnsPlan: there its age is of its la
     LookaheadPlan  tables of probabilities and gains; K arms are chosen together
     OwnPlan        the agent's own learner gives an index from a state that the agent keeps
 
-Tables have the rows of `rmab.model.beliefs.information_states`; older arms fall back by `wrap`
+Tables have the rows of `rmab.model.information.information_states`; older arms fall back by `wrap`
 ages, or become never observed where wrap is 0. Ties go to the lower arm. This module imports NumPy
 alone and no solver: it is what an agent needs. What the last two need is loaded with such a plan.
 """
@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.linalg import Array, array_namespace
-from rmab.model.beliefs import NEVER, InformationStates, row_of
+from rmab.model.information import NEVER, InformationStates, row_of
 
 if TYPE_CHECKING:  # loaded when a plan of their kind is played
     from rmab.policies.lookahead import LookaheadTables

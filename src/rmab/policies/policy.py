@@ -1,6 +1,6 @@
 """What a policy is: a learner, and a rule by which agents choose arms.
 
-A *learner* turns evidence into dynamics (`rmab.learning.learners`); without one the true dynamics
+A *learner* turns evidence into dynamics (`rmab.learning.thompson`); without one the true dynamics
 are known. A *rule* says what the dynamics become, and so what agents play by:
 
     IndexRule      an index for every information state of every arm; the K largest are played

@@ -17,6 +17,7 @@ from jax import Array
 
 from rmab.learning.channel.grid import grid
 from rmab.learning.confidence import colours, confident_rows
+from rmab.learning.evidence import Evidence, Prior
 from rmab.learning.exploration import (
     block_arms,
     block_explores,
@@ -27,7 +28,7 @@ from rmab.learning.exploration import (
     steps_wanted,
 )
 from rmab.learning.joining import joining_survivors
-from rmab.learning.learners import Evidence, Prior, thompson
+from rmab.learning.thompson import thompson
 from rmab.model.arms import Moves, Uncertain
 from rmab.planning.optimism import fill_extreme, fill_penalty, fill_value
 from rmab.planning.tables import Model

@@ -7,7 +7,7 @@ pairs of consecutive slots, c = 0 those with a play at the first and c = 1 those
 `rmab.protocol.uploads` is the server's side of it.
 
 A *round* tells an agent what to play by: its number, the rule by which the episode ends, and a plan
-over information states, rows as in `rmab.model.beliefs.information_states`: never observed, (0, 1),
+over information states, rows as in `rmab.model.information`: never observed, (0, 1),
 ..., (0, J), (1, 1), ...; see `rmab.policies.plans`. All that comes from a server is checked here.
 
 An arm that is observed when played, moves alike and pays when played alone has two keys in a round,
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmab.model.beliefs import OBSERVED
+from rmab.model.information import OBSERVED
 from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPlan
 from rmab.protocol.checks import floats, listed, malformed, read_object, take, whole_number
 from rmab.text import is_number, shown

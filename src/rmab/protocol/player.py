@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError
-from rmab.model.beliefs import NEVER, InformationStates
+from rmab.model.information import NEVER, InformationStates
 from rmab.policies.episodes import LONGEST, visit_limit
 from rmab.policies.plans import OwnPlan, Plan, TurnsPlan, largest
 from rmab.privacy.survey import first_turn, scheduled

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rmab.model.arms import Arms
-from rmab.model.beliefs import stationary_belief
+from rmab.model.information import stationary_belief
 from rmab.policies.registry import GOSSIP_OPTIONS
 from rmab.privacy.noise import Budget
 from rmab.report.html import Markup, escaped, join, table, tag

@@ -15,7 +15,7 @@ from jax import Array, lax
 from rmab.errors import ModelError
 from rmab.learning.channel.local_posterior import PLACES, UNIFORMS, Laws, OwnDraw, draw_own
 from rmab.learning.channel.posterior import channel_laws
-from rmab.learning.learners import thompson
+from rmab.learning.thompson import thompson
 from rmab.policies.policy import POPULATION, IndexRule, Policy
 from rmab.rng.variates import Draws
 
