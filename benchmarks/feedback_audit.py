@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from rmab.learning.channel.local_posterior import DOUBT, Laws
 from rmab.model.arms import Dynamics, channels
-from rmab.model.beliefs import information_states
+from rmab.model.information import information_states
 from rmab.planning.channel.whittle import whittle_at
 from rmab.policies.plans import IndexPlan
 from rmab.privacy.accounting import (

@@ -31,7 +31,7 @@ from benchmarks.apart import Apart
 from benchmarks.records import Part, Row, ratios
 
 from rmab.model.arms import Arm
-from rmab.model.information import expand, settled_age
+from rmab.model.expansion import expand, settled_age
 from rmab.planning.index.api import Indices, whittle_indices
 from rmab.planning.index.hidden import information_indices
 

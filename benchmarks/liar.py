@@ -47,7 +47,7 @@ import numpy as np
 
 from rmab.errors import ProtocolError
 from rmab.model.arms import channels
-from rmab.model.simulated import SimulatedArms
+from rmab.model.realisation import SimulatedArms
 from rmab.policies.episodes import first_limit
 from rmab.protocol.config import Federation, KnownArm
 from rmab.protocol.messages import RoundMessage, Shape, Upload

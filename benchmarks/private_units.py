@@ -34,7 +34,7 @@ from scipy.special import digamma, polygamma
 
 from rmab.learning.channel.local_posterior import PLACES, UNIFORMS, Laws, draw_own
 from rmab.model.arms import Dynamics, channels
-from rmab.model.beliefs import NEVER, InformationStates, information_states, row_of
+from rmab.model.information import NEVER, InformationStates, information_states, row_of
 from rmab.planning.channel.whittle import whittle_at
 from rmab.privacy.accounting import DELTA, FIRST_SLOTS, noise_multiplier, sensitivity_squared
 from rmab.privacy.denoising import LEAST_FOR_SUMMARIES, denoised

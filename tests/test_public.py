@@ -126,7 +126,7 @@ HEAVY = ("jax", "jaxlib", "scipy", "matplotlib", "pandas")
             "rmab.service.agent.agent",
             (*HEAVY, "starlette", "uvicorn", "prometheus_client", "psycopg"),
         ),
-        ("rmab.model.simulated", (*HEAVY, "starlette", "uvicorn")),
+        ("rmab.model.realisation", (*HEAVY, "starlette", "uvicorn")),
         ("rmab.envs", HEAVY),
     ],
 )

@@ -29,7 +29,7 @@ from rmab.experiments.privacy import claims as study
 from rmab.experiments.registry import SECTIONS
 from rmab.learning.channel.local_posterior import DOUBT, Laws
 from rmab.model.arms import Dynamics
-from rmab.model.beliefs import information_states
+from rmab.model.information import information_states
 from rmab.planning.channel.whittle import whittle_at
 from rmab.policies.plans import IndexPlan
 from rmab.privacy.accounting import Budget, noise_multiplier

@@ -17,7 +17,7 @@ from benchmarks.documents.words import (
 
 import rmab
 from benchmarks import liar, place_attack
-from rmab.model.beliefs import stationary_belief
+from rmab.model.information import stationary_belief
 
 __all__ = ["PAGE"]
 

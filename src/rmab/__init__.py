@@ -18,14 +18,14 @@ _HOMES = {
     "Arm": "rmab.model.arms",
     "Arms": "rmab.model.arms",
     "Dynamics": "rmab.model.arms",
-    "InformationStates": "rmab.model.beliefs",
+    "InformationStates": "rmab.model.information",
     "Moves": "rmab.model.arms",
-    "belief_after": "rmab.model.beliefs",
+    "belief_after": "rmab.model.information",
     "channels": "rmab.model.arms",
-    "information_states": "rmab.model.beliefs",
-    "slots_to_cross": "rmab.model.beliefs",
-    "stationary_belief": "rmab.model.beliefs",
-    "update_belief": "rmab.model.beliefs",
+    "information_states": "rmab.model.information",
+    "slots_to_cross": "rmab.model.information",
+    "stationary_belief": "rmab.model.information",
+    "update_belief": "rmab.model.information",
     "catalogue": "rmab.model.catalogue",
     "ConvergenceError": "rmab.errors",
     "FederationError": "rmab.errors",
@@ -40,7 +40,7 @@ _HOMES = {
     "UnreachableError": "rmab.errors",
     "Policy": "rmab.policies.policy",
     "Draws": "rmab.rng.variates",
-    "Evidence": "rmab.learning.learners",
+    "Evidence": "rmab.learning.evidence",
     "episode_bound": "rmab.learning.bounds",
     "regret_bound": "rmab.learning.bounds",
     "upper_bound": "rmab.planning.joint.relaxation",
@@ -139,10 +139,10 @@ if TYPE_CHECKING:
         UnreachableError,
     )
     from rmab.learning.bounds import episode_bound, regret_bound
-    from rmab.learning.learners import Evidence
+    from rmab.learning.evidence import Evidence
     from rmab.model import catalogue
     from rmab.model.arms import Arm, Arms, Dynamics, Moves, channels
-    from rmab.model.beliefs import (
+    from rmab.model.information import (
         InformationStates,
         belief_after,
         information_states,

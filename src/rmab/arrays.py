@@ -6,7 +6,7 @@ The string names the axes, as jaxtyping reads it: a letter has one size througho
 any number of axes, "_" any size, "#N" N or 1; a string that is also an expression begins with a
 space, " N". The usual letters:
 
-    S states   N arms   M agents   R trials   I information states   C kinds of pairs   G gaps
+    S states   N arms   M agents   R trials   I information states   C kinds of pairs
 
 `Array` is an array of NumPy or JAX; modules that need JAX annotate with `jax.Array`. Outside tests
 a shape is only a note (`typing.Annotated`), nothing is checked and jaxtyping is not imported. Tests
@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 if not TYPE_CHECKING and "jaxtyping" in sys.modules:
-    from jaxtyping import Bool, Float, Int, Real, Shaped, UInt32
+    from jaxtyping import Bool, Float, Real, Shaped, UInt32
+    from jaxtyping import Integer as Int
 else:
     from typing import Annotated as Bool
     from typing import Annotated as Float

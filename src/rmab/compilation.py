@@ -1,14 +1,13 @@
-"""Compiled programs that are kept: what one process has compiled the next one finds.
+"""Persistent cache of compiled programs, shared by processes.
 
-JAX keeps them itself, once it is told where: in RMAB_CACHE, else in the user's cache folder
-($XDG_CACHE_HOME/rmab or ~/.cache/rmab). RMAB_CACHE set to nothing or to `off` switches it off.
-Where it is not set, a folder that JAX was told of in its own way (JAX_COMPILATION_CACHE_DIR) stays
-in use.
+JAX keeps the programs in RMAB_CACHE, else in the user's cache folder ($XDG_CACHE_HOME/rmab or
+~/.cache/rmab). RMAB_CACHE set to nothing or to `off` switches the cache off. Where it is not set, a
+folder that JAX was given in its own way (JAX_COMPILATION_CACHE_DIR) stays in use.
 
-Processes may share the folder. An entry is named by all that its program depends on, and written
-once. JAX writes it in place, though: a process that is killed leaves a torn one, which no other
-would replace. So torn entries are removed before the cache is used, each looked at once. Who reads
-one that is just being written compiles for itself.
+Processes may share the folder. An entry is named by everything that its program depends on, and
+written once. JAX writes it in place, though: a process that is killed leaves a torn entry, which no
+other process would replace. So torn entries are removed before the cache is used, each checked
+once. A process that reads an entry while it is being written compiles for itself.
 
 A program is for the kind of processor it was compiled on. A folder may be shared by several
 machines, so each kind, and each version of JAX, has a folder of its own in it.
@@ -36,24 +35,24 @@ from typing import Any
 __all__ = ["cache_folder", "drop_traces", "keep_compiled", "kept_compiled"]
 
 VARIABLE = "RMAB_CACHE"
-MOST_BYTES = 2**30  # of all entries; beyond it the oldest go
+MOST_BYTES = 2**30  # size of all entries, beyond which the oldest are removed
 _ENTRIES = "*-cache"
-_MENDED = "mended"  # a file that is as old as the last look at the entries
-_SLACK_SECONDS = 60.0  # by which clocks of a file system and of a process may differ
-# Everything is kept: many small programs together take as long to compile as some large ones.
+_MENDED = "mended"  # a file as old as the last check of the entries
+_SLACK_SECONDS = 60.0  # largest difference of the clocks of a file system and a process
+# All programs are kept: many small programs together take as long to compile as some large ones.
 _OPTIONS = {
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
 }
-_FOLDER = "jax_compilation_cache_dir"  # the option of JAX
+_FOLDER = "jax_compilation_cache_dir"  # option of JAX
 _PROCESSOR = ("vendor_id", "cpu family", "model", "flags", "Features")  # lines of /proc/cpuinfo
 
 
 def cache_folder() -> Path | None:
-    """Where compiled programs are kept; None: nowhere."""
-    told = os.environ.get(VARIABLE)
-    if told is not None:
-        return None if told.strip().lower() in ("", "off") else Path(told).expanduser().absolute()
+    """Return the folder of compiled programs, None where the cache is off."""
+    name = os.environ.get(VARIABLE)
+    if name is not None:
+        return None if name.strip().lower() in ("", "off") else Path(name).expanduser().absolute()
     home = os.environ.get("XDG_CACHE_HOME", "")
     if Path(home).is_absolute():
         return Path(home) / "rmab"
@@ -64,9 +63,9 @@ def cache_folder() -> Path | None:
 
 
 def drop_traces() -> None:
-    """Give back what compilation has left in memory: of hundreds of programs it is gigabytes.
+    """Free the memory that compilation has left: gigabytes after hundreds of programs.
 
-    Programs that are in somebody's hands stay; others are traced again, and found in the folder.
+    Programs that are referenced stay; others are traced again, and read from the folder.
     """
     import jax
 
@@ -77,7 +76,7 @@ def drop_traces() -> None:
 
 @contextmanager
 def kept_compiled() -> Iterator[None]:
-    """What JAX compiles meanwhile is kept; afterwards it keeps what it did before."""
+    """Keep compiled programs within the block; afterwards JAX has its earlier settings."""
     import jax
 
     before = {name: jax.config.values[name] for name in (_FOLDER, *_OPTIONS)}
@@ -91,9 +90,9 @@ def kept_compiled() -> Iterator[None]:
 
 
 def keep_compiled() -> Path | None:
-    """Have JAX keep what it compiles from now on; where, or None where it is not kept.
+    """Have JAX keep compiled programs from now on and return the folder, None without a cache.
 
-    A folder that cannot be written is no error: programs are compiled then, as they would be.
+    A folder that cannot be written is no error: programs are then compiled each time.
     """
     import jax
 
@@ -108,14 +107,14 @@ def keep_compiled() -> Path | None:
         return place
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # What is in it will be run: it must be one's own.
+        # Its programs will be run, so it must belong to this user.
         if place.stat().st_uid != os.geteuid() or not os.access(place, os.W_OK | os.X_OK):
             return None
         _mend(place)
         _limit(folder / "compiled")
     except OSError:
         return None
-    # A program that cannot be read or kept is compiled: that is no news.
+    # A program that cannot be read or kept is compiled, which needs no warning.
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation")
     _configure({_FOLDER: str(place), **_OPTIONS})
     return place
@@ -131,7 +130,7 @@ def _configure(options: dict[str, Any]) -> None:
 
 
 def _kind() -> str:
-    """A name for all machines and versions that can use the same entries."""
+    """Return a name for the machines and versions that can use the same entries."""
     known = [platform.machine(), *(version(name) for name in ("jax", "jaxlib"))]
     known += [name for name in ("compression.zstd", "zstandard") if _is_there(name)]
     info = Path("/proc/cpuinfo")
@@ -154,7 +153,7 @@ def _is_there(module: str) -> bool:
 
 
 def _mend(place: Path) -> None:
-    """Remove entries that are torn, of those written since this was last done."""
+    """Remove torn entries among those written since the last check."""
     mended, begun, since = place / _MENDED, time.time() - _SLACK_SECONDS, 0.0
     with contextlib.suppress(FileNotFoundError):
         since = mended.stat().st_mtime
@@ -167,7 +166,7 @@ def _mend(place: Path) -> None:
 
 
 def _is_whole(entry: bytes) -> bool:
-    """Whether what JAX has compressed can be read to its end."""
+    """Whether an entry compressed by JAX can be read to its end."""
     if not _is_there("compression.zstd") and not _is_there("zstandard"):
         try:
             zlib.decompress(entry)
@@ -184,14 +183,14 @@ def _is_whole(entry: bytes) -> bool:
 
 
 def _limit(folder: Path) -> None:
-    """Remove the oldest entries, of whatever kind, beyond the size that all may have."""
-    found = []
+    """Remove the oldest entries, of all kinds, beyond the total size."""
+    entries = []
     for entry in folder.rglob(_ENTRIES):
         with contextlib.suppress(FileNotFoundError):
             known = entry.stat()
-            found.append((known.st_mtime, known.st_size, entry))
-    total = sum(size for _, size, _ in found)
-    for _, size, entry in sorted(found):
+            entries.append((known.st_mtime, known.st_size, entry))
+    total = sum(size for _, size, _ in entries)
+    for _, size, entry in sorted(entries):
         if total <= MOST_BYTES:
             return
         total -= size

@@ -1,21 +1,21 @@
-"""Every exception rmab raises on purpose.
+"""Exceptions that rmab raises on purpose.
 
     RmabError
     +-- ModelError        an arm, a belief or dynamics that break a rule of the model
     +-- StudyError        a study file, a key or an option that cannot be used
-    +-- TraceError        a recording or a trace that cannot be used, or not so
+    +-- TraceError        a recording or a trace that cannot be used with these options
     +-- TooLargeError     an exact computation that does not fit; carries the state count
     +-- ConvergenceError  an iteration that did not reach its tolerance
     +-- FederationError   a federation's file, database, credential or address that cannot be used
-    +-- ProtocolError     a message that breaks the protocol: the peer's mistake, not ours
-    +-- UnavailableError  what is needed and not there now, but may be later: a port, a device
-        +-- StorageError      a database that did not keep what it was given
+    +-- ProtocolError     a message that breaks the protocol: the peer's mistake
+    +-- UnavailableError  a resource that is missing now and may return: a port, a device
+        +-- StorageError      a database that did not store its data
             +-- Overloaded        a full queue of the database's jobs
         +-- UnreachableError  a server that could not be reached when it had to be
 
 The message is one line: the place, the value and the rule. Commands end with 1 where something is
-unavailable, so that whoever supervises them starts them again, and with 2 at all other errors: they
-stay until somebody mends them.
+unavailable, so that a supervisor starts them again, and with 2 otherwise, as the error stays until
+a person repairs the cause.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
     "system_reason",
 ]
 
-# What the system answers until somebody mends what was asked for, or the rights.
+# Answers of the system that stay until the request or the permissions change.
 _LASTING = frozenset(
     {
         errno.ENOENT,
@@ -95,8 +95,7 @@ class FederationError(RmabError, ValueError):
 class ProtocolError(RmabError):
     """A message that breaks the protocol.
 
-    status: the HTTP code that answers it; code: one word for programs; extra: what the answer
-    carries besides.
+    status: HTTP code of the answer; code: one word for programs; extra: further keys of the answer.
     """
 
     def __init__(self, status: int, code: str, message: str, **extra: Any) -> None:
@@ -107,13 +106,13 @@ class ProtocolError(RmabError):
 
 
 class UnavailableError(RmabError):
-    """What is needed and not there now, but may be later: a port, a name's address, a device."""
+    """A resource that is missing now and may return: a port, a name's address, a device."""
 
 
 class StorageError(UnavailableError):
-    """A database that did not keep what it was given; nothing of it was acknowledged.
+    """A database that neither stored nor acknowledged its data.
 
-    lasting: it will not until somebody mends it, as where its file may not be written.
+    lasting: a retry cannot help until a person repairs the cause, a file without permission say.
     """
 
     def __init__(self, message: str, *, lasting: bool = False) -> None:
@@ -140,6 +139,6 @@ def is_lasting(error: OSError) -> bool:
 
 
 def system_reason(error: OSError) -> str:
-    """What the system says is wrong, in a few words."""
+    """Return the system's reason in a few words."""
     said = error.strerror or str(error)
     return f"disk full: {said}" if error.errno in _FULL else said

@@ -1,4 +1,4 @@
-"""Files that are whole or as they were before, and locks that end with their process."""
+"""Atomic replacement of files, and locks that end with their process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["lock_file", "replaced"]
 
 
 def lock_file(path: Path) -> int:
-    """A descriptor that holds the lock at `path` until it is closed, however its process ends.
+    """Return a descriptor that holds the lock at `path` until it is closed or its process ends.
 
-    BlockingIOError where another has it.
+    Raises BlockingIOError where another process has it.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -29,10 +29,10 @@ def lock_file(path: Path) -> int:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[BinaryIO]:
-    """A new file, which takes the place of `path` once it is on the disk, all of it.
+    """Open a new file that replaces `path` once all of it is on the disk.
 
-    Where that fails, the file that was there before still is. A link stays, and leads to the new
-    file; OSError where `path` is a device, say.
+    Where that fails, the earlier file stays. A link stays and leads to the new file. Raises OSError
+    where `path` is a device, say.
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not (path.is_file() or path.is_dir()):
@@ -52,7 +52,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the disk keep the folder's names."""
+    """Write the folder's names to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with suppress(OSError):  # some file systems cannot

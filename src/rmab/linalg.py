@@ -124,7 +124,7 @@ def repeat(times: int, body: Callable[[Any, Any], Any], state: Any) -> Any:
 
 def propagate(
     rows: Float[Array, "T S B"], matrix: Float[Array, "S S B"], times: int
-) -> Float[Array, "times S T B"]:
+) -> Float[Array, "{times} S T B"]:
     """Multiply rows by powers of a matrix: r(t), r(t) P, r(t) P^2, ... of many arms B.
 
     rows has r(t)[s] at [t, s]; the result has r(t) P^k at [k, :, t]. Numbers below 1e-30 become 0,

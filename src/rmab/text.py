@@ -1,7 +1,4 @@
-"""Reading what people wrote: TOML files, and values that are refused in one line.
-
-Whatever is wrong is a StudyError of one line: the value, the place and the rule.
-"""
+"""TOML files and option values, refused with a StudyError of one line: value, place and rule."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ __all__ = [
     "shown",
 ]
 
-# What TOML does not take for a number.
+# Numbers that are not numbers of TOML: .1 and 1.
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.)(e[-+]?[0-9]+)?", re.IGNORECASE)
 
 
@@ -58,7 +55,7 @@ def is_loopback(host: str) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it: on one line and not long, whatever it is."""
+    """Format a value for a message: on one line and short."""
     try:
         text = " ".join(repr(value).splitlines())
     except (RecursionError, ValueError):  # nested deeply, or more digits than Python prints
@@ -67,12 +64,12 @@ def shown(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """The text, with ? for bytes that are no text, which names of files may have."""
+    """Return the text with ? for bytes that are no text, which names of files may have."""
     return text.encode("utf-8", "replace").decode()
 
 
 def option_value(text: str) -> Any:
-    """The value of an option on the command line: as in TOML, or a number such as .1, or a word."""
+    """Parse an option of the command line: a value of TOML, a number such as .1, or a word."""
     text = text.strip()
     try:
         return tomllib.loads(f"value = {text}")["value"]
@@ -87,8 +84,8 @@ def one_of(key: str, value: Any, allowed: Collection[str]) -> None:
 
 
 def read_toml(name: str | PathLike[str], file: Path | Traversable | None = None) -> dict[str, Any]:
-    """The tables of a TOML file; every way it can fail names it. file: where to find it, if not
-    under its name."""
+    """Return the tables of a TOML file; every error names it. `file` is its location, if it differs
+    from its name."""
     try:
         return tomllib.loads((file or Path(name)).read_text(encoding="utf-8"))
     except FileNotFoundError:

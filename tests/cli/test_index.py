@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import rmab
-from rmab.model.information import expand
+from rmab.model.expansion import expand
 from tests.cli.commands import toml
 
 

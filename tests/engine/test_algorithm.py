@@ -19,7 +19,8 @@ import pytest
 from rmab.engine.environment import truth
 from rmab.engine.program import simulator
 from rmab.engine.setting import Outcome, Setting
-from rmab.learning.learners import Evidence, thompson
+from rmab.learning.evidence import Evidence
+from rmab.learning.thompson import thompson
 from rmab.model.arms import ArmKind, Arms, channels
 from rmab.planning.tables import whittle_at
 from rmab.policies.aggregation import AGGREGATIONS

@@ -18,7 +18,7 @@ from rmab.engine.environment import truth
 from rmab.engine.montecarlo import Trials, _known
 from rmab.engine.program import simulator
 from rmab.engine.setting import Setting
-from rmab.learning.learners import Evidence, count_kinds
+from rmab.learning.evidence import Evidence, count_kinds
 from rmab.model.arms import Arm, Arms, Moves
 from rmab.planning.tables import Model
 from rmab.policies.aggregation import AGGREGATIONS

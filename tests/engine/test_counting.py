@@ -20,7 +20,8 @@ from rmab.engine.environment import SimulatedEnvironment, truth
 from rmab.engine.setting import Setting
 from rmab.engine.sharing import EvidenceSharing
 from rmab.errors import ModelError
-from rmab.learning.learners import count_kinds, thompson
+from rmab.learning.evidence import count_kinds
+from rmab.learning.thompson import thompson
 from rmab.model.arms import Arm, ArmKind, Arms
 from rmab.planning.tables import myopic
 from rmab.policies.own_index import Observations

@@ -11,9 +11,9 @@ from rmab.engine.montecarlo import Trials, _known
 from rmab.engine.program import compiled_rule
 from rmab.engine.setting import Setting
 from rmab.errors import ModelError, StudyError
-from rmab.learning.learners import thompson
+from rmab.learning.thompson import thompson
 from rmab.model.arms import Arm, Arms, channels
-from rmab.model.beliefs import InformationStates
+from rmab.model.information import InformationStates
 from rmab.planning.joint.policy_value import lookahead_value
 from rmab.planning.lookahead.tables import known_lookahead
 from rmab.policies.constraint import Constraint

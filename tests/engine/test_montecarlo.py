@@ -16,9 +16,9 @@ from rmab.engine.montecarlo import BLOCK, REFERENCE, Trials, batch_size, even_wi
 from rmab.engine.program import compiled_rule, simulator
 from rmab.engine.setting import Outcome, Setting
 from rmab.engine.tally import final_slots
-from rmab.learning.learners import thompson
+from rmab.learning.thompson import thompson
 from rmab.model.arms import ArmKind
-from rmab.model.beliefs import InformationStates, stationary_belief
+from rmab.model.information import InformationStates, stationary_belief
 from rmab.planning.joint.optimum import optimal
 from rmab.planning.joint.policy_value import fixed_value, policy_value, random_value
 from rmab.planning.tables import index_table, myopic, whittle_at

@@ -18,7 +18,8 @@ import pytest
 from rmab.engine.environment import truth
 from rmab.engine.program import simulator
 from rmab.engine.setting import Setting
-from rmab.learning.learners import Evidence, thompson
+from rmab.learning.evidence import Evidence
+from rmab.learning.thompson import thompson
 from rmab.model.arms import Arm, Arms, Moves
 from rmab.planning.index.api import whittle_indices
 from rmab.policies.aggregation import AGGREGATIONS

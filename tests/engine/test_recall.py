@@ -15,7 +15,7 @@ from rmab.engine.environment import truth
 from rmab.engine.program import simulator
 from rmab.engine.setting import Outcome, Setting
 from rmab.errors import ModelError
-from rmab.learning.learners import thompson
+from rmab.learning.thompson import thompson
 from rmab.model.arms import Arm, Arms, channels
 from rmab.planning.tables import whittle_at
 from rmab.policies.aggregation import AGGREGATIONS

@@ -12,7 +12,7 @@ from rmab.engine.program import simulator
 from rmab.engine.setting import Setting
 from rmab.engine.sharing import EvidenceSharing, NoisyState
 from rmab.model.arms import channels
-from rmab.model.beliefs import InformationStates
+from rmab.model.information import InformationStates
 from rmab.policies.aggregation import AGGREGATIONS
 from rmab.policies.own_index import Observations
 from rmab.policies.registry import named

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rmab.learning.learners import WAITS, Evidence, count_kinds, survivors, thompson, ucb
+from rmab.learning.evidence import WAITS, Evidence, count_kinds
+from rmab.learning.thompson import thompson
+from rmab.learning.ucb import survivors, ucb
 from rmab.model import catalogue
 from rmab.model.arms import Arm, ArmKind, Arms
 from rmab.rng.variates import DRAWS, Draws, seed_words, stream
@@ -345,7 +347,7 @@ def test_survivors_are_those_of_plain_elimination(keep):
 def test_bounds_on_noisy_means_are_wider_by_what_noise_may_be(monkeypatch, agents):
     """Of noise that is 0 by chance: what is kept is what plain formulas keep."""
     monkeypatch.setattr(
-        "rmab.learning.learners.phase_noise", lambda d, phases, agents, n: jnp.zeros((n, 1))
+        "rmab.learning.ucb.phase_noise", lambda d, phases, agents, n: jnp.zeros((n, 1))
     )
     rng = np.random.default_rng(2)
     N, pulls, horizon, epsilon, reward = 6, 50, 1000, 0.5, np.array([0.4, 0.9, 0.7, 0.6, 1.0, 0.2])

@@ -9,10 +9,10 @@ from scipy.special import betaln
 
 from rmab.learning.population import (
     KAPPAS,
-    common_law,
     effective_counts,
+    fit_population,
     population_prior,
-    same_law,
+    same_dynamics,
 )
 from rmab.policies.policy import POPULATION
 
@@ -29,7 +29,7 @@ def law_of(counts):
     """The prior (2, 2, TRIALS), and how alike agents are, (M, M, TRIALS)."""
     effective = compiled(effective_counts)(counts)
     prior = compiled(population_prior)(effective)
-    return np.asarray(prior), np.asarray(compiled(same_law)(effective, prior))
+    return np.asarray(prior), np.asarray(compiled(same_dynamics)(effective, prior))
 
 
 def plain_prior(effective):
@@ -92,7 +92,7 @@ def test_the_prior_and_the_pairs_are_those_of_plain_loops():
     good = rng.binomial(numbers, rates)
     effective = np.stack([numbers - good, good], 1).astype(np.float32)
     prior = np.asarray(compiled(population_prior)(effective))
-    alike = np.asarray(compiled(same_law)(effective, prior))
+    alike = np.asarray(compiled(same_dynamics)(effective, prior))
     for r in range(TRIALS):
         exact = plain_prior(effective[..., r].astype(float))
         np.testing.assert_allclose(prior[..., r], exact, rtol=1e-4)
@@ -108,7 +108,7 @@ def test_pairs_one_slot_apart_can_be_the_one_kind_there_is():
     counts = np.zeros((GAPS + 1, 2, 2, ARMS, AGENTS, TRIALS), np.float32)
     counts[0] = rng.integers(0, 40, counts.shape[1:])
     one, all_kinds = (
-        jax.jit(partial(common_law, prior=POPULATION, compares=True))(kinds)
+        jax.jit(partial(fit_population, prior=POPULATION, compares=True))(kinds)
         for kinds in (counts[:1], counts)
     )
     np.testing.assert_allclose(one.prior, all_kinds.prior, rtol=1e-3)

@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 
 from rmab.markov import limiting_distribution
 from rmab.model.arms import Arm, Arms
-from rmab.model.beliefs import stationary_belief
+from rmab.model.information import stationary_belief
 
 
 class Plain:

@@ -38,7 +38,7 @@ import numpy.typing as npt
 
 from rmab.errors import ModelError, TooLargeError
 from rmab.model.arms import Arms
-from rmab.model.beliefs import stationary_belief
+from rmab.model.information import stationary_belief
 
 __all__ = ["point_based_value"]
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from rmab.markov import limiting_distribution
 from rmab.model.arms import Arms, channels
-from rmab.model.beliefs import stationary_belief, update_belief
+from rmab.model.information import stationary_belief, update_belief
 
 
 def played(arms: Arms, decide: Any, *, runs: int, slots: int, skip: int) -> tuple[float, float]:

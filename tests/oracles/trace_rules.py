@@ -21,7 +21,7 @@ import numpy as np
 
 from rmab.errors import StudyError
 from rmab.model.arms import Dynamics
-from rmab.model.beliefs import NEVER, InformationStates, deviation, stationary_belief
+from rmab.model.information import NEVER, InformationStates, deviation, stationary_belief
 from rmab.planning.channel.whittle import whittle_at
 from rmab.traces.pairs import Bools, Floats, Ints, States, lanes_of
 from rmab.traces.trace import MISSING, Trace

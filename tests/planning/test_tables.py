@@ -8,7 +8,7 @@ import pytest
 
 from rmab.errors import ModelError
 from rmab.model.arms import CHANNEL, Arm, Arms, Dynamics, Moves, channels
-from rmab.model.beliefs import InformationStates, stationary_belief
+from rmab.model.information import InformationStates, stationary_belief
 from rmab.planning.index.hidden import information_table
 from rmab.planning.tables import (
     Model,

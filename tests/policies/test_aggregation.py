@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import rmab
-from rmab.learning.learners import Evidence
+from rmab.learning.evidence import Evidence
 from rmab.linalg import Array, array_namespace
 from rmab.planning.tables import whittle_at
 from rmab.policies.aggregation import AGGREGATIONS, capped, evidence_of, owner_weights

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rmab.errors import ModelError
 from rmab.model.arms import Arm, Arms, channels
-from rmab.model.beliefs import NEVER, InformationStates, deviation, stationary_belief
-from rmab.model.information import expansion
+from rmab.model.expansion import expansion
+from rmab.model.information import NEVER, InformationStates, deviation, stationary_belief
 from rmab.planning.joint.policy_value import lookahead_value
 from rmab.planning.lookahead import tables
 from rmab.planning.lookahead.channel import ChannelValues, channel_values, terminal_value

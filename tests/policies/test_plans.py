@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rmab.model.beliefs import NEVER, InformationStates
+from rmab.model.information import NEVER, InformationStates
 from rmab.policies.constraint import Constraint
 from rmab.policies.plans import IndexPlan, OwnPlan, TurnsPlan
 from rmab.policies.published.q_learning import ActionValues

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rmab.model.beliefs import InformationStates
+from rmab.model.information import InformationStates
 from rmab.policies.rules.turns import TurnsPlan, take_turns
 
 

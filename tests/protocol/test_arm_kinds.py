@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmab.errors import ModelError, ProtocolError
-from rmab.model.beliefs import NEVER
+from rmab.model.information import NEVER
 from rmab.policies.lookahead import LookaheadTables
 from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, TurnsPlan
 from rmab.protocol.messages import RoundMessage, Shape, parse_round

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmab.errors import ModelError
-from rmab.model.beliefs import InformationStates, row_of
+from rmab.model.information import InformationStates, row_of
 from rmab.policies.episodes import LONGEST
 from rmab.policies.plans import IndexPlan, OwnPlan, TurnsPlan
 from rmab.protocol.messages import Shape

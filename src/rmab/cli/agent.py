@@ -277,7 +277,7 @@ def _study(name: str) -> Study:
 
 def _simulated(study: Study, agent: Agent, token: str, name: str) -> _Device:
     """Arms of the study, seeded by it and by the agent's credential, so agents' arms differ."""
-    from rmab.model.simulated import SimulatedArms
+    from rmab.model.realisation import SimulatedArms
 
     states = tuple(arm.states for arm in study.arms)
     if states != agent.arms:

@@ -2,7 +2,7 @@
 
 A play shows an arm's state; a fully observed arm shows it in every slot. Two successive
 observations of an arm, s and then s', are a pair. Learners read counts: pairs by kind c, as
-`rmab.learning.learners` has them, and visits. They are the state of such a learner, `start`ed
+`rmab.learning.evidence` has them, and visits. They are the state of such a learner, `start`ed
 before the first slot and `update`d after each; a learner with its own state has `init` and
 `update` instead (`rmab.policies.own_index.OwnLearner`).
 
@@ -34,8 +34,8 @@ from rmab.engine.environment import SimulatedEnvironment
 from rmab.engine.setting import Setting
 from rmab.engine.sharing import EvidenceSharing
 from rmab.errors import ModelError
-from rmab.learning.learners import count_kinds
-from rmab.model.beliefs import NEVER, InformationStates
+from rmab.learning.evidence import count_kinds
+from rmab.model.information import NEVER, InformationStates
 from rmab.policies.own_index import Observations
 from rmab.policies.policy import Policy
 

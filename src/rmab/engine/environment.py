@@ -23,7 +23,7 @@ import numpy as np
 from jax import Array, lax
 
 from rmab.model.arms import ArmKind, Arms, Moves
-from rmab.model.beliefs import NEVER, InformationStates
+from rmab.model.information import NEVER, InformationStates
 from rmab.model.realisation import BEFORE, BITS, chance_levels, starting_chances
 from rmab.policies.rules.dynamics import wide
 from rmab.rng.variates import Key, threefry

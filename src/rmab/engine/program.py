@@ -32,9 +32,9 @@ from rmab.engine.environment import SimulatedEnvironment, Truth
 from rmab.engine.setting import Outcome, Setting, Simulate
 from rmab.engine.sharing import EvidenceSharing
 from rmab.errors import ModelError
-from rmab.learning.learners import Evidence
+from rmab.learning.evidence import Evidence
 from rmab.model.arms import Moves
-from rmab.model.beliefs import InformationStates
+from rmab.model.information import InformationStates
 from rmab.policies.capabilities import Conditions
 from rmab.policies.constraint import Constraint
 from rmab.policies.own_index import Observations

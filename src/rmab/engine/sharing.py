@@ -21,9 +21,9 @@ from jax import Array, lax
 from rmab.engine.environment import Truth
 from rmab.engine.setting import Setting
 from rmab.learning.channel.local_draws import draw_each
+from rmab.learning.evidence import Evidence, count_kinds
 from rmab.learning.evidence_state import Shared, recall_of
 from rmab.learning.forgetting import Memory
-from rmab.learning.learners import Evidence, count_kinds
 from rmab.policies.aggregation import Gossip, mixes_evidence
 from rmab.policies.policy import Policy
 from rmab.policies.rules.dynamics import LearnerOutput

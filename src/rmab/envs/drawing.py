@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.envs.game import Game
-from rmab.model.beliefs import NEVER
+from rmab.model.information import NEVER
 
 __all__ = ["RENDER_MODES", "Film"]
 

@@ -1,7 +1,7 @@
 """Games: a few trials of a study, played from outside, for environments and evaluation.
 
 Every agent knows the information states of its arms, (last seen, age). An arm that is always
-observed is in (state now, 1), as in the tables of `rmab.model.beliefs`. A choice of K arms is said
+observed is in (state now, 1), as in tables (`rmab.model.information`). A choice of K arms is said
 in one of two ways:
 
     sets     a whole number: which of the sets of K arms, in lexicographic order. Where K is 1 it is
@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from rmab.errors import StudyError
 from rmab.model.arms import Arm, Arms
-from rmab.model.beliefs import NEVER
+from rmab.model.information import NEVER
 from rmab.model.realisation import RealisedArms
 from rmab.policies.constraint import Constraint
 from rmab.studies.study import Study, load

@@ -1,11 +1,11 @@
-"""What learners see of counts that are not simply added up: counts that are forgotten, a prior that
-is learnt from all arms, agents that take of each other's counts as much as they are alike, and
-agents that mix what they know with their neighbours'.
+"""Evidence that is more than a sum of counts: forgetting, learnt priors, similarity, gossip.
 
-It joins `forgetting` and `population`, for the engine's trials and for a server's one alike. Where
-a policy forgets or agents gossip, pairs are counted for an episode alone. At its end they are added
-to what is kept of the episodes before, (..., B experts, R trials); to all that follows experts are
-so many more trials. Without forgetting there is one expert whose half-life has no end.
+Counts may lose weight, a prior may be learnt from all arms, and agents may use each other's counts
+as far as they have the same dynamics, or mix counts with their neighbours'. This module joins
+`forgetting` and `population`, for the engine's trials and for a server's one trial. Where a policy
+forgets or agents gossip, pairs are counted for one episode and then added to the memory,
+(..., B experts, R trials); later steps take experts as further trials. Without forgetting there is
+one expert with an infinite half-life.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jax import Array
 
 from rmab.learning.channel.mode import channel_modes
 from rmab.learning.forgetting import Memory, after_episode, first_memory, of_expert, pick_expert
-from rmab.learning.population import common_law, pseudo_counts
+from rmab.learning.population import fit_population, pseudo_counts
 from rmab.policies.aggregation import Aggregation, Gossip, compares_agents, mixes_evidence
 from rmab.policies.policy import POPULATION, Forgetting, Policy
 
@@ -29,10 +29,10 @@ _NOTHING_FORGOTTEN = Forgetting((math.inf,))
 
 
 class Shared(NamedTuple):
-    """What the learners of A agents see of all agents' counts.
+    """Evidence of the learners of A agents.
 
-    pairs: (C, S, S, N, A, R); visits: (S, N, M, R), each agent's, None where nobody reads them;
-    weights: what an agent takes of each one's counts, (M, M, R), None: the agents' own; prior:
+    pairs: (C, S, S, N, A, R); visits: (S, N, M, R), each agent's, None where no learner reads them;
+    weights: (M, M, R) weights of all agents' counts for each agent, None for its own counts; prior:
     (2, 2, 1, 1, R) where it is learnt, else None.
     """
 
@@ -53,7 +53,7 @@ def recall_of(policy: Policy, aggregation: Aggregation) -> Recall | None:
 
 
 class Recall:
-    """What the learners of one policy see."""
+    """Evidence of the learners of one policy, from episode to episode."""
 
     def __init__(self, policy: Policy, aggregation: Aggregation) -> None:
         self.policy = policy
@@ -66,9 +66,9 @@ class Recall:
     def start(
         self, counts: tuple[int, ...], visits: tuple[int, ...] | None, n_agents: int, n_trials: int
     ) -> Memory | None:
-        """Before the first slot; None where nothing is kept beside the counts.
+        """Return the memory before the first slot, None where the counts are the whole state.
 
-        counts, visits: the shapes of an expert's but for the trials.
+        counts, visits: shapes without the axes of experts and trials.
         """
         if self.forgetting is None:
             return None
@@ -78,13 +78,15 @@ class Recall:
     def learnt(
         self, pairs: Array, visits: Array | None, weights: Array, *, merged: bool = False
     ) -> Shared:
-        """What learners see of pairs (C, S, S, N, L, R); weights: (M,), of agents; merged: whether
-        their pairs are added up already."""
+        """Return the evidence from pairs (C, S, S, N, L, R), with weights (M,) of agents.
+
+        merged: whether the agents' pairs are summed already.
+        """
         alike = prior = None
         if self.aggregation.shared and not merged:  # units are the arms of all agents together
             pairs, merged = self.aggregation.combine(pairs, weights), True
         if self.learns_prior or self.compares:
-            law = common_law(pairs, self.policy.learner.prior, compares=self.compares)
+            law = fit_population(pairs, self.policy.learner.prior, compares=self.compares)
             prior = law.prior[:, :, None, None] if self.learns_prior else None
             alike = None if law.alike is None else law.alike * weights[:, None]
         if not merged:
@@ -102,10 +104,10 @@ class Recall:
         merged: bool = False,
         chances: Array | None = None,
     ) -> tuple[Memory, Shared]:
-        """What is kept after an episode, and what learners see by every expert, B R trials.
+        """Return the memory after an episode, and the evidence of all experts, as B R trials.
 
-        pairs: (C, S, S, N, L, R) and visits: (S, N, M, R) of the episode alone; length: (R,);
-        chances: (links, R) uniform numbers, by which links of agents that gossip fail.
+        pairs: (C, S, S, N, L, R) and visits: (S, N, M, R) of the episode; length: (R,) slots;
+        chances: (links, R) uniform numbers that decide which links of gossiping agents fail.
         """
         assert self.forgetting is not None
         if isinstance(self.aggregation, Gossip):
@@ -121,7 +123,7 @@ class Recall:
         return memory, shared
 
     def picked(self, memory: Memory, shared: Shared, chance: Array) -> Shared:
-        """What learners see by the expert that plays; chance: (R,) uniform numbers."""
+        """Return the evidence of the expert that plays; chance: (R,) uniform numbers."""
         expert = pick_expert(memory.log_weights, chance)
         shape = memory.log_weights.shape
 
@@ -136,7 +138,7 @@ class Recall:
         )
 
     def _modes(self, shared: Shared) -> Array:
-        """Those of the learners' posteriors, (2, N, A, trials)."""
+        """Return the modes of the learners' posteriors, (2, N, A, R)."""
         pairs = shared.pairs
         if shared.prior is not None:
             prior = shared.prior[:, :, 0]

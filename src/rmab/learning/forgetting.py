@@ -1,4 +1,4 @@
-"""Learners that forget: counts by half-life, and which half-life predicts best.
+"""Forgetting: counts that decay by half-lives, and weights of the half-lives by prediction.
 
 An expert has a half-life h in slots. After an episode of L slots all its counts are multiplied by
 2^(-L / h), and then the episode's are added. There are B experts, one or a bank of them, with one
@@ -8,8 +8,8 @@ posterior before the episode. Weights are normalised, and a small share of the f
 mixed in, so that none vanishes (Herbster and Warmuth's fixed share). An episode is played by one
 expert, drawn by weight.
 
-Everything here is a function of what was kept, the episode's counts and its length: the engine
-carries it from episode to episode, a server stores it with the round. An episode of no slots
+The next memory is a function of the memory, the episode's counts and its length: the engine carries
+it from episode to episode, a server stores it with the round. An episode of no slots
 changes nothing. Arrays end in (B experts, R trials).
 
 Reference: M. Herbster and M. Warmuth, "Tracking the best expert", Machine Learning 32, 1998.
@@ -26,27 +26,27 @@ import numpy as np
 from jax import Array
 from jax.nn import log_softmax
 
+from rmab.arrays import Float, Int, Real
 from rmab.learning.channel.mode import pair_likelihood
 from rmab.policies.policy import Forgetting
 
 __all__ = ["Memory", "after_episode", "first_memory", "of_expert", "pick_expert"]
 
-_FIRST_SHARE = 0.01  # of the first weights, mixed in after every episode
+_FIRST_SHARE = 0.01  # share of the first weights that is mixed in after every episode
 
 
 class Memory(NamedTuple):
-    """What is kept at the start of an episode.
+    """Memory of B experts at the start of an episode.
 
-    counts: (C, S, S, N, L, B, R), L = M agents or 1 where they are merged as they count; visits:
-    (S, N, M, B, R), None where nobody reads them; log_weights: (B, R); modes: (2, N, E, B, R), p01
-    and p11 of each expert's posterior, E = 1 where agents share their evidence, else M; None where
-    there is one expert alone.
+    counts: L = M agents, or 1 where they are merged as they count; visits: None where no learner
+    reads them; modes: p01 and p11 of each expert's posterior, E = 1 where agents share their
+    evidence, else M; None with only one expert.
     """
 
-    counts: Array
-    visits: Array | None
-    log_weights: Array
-    modes: Array | None
+    counts: Float[Array, "C S S N L B R"]
+    visits: Float[Array, "S N M B R"] | None
+    log_weights: Float[Array, "B R"]
+    modes: Float[Array, "2 N E B R"] | None
 
 
 def first_memory(
@@ -56,8 +56,10 @@ def first_memory(
     lanes: int,
     n_trials: int,
 ) -> Memory:
-    """Before the first episode; counts, visits: the shapes of an expert's but for the trials;
-    lanes: E."""
+    """Return the memory before the first episode.
+
+    counts and visits are shapes without the axes of experts and trials; lanes is E.
+    """
     B = len(forgetting.half_lives)
     first = jnp.log(jnp.asarray(forgetting.first, jnp.float32))
     several, n_arms = B > 1, counts[3]
@@ -71,24 +73,23 @@ def first_memory(
 
 def after_episode(
     memory: Memory,
-    counts: Array,
-    visits: Array | None,
-    length: Array,
+    counts: Real[Array, "C S S N L R"],
+    visits: Real[Array, "S N M R"] | None,
+    length: Int[Array, " R"],
     forgetting: Forgetting,
     add: Callable[[Array, Array], Array] = operator.add,
 ) -> Memory:
-    """What is kept after an episode; its modes are still those before it.
+    """Return the memory after an episode of `length` slots; its modes are still those before it.
 
-    counts: (C, S, S, N, L, R) of the episode alone, visits: (S, N, M, R); length: (R,); add: how
-    what is new, (..., L, 1, R), is added to what is left of what was kept, (..., L, B, R).
+    add adds the episode's counts or visits (..., L, 1, R) to decayed ones (..., L, B, R).
     """
     rates = np.array([1 / half_life for half_life in forgetting.half_lives], np.float32)
     left = jnp.exp2(-length.astype(jnp.float32) * rates[:, None])  # (B, R)
 
-    def added(kept: Array | None, new: Array | None) -> Array | None:
-        if kept is None or new is None:
+    def added(before: Array | None, new: Array | None) -> Array | None:
+        if before is None or new is None:
             return None
-        return add(kept * left, new[..., None, :])
+        return add(before * left, new[..., None, :])
 
     weights = memory.log_weights
     if memory.modes is not None:
@@ -99,7 +100,7 @@ def after_episode(
 
 
 def _predicted(counts: Array, modes: Array) -> Array:
-    """The log-likelihood (B, R) of the episode's pairs under each expert's modes."""
+    """Return the log-likelihood (B, R) of the episode's pairs under each expert's modes."""
     n_arms, lanes, n_trials = counts.shape[3:]
     counts = counts.reshape(*counts.shape[:3], n_arms * lanes, n_trials)
     modes = jnp.moveaxis(modes, 3, 1)  # (2, B, N, E, R)
@@ -114,13 +115,13 @@ def _reweighed(log_weights: Array, more: Array, forgetting: Forgetting) -> Array
     return jnp.log((1 - _FIRST_SHARE) * weights + _FIRST_SHARE * first)
 
 
-def pick_expert(log_weights: Array, uniform: Array) -> Array:
-    """The number (R,) of an expert, by weight; log_weights: (B, R)."""
+def pick_expert(log_weights: Float[Array, "B R"], uniform: Float[Array, " R"]) -> Int[Array, " R"]:
+    """Draw the number of an expert by weight."""
     passed = jnp.cumsum(jnp.exp(log_softmax(log_weights, 0)), 0)
     return (uniform >= passed[:-1]).sum(0)
 
 
-def of_expert(values: Array, expert: Array) -> Array:
-    """Of values (..., B, R) those of the experts (R,): (..., R)."""
+def of_expert(values: Real[Array, "*A B R"], expert: Int[Array, " R"]) -> Real[Array, "*A R"]:
+    """Select the values of each trial's expert."""
     here = jnp.arange(values.shape[-2])[:, None] == expert
     return jnp.where(here, values, 0).sum(-2)

@@ -1,4 +1,4 @@
-"""What an arm is: its states, how it moves, what it pays and when it is observed.
+"""Arms: states, transition matrices, rewards, and when the state is observed.
 
 An arm is a Markov chain over states 0..S-1 that moves in every slot, played or not:
 `passive[s, s']` when left alone, `active[s, s']` after a play. It is observed `when_played` (the
@@ -9,12 +9,9 @@ pays `reward` when played, and both matrices are equal, so two numbers describe 
 
     p01 = Pr(good next | bad now)      p11 = Pr(good next | good now).
 
-An arm that is always observed may have *tied* rows: one event, a success say, has the same chance
-in all of them. It says which next states the event leads to, and that chance is then all that is to
-be learnt: given that the event happens, or does not, the next state has a law that is known, and so
-have rows without the event.
-
-What a player believes of an arm that it has not observed for a while is in `rmab.model.beliefs`.
+An arm that is always observed may have *tied* rows, which one unknown chance determines: see
+`rmab.model.tied_rows`. Arms observed when played have information states:
+`rmab.model.information`.
 """
 
 from __future__ import annotations
@@ -28,10 +25,10 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from rmab.arrays import Array, FloatArray
+from rmab.arrays import Array, Float, FloatArray, Int, IntArray
 from rmab.errors import ModelError
-from rmab.model.beliefs import OBSERVED
-from rmab.text import shown
+from rmab.model.information import OBSERVED, Dynamics
+from rmab.model.tied_rows import Tie, tie_of
 
 __all__ = [
     "OBSERVED",
@@ -42,36 +39,35 @@ __all__ = [
     "Dynamics",
     "Intervals",
     "Moves",
-    "Tie",
     "channels",
 ]
 
-Event = tuple[tuple[int, ...], ...]  # of each state the next states that an event leads to
-
-# Of an action-dependent arm observed when played, waits below this many slots are learnt from.
-WAITS = 8
-_SUM_TOLERANCE = 1e-9  # rows that sum to 1 this closely are taken as they are,
-_PRINTED_TOLERANCE = 1.001e-6  # and to six digits after division by their sum
+WAITS = 8  # action-dependent arms observed when played: shorter waits, in slots, are learnt from
+_SUM_TOLERANCE = 1e-9  # rows whose sum is this close to 1 are not divided by it
+_PRINTED_TOLERANCE = 1.001e-6  # rows printed with six digits are this close to 1, and are divided
 
 
 @dataclass(frozen=True, init=False, eq=False)
 class Arm:
-    """One arm of S states, checked once, here.
+    """One arm of S states, checked when it is made.
 
-    passive, active: (S, S) transition matrices, active as passive where it is not given;
-    reward_passive, reward_active: (S,), what a slot pays in each state; `reward` alone is what a
-    play pays, and nothing is paid otherwise; observed: one of OBSERVED; tied_passive, tied_active:
-    S lists, of each state the next states to which the event of tied rows leads, none where a row
-    does not depend on it.
+    Parameters
+    ----------
+    passive, active : (S, S) transition matrices; without `active` both are equal.
+    reward_passive, reward_active : (S,) reward of a slot in each state, 0 where not given.
+    reward : another name of reward_active.
+    observed : "when_played" or "always".
+    tied_passive, tied_active : S lists, the next states of the event of tied rows, by state; empty
+        where a row does not depend on it.
 
     >>> Arm([[0.9, 0.1], [0.2, 0.8]], reward=[0, 1]).states
     2
     """
 
-    passive: FloatArray
-    active: FloatArray
-    reward_passive: FloatArray
-    reward_active: FloatArray
+    passive: Float[FloatArray, "S S"]
+    active: Float[FloatArray, "S S"]
+    reward_passive: Float[FloatArray, " S"]
+    reward_active: Float[FloatArray, " S"]
     observed: str
     tie: Tie | None
 
@@ -107,21 +103,26 @@ class Arm:
         if observed not in OBSERVED:
             raise ModelError(f"observed must be one of {', '.join(OBSERVED)}, got {observed!r}")
         object.__setattr__(self, "observed", observed)
-        object.__setattr__(self, "tie", _tie(self, tied_passive, tied_active))
+        tie = None
+        if tied_passive is not None or tied_active is not None:
+            if observed != "always":
+                raise ModelError("tied rows must be those of an arm that is always observed")
+            tie = tie_of(moves, played, tied_passive, tied_active)
+        object.__setattr__(self, "tie", tie)
 
     @property
     def states(self) -> int:
-        """S, the number of states."""
+        """Number of states S."""
         return self.reward_active.size
 
     @property
     def action_dependent(self) -> bool:
-        """Whether it moves in another way when played than when left alone."""
+        """Whether its two transition matrices differ."""
         return not np.array_equal(self.passive, self.active)
 
     @property
     def kind(self) -> ArmKind:
-        """What a learner knows of it."""
+        """Kind of the arm, as learners know it."""
         always = self.observed == "always"
         return ArmKind(self.states, always, self.action_dependent, self.tie)
 
@@ -138,92 +139,17 @@ class Arm:
         )
 
 
-class Tie(NamedTuple):
-    """Rows that one unknown chance describes.
-
-    passive, active: where the event leads, see Event; for_sure, never: the rows (2, S, S), passive
-    and active, if the event always happened and if it never did, as tuples. At a chance between
-    they are mixed in that proportion.
-    """
-
-    passive: Event
-    active: Event
-    for_sure: tuple[tuple[tuple[float, ...], ...], ...]
-    never: tuple[tuple[tuple[float, ...], ...], ...]
-
-
-def _tie(arm: Arm, tied_passive: Any, tied_active: Any) -> Tie | None:
-    """What an arm says of its rows, checked against them."""
-    if tied_passive is None and tied_active is None:
-        return None
-    if arm.observed != "always":
-        raise ModelError("tied rows must be those of an arm that is always observed")
-    if not arm.action_dependent:
-        tied_passive = tied_active = tied_active if tied_passive is None else tied_passive
-    events = {
-        "tied_passive": _event("tied_passive", tied_passive, arm.states),
-        "tied_active": _event("tied_active", tied_active, arm.states),
-    }
-    rows = np.stack([arm.passive, arm.active])
-    for_sure, never = rows.copy(), rows.copy()
-    first: tuple[str, float] | None = None
-    for action, (name, event) in enumerate(events.items()):
-        for state, targets in enumerate(event):
-            if not targets:
-                continue
-            row, place = rows[action, state], f"{name} row {state}"
-            happens = np.isin(np.arange(arm.states), targets)
-            chance = float(row[happens].sum())
-            if not 0 < chance < 1:
-                raise ModelError(
-                    f"{place} must be an event of a chance between 0 and 1, got {chance:g}"
-                )
-            first = first or (place, chance)
-            if abs(chance - first[1]) > _SUM_TOLERANCE:
-                raise ModelError(
-                    f"{place} must have the chance of {first[0]}, {first[1]:g}, as the rows are "
-                    f"tied, got {chance:g}"
-                )
-            for_sure[action, state] = np.where(happens, row, 0) / chance
-            never[action, state] = np.where(happens, 0, row) / row[~happens].sum()
-    if first is None:
-        raise ModelError("tied_passive or tied_active must have a row with an event")
-    whole = (tuple(tuple(map(tuple, each.tolist())) for each in kind) for kind in (for_sure, never))
-    return Tie(events["tied_passive"], events["tied_active"], *whole)
-
-
-def _event(name: str, given: Any, S: int) -> Event:
-    """Of each state the next states of an event; of none where nothing was given."""
-    if given is None:
-        return ((),) * S
-    rule = f"{name} must be {S} lists of next states, one for each state"
-    try:
-        rows = tuple(tuple(row) for row in given)
-    except TypeError:
-        raise ModelError(rule) from None
-    if len(rows) != S:
-        raise ModelError(f"{rule}, got {len(rows)}")
-    for state, row in enumerate(rows):
-        for target in row:
-            whole = isinstance(target, int | np.integer) and not isinstance(target, bool)
-            if not whole or not 0 <= target < S:
-                raise ModelError(
-                    f"{name} row {state} must have states from 0 to {S - 1}, got {shown(target)}"
-                )
-    return tuple(tuple(sorted({int(target) for target in row})) for row in rows)
-
-
 def _plain(given: Any) -> Any:
-    """What was given, a sparse array or a matrix as an array."""
+    """Convert a sparse array or a matrix to an array."""
     given = given.toarray() if hasattr(given, "toarray") else given
     return np.asarray(given) if isinstance(given, np.matrix) else given
 
 
 def _matrix(name: str, given: Any) -> FloatArray:
-    """A frozen transition matrix; what is wrong with the first wrong row, if one is.
+    """Return a frozen transition matrix, or name its first wrong row in an error.
 
-    Rows that sum to 1 only as far as they were printed are divided by their sum, with a warning,
-    those of single precision without.
+    Rows that sum to 1 only as far as they were printed are divided by their sum, with a warning
+    unless they have single precision.
     """
     given = _plain(given)
     single = getattr(given, "dtype", None) in (np.float32, np.float16)
@@ -263,7 +189,7 @@ def _matrix(name: str, given: Any) -> FloatArray:
 
 
 def _rewards(name: str, given: npt.ArrayLike | None, S: int) -> FloatArray:
-    """A frozen reward for each state; nothing where none was given."""
+    """Return a frozen reward for each state, 0 where none is given."""
     if given is None:
         rewards = np.zeros(S)
     else:
@@ -286,8 +212,8 @@ def _rewards(name: str, given: npt.ArrayLike | None, S: int) -> FloatArray:
 class Arms(Sequence[Arm]):
     """N arms, of any kinds and sizes.
 
-    As arrays they have the size S of the largest: passive, active (N, S, S); reward_passive,
-    reward_active (N, S). States that an arm does not have stay where they are and pay nothing.
+    Arrays of several arms have the size S of the largest arm. States that an arm does not have stay
+    where they are and pay nothing.
     """
 
     each: tuple[Arm, ...]
@@ -312,38 +238,38 @@ class Arms(Sequence[Arm]):
         return len(self.each)
 
     @cached_property
-    def sizes(self) -> npt.NDArray[np.int64]:
-        """The number of states of each arm, (N,)."""
+    def sizes(self) -> Int[IntArray, " N"]:
+        """Number of states of each arm."""
         return np.array([arm.states for arm in self.each])
 
     @cached_property
-    def passive(self) -> FloatArray:
-        """Transitions when left alone, (N, S, S)."""
+    def passive(self) -> Float[FloatArray, "N S S"]:
+        """Transition probabilities without a play."""
         return _stacked([arm.passive for arm in self.each])
 
     @cached_property
-    def active(self) -> FloatArray:
-        """Transitions after a play, (N, S, S)."""
+    def active(self) -> Float[FloatArray, "N S S"]:
+        """Transition probabilities after a play."""
         return _stacked([arm.active for arm in self.each])
 
     @cached_property
-    def reward_passive(self) -> FloatArray:
-        """What a slot without a play pays, (N, S)."""
+    def reward_passive(self) -> Float[FloatArray, "N S"]:
+        """Reward of a slot without a play."""
         return _stacked([arm.reward_passive for arm in self.each])
 
     @cached_property
-    def reward_active(self) -> FloatArray:
-        """What a play pays, (N, S)."""
+    def reward_active(self) -> Float[FloatArray, "N S"]:
+        """Reward of a play."""
         return _stacked([arm.reward_active for arm in self.each])
 
     @cached_property
     def kinds(self) -> tuple[ArmKind, ...]:
-        """What a learner knows of each arm, (N,)."""
+        """Kind of each arm, (N,)."""
         return tuple(arm.kind for arm in self.each)
 
     @cached_property
     def observed(self) -> tuple[str, ...]:
-        """When each arm is observed, (N,)."""
+        """Observation rule of each arm, (N,)."""
         return tuple(arm.observed for arm in self.each)
 
     def check_plays(self, plays: int) -> None:
@@ -364,34 +290,34 @@ class Arms(Sequence[Arm]):
             )
 
     @property
-    def p01(self) -> FloatArray:
-        """Pr(good next | bad now) of each channel, shape (N,)."""
+    def p01(self) -> Float[FloatArray, " N"]:
+        """Pr(good next | bad now) of each channel."""
         self._need_channels()
         return self.passive[:, 0, 1]
 
     @property
-    def p11(self) -> FloatArray:
-        """Pr(good next | good now) of each channel, shape (N,)."""
+    def p11(self) -> Float[FloatArray, " N"]:
+        """Pr(good next | good now) of each channel."""
         self._need_channels()
         return self.passive[:, 1, 1]
 
     @property
-    def reward(self) -> FloatArray:
-        """What a play of each channel pays in its good state, shape (N,)."""
+    def reward(self) -> Float[FloatArray, " N"]:
+        """Reward of a play of each channel in its good state."""
         self._need_channels()
         return self.reward_active[:, 1]
 
     @property
     def dynamics(self) -> Dynamics:
-        """The channels as plain arrays, as planners take them."""
+        """Channels as plain arrays, as planners take them."""
         return Dynamics(self.p01, self.p11, self.reward)
 
 
 class ArmKind(NamedTuple):
-    """What is known of an arm beforehand: all but its transition probabilities and rewards.
+    """Structure of an arm, known before its transition probabilities are learnt.
 
-    states: S; fully_observed: in every slot, not only when played; action_dependent: it moves in
-    another way when played than when left alone; tie: what its rows have in common, if anything.
+    states: S; fully_observed: in every slot, not only when played; action_dependent: its two
+    transition matrices differ; tie: the tie of its rows, if any.
     """
 
     states: int
@@ -401,12 +327,12 @@ class ArmKind(NamedTuple):
 
     @property
     def always(self) -> bool:
-        """fully_observed, as learners of users may call it."""
+        """Other name of fully_observed, for learners of users."""
         return self.fully_observed
 
     @property
     def alike(self) -> bool:
-        """Not action_dependent, as learners of users may call it."""
+        """Opposite of action_dependent, for learners of users."""
         return not self.action_dependent
 
 
@@ -414,41 +340,29 @@ CHANNEL = ArmKind(2, fully_observed=False, action_dependent=False)
 
 
 class Moves(NamedTuple):
-    """Transition probabilities [s, s', arm, ...] of arms of at most S states: (S, S, N, ...)."""
+    """Transition probabilities [s, s', arm, ...] of arms of at most S states."""
 
-    passive: Array
-    active: Array
+    passive: Float[Array, "S S N *B"]
+    active: Float[Array, "S S N *B"]
 
 
 class Intervals(NamedTuple):
-    """What the chance that a channel shows itself good is held to lie between.
+    """Confidence intervals of the belief that a channel is good, by information state.
 
-    lower, upper: (1 + 2 J, N, trials), by information state with ages cut at J, as rows of a table;
-    accuracy: (trials,), of the gain of plans that are made from them.
+    Rows are those of a table with ages cut at J; accuracy is that of the gain of plans made from
+    the intervals.
     """
 
-    lower: Array
-    upper: Array
-    accuracy: Array
+    lower: Float[Array, "I N R"]
+    upper: Float[Array, "I N R"]
+    accuracy: Float[Array, " R"]
 
 
 class Uncertain(NamedTuple):
-    """Transition probabilities, and how far off each row may be: moves (S, S, N, ...), width
-    (S, N, ...), both without a play and with one."""
+    """Transition probabilities with confidence widths of their rows, width (S, N, ...)."""
 
     moves: Moves
     width: Moves
-
-
-class Dynamics(NamedTuple):
-    """Channels as planners see them: arrays that broadcast, arms first, trials last.
-
-    The values may be true, estimated or drawn from a posterior; nothing is checked here.
-    """
-
-    p01: Array
-    p11: Array
-    reward: Array
 
 
 def channels(
@@ -456,7 +370,7 @@ def channels(
     p11: npt.ArrayLike | Sequence[float],
     reward: npt.ArrayLike | Sequence[float],
 ) -> Arms:
-    """Two-state arms from p01, p11 and reward: a number or one number per arm.
+    """Return two-state arms from p01, p11 and reward: a number or one number per arm.
 
     >>> len(channels(p01=[0.2, 0.89], p11=[0.8, 0.17], reward=[0.4, 0.9]))
     2
@@ -483,7 +397,7 @@ def channels(
 
 
 def _stacked(parts: Sequence[FloatArray]) -> FloatArray:
-    """Matrices (S_n, S_n) or vectors (S_n,) of several sizes as one frozen array."""
+    """Stack matrices (S_n, S_n) or vectors (S_n,) of several sizes in one frozen array."""
     S = max(len(part) for part in parts)
     square = parts[0].ndim == 2
     whole = np.tile(np.eye(S) if square else np.zeros(S), (len(parts), 1, 1)[: parts[0].ndim + 1])

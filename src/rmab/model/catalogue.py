@@ -68,11 +68,11 @@ _ROUNDING = 1e-12  # chances that sum to 1 in decimals may exceed it by this in 
 def gilbert_elliott(
     p01: float, p11: float, reward: float = 1.0, good: float = 1.0, bad: float = 0.0
 ) -> Arm:
-    """A channel that is bad (state 0) or good (state 1), whatever is sent, observed when played.
+    """Return a channel that is bad (state 0) or good (state 1), observed when played.
 
     p01, p11: chance of good next after bad, after good; good, bad: chance that sending succeeds in
-    that state; a success pays `reward`, and a slot counts what it pays on average. Gilbert (1960)
-    has good = 1; Elliott (1963) has both. With bad = 0 and good = 1 it is the paper's channel.
+    that state; a success pays `reward`, and rewards are expected ones. Gilbert (1960) has good = 1;
+    Elliott (1963) has both. With bad = 0 and good = 1 it is the paper's channel.
 
     >>> gilbert_elliott(0.2, 0.8, reward=2, good=0.9, bad=0.1).reward_active.tolist()
     [0.2, 1.8]
@@ -85,11 +85,10 @@ def gilbert_elliott(
 
 
 def client(p01: float, p11: float, fast: float, slow: float, deadline: float = 1.0) -> Arm:
-    """A client of federated learning whose link is slow (state 0) or fast (1), seen when it takes
-    part.
+    """Return a client of federated learning, its link slow (0) or fast (1), seen in its rounds.
 
-    p01, p11: chance of a fast link in the next round, after slow, after fast; fast, slow: how long
-    a round takes it then. A round pays 1 - time / deadline, and nothing past the deadline. Xia et
+    p01, p11: chance of a fast link in the next round, after slow, after fast; fast, slow: time of a
+    round in that state. A round pays 1 - time / deadline, and nothing past the deadline. Xia et
     al. (2020), who have rounds independent of one another.
 
     >>> client(0.2, 0.8, fast=0.25, slow=1.5).reward_active.tolist()
@@ -105,12 +104,12 @@ def client(p01: float, p11: float, fast: float, slow: float, deadline: float = 1
 
 
 def fading(levels: int, up: float, down: float | None = None, rates: Numbers | None = None) -> Arm:
-    """A channel whose quality climbs and falls by levels, whatever is sent, observed when played.
+    """Return a channel whose quality climbs and falls by levels, observed when played.
 
     up, down: chance to be one level better or worse in the next slot, down as up if not given;
-    rates: (levels,), what sending pays at each level, worst first, not falling. They are k /
-    (levels - 1) at level k if not given; log2(1 + SNR) of one's own levels is another choice.
-    Wang and Moayeri (1995).
+    rates: (levels,) reward of sending at each level, worst first, not falling. They are k /
+    (levels - 1) at level k if not given; log2(1 + SNR) of measured levels is another choice. Wang
+    and Moayeri (1995).
 
     >>> fading(3, up=0.2, down=0.1).passive.round(12).tolist()
     [[0.8, 0.2, 0.0], [0.1, 0.7, 0.2], [0.0, 0.1, 0.9]]
@@ -129,11 +128,11 @@ def machine(
     repair_cost: float = 0.0,
     renewal: float = 0.0,
 ) -> Arm:
-    """A machine that wears, as new in state 0, and is as new again after a play; fully observed.
+    """Return a machine that wears, as new in state 0, and is restored by a play; fully observed.
 
     wear: chance to wear by one state in a slot, the worst state stays; renewal: chance that it
-    becomes as new without a play; reward: (states,), what a slot without a play earns, not rising
-    with wear, 1 - x / (states - 1) in state x if not given. A play earns nothing and costs
+    becomes as new without a play; reward: (states,) of a slot without a play, not rising with wear,
+    1 - x / (states - 1) in state x if not given. A play earns nothing and costs
     `repair_cost`. The restart problem of Avrachenkov and Borkar (2022) has 5 states, wear .9,
     renewal .1 and reward .9^(x + 1).
 
@@ -162,13 +161,13 @@ def hidden_restart(
     cost: float = 0.0,
     max_age: int = 32,
 ) -> Arm:
-    """An arm whose states are never seen: a play restarts it from a law that is known.
+    """Return an arm whose states are hidden: a play restarts it from a known distribution.
 
-    moves: (S, S), how it moves when it is left alone; start: (S,), the law of its state after a
-    play; reward: (S,), what a slot without a play earns in each state; a play costs `cost`. What is
-    known of it is the number x of slots since the last play, up to max_age - 1, where it stays, so
-    that these are the states of the arm here; they are fully observed, and in state x a slot earns
-    start moves^x reward. Model A of Akbarzadeh and Mahajan (2022).
+    moves: (S, S) transitions without a play; start: (S,) distribution of the state after a play;
+    reward: (S,) of a slot without a play; a play costs `cost`. The states of the returned arm are
+    the number x of slots since the last play, up to max_age - 1, where it stays; they are fully
+    observed, and in state x a slot earns start moves^x reward. Model A of Akbarzadeh and Mahajan
+    (2022).
 
     >>> arm = hidden_restart([[0.8, 0.2], [0, 1]], [1, 0], [1, 0], cost=0.3, max_age=3)
     >>> arm.reward_passive.round(12).tolist()
@@ -179,14 +178,14 @@ def hidden_restart(
     try:
         hidden = Arm(moves, reward_passive=reward)
         same: Any = [start] * hidden.states
-        law = Arm(same, reward_passive=reward).passive[0]
+        state = Arm(same, reward_passive=reward).passive[0]
     except ModelError as error:
         said = str(error).replace("passive row 0", "start").replace("reward_passive", "reward")
         raise ModelError(said.replace("passive", "moves")) from None
     earns = np.zeros(ages)
     for age in range(ages):
-        earns[age] = law @ hidden.reward_passive
-        law = law @ hidden.passive
+        earns[age] = state @ hidden.reward_passive
+        state = state @ hidden.passive
     older, restarted = _next(ages), np.zeros(ages, np.int64)
     return Arm(
         _moves((older, 1.0)),
@@ -198,11 +197,11 @@ def hidden_restart(
 
 
 def age_of_information(max_age: int, success: float, weight: float = 1.0) -> Arm:
-    """A source whose updates are fetched over a channel that may fail; its age is fully observed.
+    """Return a source whose updates are fetched over a channel that may fail; age fully observed.
 
     State x is age x + 1, up to max_age, where it stays. A play delivers with chance `success`: the
-    age is then 1, and one slot more otherwise, as without a play. Every slot costs weight x age,
-    whatever is done. Kadota et al. (2018); their index without a limit to the age h is
+    age is then 1, and one slot more otherwise, as without a play. Every slot, played or not, costs
+    weight x age. Kadota et al. (2018); their index without a limit to the age h is
     weight x h (1 + success (h - 1) / 2).
 
     >>> age_of_information(3, success=0.8).active.round(12).tolist()
@@ -230,14 +229,14 @@ def adherence(
     states: int = 3,
     reward: Numbers | None = None,
 ) -> Arm:
-    """A person whose adherence wanes unless someone calls; a call shows how it stands.
+    """Return a person whose adherence wanes unless someone calls; a call observes it.
 
     States run from lapsed (0) to adherent (states - 1); with 3 the middle one is wavering. In a
     slot without a call adherence falls by one state with chance `wane` and rises by one with
     `regain`; with a call it rises with chance `lift` and falls with `slip`. A call does no harm:
-    lift >= regain and slip <= wane. reward: (states,), what a slot is worth in each state, called
-    or not, not falling; 1 if adherent and 0 otherwise if not given. With two states these are the
-    collapsing bandits of Mate et al. (2020).
+    lift >= regain and slip <= wane. reward: (states,) of a slot, called or not, not falling; 1 if
+    adherent and 0 otherwise if not given. With two states these are the collapsing bandits of Mate
+    et al. (2020).
 
     >>> adherence(wane=0.3, lift=0.6).active.round(12).tolist()
     [[0.4, 0.6, 0.0], [0.0, 0.4, 0.6], [0.0, 0.0, 1.0]]
@@ -259,7 +258,7 @@ def adherence(
 
 
 def _moves(*moves: tuple[IntArray, float]) -> FloatArray:
-    """The chain that makes each move, a target for each state, with its chance; the rest stays."""
+    """Return the chain that makes each move, targets by state, with its chance, or stays."""
     here = np.arange(moves[0][0].size)
     matrix = np.zeros((here.size, here.size))
     rest = max(0.0, 1 - sum(chance for _, chance in moves))
@@ -269,12 +268,12 @@ def _moves(*moves: tuple[IntArray, float]) -> FloatArray:
 
 
 def _ladder(S: int, *, up: float, down: float) -> FloatArray:
-    """The chain that climbs one state with chance up and falls one with chance down, (S, S)."""
+    """Return the chain that climbs one state with chance up and falls one with chance down."""
     return _moves((_next(S), up), (np.maximum(np.arange(S) - 1, 0), down))
 
 
 def _next(S: int) -> IntArray:
-    """The state above each, (S,); the last has none."""
+    """Return the state above each, (S,); the last has none."""
     return np.minimum(np.arange(S) + 1, S - 1)
 
 
@@ -287,7 +286,7 @@ def _number(name: str, value: Any, least: float) -> float:
 
 
 def _shown(value: Any) -> str:
-    """A value as a message shows it: on one line and not long."""
+    """Format a value for a message: on one line and short."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:60]}..."
 
@@ -312,7 +311,7 @@ def _check_chances(**chances: Any) -> None:
 
 
 def _check_sum(**chances: Any) -> None:
-    """Two chances, of which at most one comes true."""
+    """Check chances of events that exclude each other."""
     _check_chances(**chances)
     if sum(chances.values()) > 1 + _ROUNDING:
         names, values = " + ".join(chances), " + ".join(str(x) for x in chances.values())
@@ -322,7 +321,7 @@ def _check_sum(**chances: Any) -> None:
 def _ladder_values(
     name: str, given: Numbers | None, S: int, default: FloatArray, *, rising: bool
 ) -> FloatArray:
-    """What each state is worth, (S,): better states are worth no less."""
+    """Return the value of each state, (S,), monotone in the state."""
     if given is None:
         return default
     if not isinstance(given, list | tuple | np.ndarray) or len(given) != S:

@@ -1,153 +1,175 @@
-"""An arm observed when played, as the finite arm of its information states.
+"""Information states and beliefs of arms observed when played, and rows of their tables.
 
-To its player such an arm is the chain of information states (s, k): state s was observed k >= 1
-slots ago, and the belief over the state now is the row
+To its player an arm observed when played is a finite chain of *information states*
+(last observed state, age): a play shows s' and leads to (s', 1), no play leads from (s, age) to
+(s, age + 1). Before the first observation the state is "never observed", written as age 0.
+For a channel, with `memory = p11 - p01` and the stationary belief `b0 = p01 / (1 - memory)`, the
+belief after j slots without an observation (Proposition 3, with its misprint mended; see
+docs/deviations.md) is
 
-    b(s, k) = P_1[s] P_0^(k-1).
+    T^j(b) = b0 + memory^j (b - b0),
 
-Playing pays b . r_1, shows s' with probability b[s'] and leads to (s', 1); leaving it alone pays
-b . r_0 and leads to (s, k + 1). Before the first observation the arm is *never observed*: its
-belief is the limiting distribution of P_0, and leaving it alone keeps it there. Ages end at a cap
-J:
+and b0 where the arm was never observed. Tables have a row for each information state up to an age:
+`information_states` is their order, `row_of` finds a row. `rmab.model.expansion` makes the chain.
 
-- P_0 that forgets (one recurrent class, no period) is past J where the never-observed arm is. This
-  is exact in the limit, and `settled_age` says where the limit is reached;
-- where P_0 does not forget, the belief comes to repeat with its period d, and ages past J fall back
-  by d slots: `wrap` = d, or J where J is smaller.
-
-Rows are as in `rmab.model.beliefs.information_states`: never observed, (0, 1), ..., (0, J),
-(1, 1), ...
+Functions of beliefs take anything with `p01` and `p11` (`Arms` or `Dynamics`), broadcast, and work
+on NumPy and JAX arrays alike. Agents import this module, so it needs only NumPy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from rmab.arrays import BoolArray, FloatArray, IntArray
+from rmab.arrays import Array
 from rmab.errors import ModelError
-from rmab.markov import forgets, limit, limiting_distribution, period
-from rmab.model.arms import Arm
+from rmab.linalg import array_namespace
 
-__all__ = ["Expansion", "expand", "expansion", "last_unsettled", "settled_age"]
+__all__ = [
+    "NEVER",
+    "OBSERVED",
+    "Dynamics",
+    "InformationStates",
+    "TwoState",
+    "after",
+    "belief_after",
+    "deviation",
+    "information_states",
+    "row_of",
+    "slots_to_cross",
+    "stationary_belief",
+    "update_belief",
+]
+
+OBSERVED = ("when_played", "always")  # when an arm is observed
+NEVER = 0  # age of an arm that was never observed
 
 
-_SETTLED = 1e-12  # beliefs this close to their limit have settled
-_MAX_AGE = 10_000
+class TwoState(Protocol):
+    """Carrier of the transition probabilities of two-state arms."""
+
+    @property
+    def p01(self) -> Array: ...
+    @property
+    def p11(self) -> Array: ...
 
 
-@dataclass(frozen=True, eq=False)
-class Expansion:
-    """The information states of one arm: I = 1 + S J rows.
+class Dynamics(NamedTuple):
+    """Channels as planners see them: arrays that broadcast, arms first, trials last.
 
-    beliefs: (I, S); after: (I,), the row reached when left alone; played: (S,), the row reached by
-    a play that shows each state; reward_passive, reward_active: (I,); max_age: J; wrap: how far
-    ages past J fall back, 0 where they become never observed.
+    The values may be true, estimated or drawn from a posterior; they are not checked.
     """
 
-    beliefs: FloatArray
-    after: IntArray
-    played: IntArray
-    reward_passive: FloatArray
-    reward_active: FloatArray
-    max_age: int
-    wrap: int
+    p01: Array
+    p11: Array
+    reward: Array
 
 
-def expansion(arm: Arm, max_age: int) -> Expansion:
-    """The information states of an arm up to an age, whatever `arm.observed` says."""
+class InformationStates(NamedTuple):
+    """Last observed state and slots since, as arrays that broadcast; age 0 is never observed."""
+
+    last_seen: Array
+    age: Array
+
+
+def stationary_belief(arms: TwoState) -> Array:
+    """Return b0 = p01 / (p01 + 1 - p11), 1/2 for an arm that never changes (p01 = 0, p11 = 1)."""
+    xp = array_namespace(arms.p01, arms.p11)
+    change = xp.asarray(arms.p01 + (1 - arms.p11))
+    return xp.where(change > 0, arms.p01 / xp.where(change > 0, change, 1), 0.5)
+
+
+def _memory_power(xp: Any, arms: TwoState, slots: Array) -> Array:
+    """Return memory^slots for whole slots >= 0, without warnings at memory 0 or denormals."""
+    memory = xp.asarray(arms.p11 - arms.p01)
+    size = xp.exp(slots * xp.log(xp.maximum(xp.abs(memory), 1e-30)))
+    size = xp.where(size > 1e-30, size, 0)
+    return xp.where((memory < 0) & (slots % 2 == 1), -size, size)
+
+
+def belief_after(arms: TwoState, belief: Array, slots: Array) -> Array:
+    """Return T^j(b), the belief after j slots without an observation: Proposition 3, eq. (32)."""
+    xp = array_namespace(arms.p01, belief, slots)
+    rest = stationary_belief(arms)
+    belief, slots = xp.asarray(belief), xp.asarray(slots)
+    after = rest + _memory_power(xp, arms, slots) * (belief - rest)
+    # Eq. (33), which rounding may break.
+    after = xp.clip(after, xp.minimum(arms.p01, arms.p11), xp.maximum(arms.p01, arms.p11))
+    return xp.where(slots == 0, belief, after)
+
+
+def update_belief(arms: TwoState, belief: Array, played: Array, state: Array) -> Array:
+    """Return the next slot's belief, eq. (27), from the observed state, or else the belief."""
+    xp = array_namespace(arms.p01, belief, played, state)
+    now = xp.where(xp.asarray(played), xp.asarray(state), xp.asarray(belief))
+    return now * arms.p11 + (1 - now) * arms.p01
+
+
+def slots_to_cross(arms: TwoState, start: Array, target: Array) -> Array:
+    """Return L(b, b'), the fewest slots without a play after which the belief exceeds b', or inf.
+
+    With memory >= 0 the belief tends monotonically to b0, so the logarithm of the distance left
+    gives the slot; a rounded logarithm may miss by one, which the last lines correct. With
+    memory < 0 the belief oscillates ever closer around b0: its peak is at slot 0 or 1.
+    """
+    start, target = np.asarray(start, np.float64), np.asarray(target, np.float64)
+    memory = np.asarray(arms.p11 - arms.p01)
+    rest = stationary_belief(arms)
+    start, target, memory, rest = np.broadcast_arrays(start, target, memory, rest)
+    climbs = (memory > 0) & (memory < 1) & (start < rest) & (target < rest) & (start <= target)
+    ratio = np.where(climbs, (rest - target) / np.where(climbs, rest - start, 1), 0.5)
+    guess = np.floor(np.log(ratio) / np.log(np.where(climbs, memory, 0.5)))
+    answer = np.full(start.shape, np.inf)
+    # From far to near: the last candidate that has crossed is the first slot to do so.
+    for candidate in (guess + 2, guess + 1, guess, guess - 1):
+        crossed = climbs & (candidate >= 1) & (belief_after(arms, start, candidate) > target)
+        answer = np.where(crossed, candidate, answer)
+    answer = np.where(~climbs & (belief_after(arms, start, np.float64(1)) > target), 1.0, answer)
+    return np.where(start > target, 0.0, answer)
+
+
+def deviation(arms: TwoState, states: InformationStates) -> Array:
+    """Return belief - b0 in each information state: memory^age (s - b0), 0 where never observed.
+
+    The index needs it to full precision at high ages, where the belief itself has lost it.
+    """
+    xp = array_namespace(arms.p01, states.age)
+    age = xp.asarray(states.age)
+    gap = states.last_seen - stationary_belief(arms)
+    return xp.where(age == NEVER, 0, gap * _memory_power(xp, arms, age))
+
+
+def information_states(max_age: int, n_states: int = 2) -> InformationStates:
+    """Return all information states up to max_age in the order of an index table's rows.
+
+    Row 0 is never observed, then (0, 1), (0, 2), ..., (0, max_age), (1, 1), ...
+    """
     if max_age < 1:
         raise ModelError(f"max_age must be at least 1, got {max_age}")
-    S, J = arm.states, max_age
-    passive = _rows(arm.passive)
-    wrap = 0 if forgets(passive) else min(period(passive), J)
-    beliefs = np.empty((1 + S * J, S))
-    beliefs[0] = limiting_distribution(passive)
-    by_state = beliefs[1:].reshape(S, J, S)
-    belief = _rows(arm.active)
-    for age in range(J):
-        by_state[:, age] = belief
-        belief = belief @ passive
-    after = np.arange(1 + S * J) + 1
-    ends = np.arange(J, 1 + S * J, J)
-    after[0], after[ends] = 0, ends + 1 - wrap if wrap else 0
-    return Expansion(
-        beliefs=beliefs,
-        after=after,
-        played=np.arange(S) * J + 1,
-        reward_passive=beliefs @ arm.reward_passive,
-        reward_active=beliefs @ arm.reward_active,
-        max_age=J,
-        wrap=wrap,
-    )
+    last_seen = np.repeat(np.arange(n_states), max_age)
+    age = np.tile(np.arange(1, max_age + 1), n_states)
+    return InformationStates(np.append(0, last_seen), np.append(NEVER, age))
 
 
-def expand(arm: Arm, max_age: int) -> Arm:
-    """The finite arm of 1 + S max_age information states, always observed.
+def row_of(states: InformationStates, max_age: Array, wraps: Array) -> Array:
+    """Return the rows of information states in tables up to max_age; all arguments broadcast.
 
-    >>> arm = Arm([[0.5, 0.5], [0.5, 0.5]], [[0.9, 0.1], [0.1, 0.9]], reward=[0, 1])
-    >>> expand(arm, 2).reward_active.round(6).tolist()
-    [0.5, 0.1, 0.5, 0.9, 0.5]
+    Ages past max_age fall back by `wraps` slots, repeatedly; with wraps = 0 they become never
+    observed.
+
+    >>> row_of(InformationStates(np.array(1), np.array([0, 1, 3, 4, 5])), 3, np.array(2)).tolist()
+    [0, 4, 6, 5, 6]
     """
-    chain = expansion(arm, max_age)
-    rows = len(chain.after)
-    passive, active = np.zeros((rows, rows)), np.zeros((rows, rows))
-    passive[np.arange(rows), chain.after] = 1
-    active[:, chain.played] = chain.beliefs
-    return Arm(
-        passive,
-        active,
-        reward_passive=chain.reward_passive,
-        reward_active=chain.reward_active,
-        observed="always",
-    )
+    xp = array_namespace(states.age)
+    age = xp.asarray(states.age)
+    past = xp.where(wraps == 0, NEVER, max_age - (max_age - age) % xp.maximum(wraps, 1))
+    age = xp.where(age > max_age, past, age)
+    return xp.where(age == NEVER, 0, age + max_age * xp.asarray(states.last_seen))
 
 
-def settled_age(arm: Arm, tolerance: float = _SETTLED, most: int = _MAX_AGE) -> int:
-    """The first age from which on no belief is more than tolerance from its limit, `most` if later.
-
-    Distances are in total variation. Where P_0 has a period, the limit swings with it, and the age
-    is at least that period; a cap at which ages fall back must be a period less one slot higher.
-    """
-    if not tolerance > 0:
-        raise ModelError(f"tolerance must be positive, got {tolerance}")
-    if most < 1:
-        raise ModelError(f"most must be at least 1, got {most}")
-    passive, belief = _rows(arm.passive), _rows(arm.active)
-    cycle = period(passive)
-    away = np.eye(arm.states) - limit(np.linalg.matrix_power(passive, cycle))
-
-    def unsettled(beliefs: FloatArray) -> BoolArray:
-        return np.asarray(np.abs(beliefs @ away).sum(-1).max(-1) / 2 > tolerance)
-
-    ages, _ = last_unsettled(belief[None], passive[None], unsettled, most)
-    return min(max(int(ages[0]) + 1, cycle), most)
-
-
-def last_unsettled(
-    first: FloatArray,
-    passive: FloatArray,
-    unsettled: Callable[[FloatArray], BoolArray],
-    most: int,
-) -> tuple[IntArray, FloatArray]:
-    """The last age below `most` at which what P_0 has made of rows has not settled, (B,), 0 if none
-    is, and the rows of that age, (B, S, S).
-
-    first: (B, S, S), the rows of age 1; passive: (B, S, S); unsettled: rows (B, S, S) to (B,), once
-    False False at all later ages.
-    """
-    powers = [passive]
-    while 2 ** len(powers) <= most:
-        powers.append(powers[-1] @ powers[-1])
-    rows, age = first, unsettled(first).astype(np.int64)
-    for step in reversed(range(len(powers))):
-        further = rows @ powers[step]
-        goes = (age > 0) & (age + 2**step < most) & unsettled(further)
-        rows, age = np.where(goes[:, None, None], further, rows), age + goes * 2**step
-    return age, rows
-
-
-def _rows(matrix: FloatArray) -> FloatArray:
-    return np.asarray(matrix / matrix.sum(-1, keepdims=True))
+def after(states: InformationStates, slots: int) -> InformationStates:
+    """Return the information states after some slots without a play."""
+    xp = array_namespace(states.age)
+    age = xp.asarray(states.age)
+    return states._replace(age=xp.where(age == NEVER, NEVER, age + slots))

@@ -1,10 +1,9 @@
-"""Index tables: the index of every information state of every arm.
+"""Index tables: indices of all information states of all arms.
 
 The K arms of largest index are played, ties to the lower arm. A table has a row for every
-information state up to an age, in the order of `rmab.model.beliefs.information_states` with S the
-largest number of states: never observed, (0, 1), ..., (0, max_age), (1, 1), ... A fully observed
-arm has the index of state s in the row of (s, 1). Rows that an arm does not have are 0 and never
-read.
+information state up to an age, in the order of `information_states` with S the largest number of
+states: never observed, (0, 1), ..., (0, max_age), (1, 1), ... A fully observed arm has the index of
+state s in the row of (s, 1). Rows that an arm does not have are 0 and never read.
 
 *Channels* have a formula of the information state, a planner: a function
 
@@ -22,20 +21,19 @@ the agents are.
 *Known arms* of any kind have tables in double precision, arm by arm.
 
     whittle_table      the closed form for channels, else `rmab.planning.index.api`
-    myopic_table       what a play pays now, less what leaving the arm alone pays: b . (r_1 - r_0)
-    fixed_scores       the share of slots that an arm, always played, spends in its best state
-    fixed_best_scores  what always playing an arm pays in the long run, less what never playing does
+    myopic_table       expected reward now of a play over no play: b . (r_1 - r_0)
+    fixed_scores       share of slots that an arm, always played, spends in its best state
+    fixed_best_scores  long-run reward of always playing an arm over never playing it
 
 *Drawn dynamics* of many trials have tables on NumPy or JAX arrays, trials last, filled for all arms
-of one kind at once and in the precision of the arrays. Without a verdict on indexability.
+of one kind at once, in the precision of the arrays and without a verdict on indexability.
 
     fill_whittle     the Whittle index
     fill_myopic      as myopic_table
-    fill_fixed_best  as fixed_best_scores, whatever was observed
+    fill_fixed_best  as fixed_best_scores, in all rows
 
-Before the first slot an arm was left alone for ever, so its distribution is mu, the limiting one
-under P_0. In the long run always playing it pays mu P_1* . r_1, never playing it mu . r_0, where P*
-is the Cesaro limit of P.
+Arms start in mu, the limiting distribution under P_0. In the long run always playing an arm pays
+mu P_1* . r_1, never playing it mu . r_0, where P* is the Cesaro limit of P.
 """
 
 from __future__ import annotations
@@ -45,13 +43,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmab.arrays import Array, FloatArray
+from rmab.arrays import Array, Float, FloatArray
 from rmab.errors import ModelError
 from rmab.linalg import array_namespace
 from rmab.markov import limit, limiting_distribution, limiting_distributions
 from rmab.model.arms import CHANNEL, Arm, ArmKind, Arms, Dynamics, Moves
-from rmab.model.beliefs import InformationStates, information_states, stationary_belief
-from rmab.model.information import expansion
+from rmab.model.expansion import expansion
+from rmab.model.information import InformationStates, information_states, stationary_belief
 from rmab.planning.channel.whittle import myopic, whittle_at
 from rmab.planning.index.adaptive_greedy import state_table
 from rmab.planning.index.api import whittle_indices
@@ -83,18 +81,17 @@ Planner = Callable[[Dynamics, InformationStates], Any]
 
 
 def fixed(dynamics: Dynamics, states: InformationStates) -> Array:
-    """The stationary belief, whatever was observed: always the same arms."""
+    """Return the stationary belief: the same arms are always played."""
     return stationary_belief(dynamics) + 0 * states.age
 
 
 def fixed_best(dynamics: Dynamics, states: InformationStates) -> Array:
-    """reward x stationary belief, whatever was observed: the best arms to stay with."""
+    """Return reward x stationary belief: the best arms are always played."""
     return dynamics.reward * stationary_belief(dynamics) + 0 * states.age
 
 
-def index_table(planner: Planner, arms: Arms, max_age: int) -> np.ndarray[Any, Any]:
-    """The planner's index in every information state: (N, 1 + S max_age), rows as in
-    `information_states`."""
+def index_table(planner: Planner, arms: Arms, max_age: int) -> Float[FloatArray, "N 1+2*{max_age}"]:
+    """Evaluate a planner in every information state of channels."""
     dynamics = Dynamics(*(x[:, None] for x in arms.dynamics))
     table = planner(dynamics, information_states(max_age))
     shape = (len(arms), 1 + 2 * max_age)
@@ -104,18 +101,18 @@ def index_table(planner: Planner, arms: Arms, max_age: int) -> np.ndarray[Any, A
 # ----------------------------------------------------------------------------------- known arms
 
 
-def whittle_table(arms: Arms, max_age: int) -> FloatArray:
-    """The Whittle index under average reward in every row, (N, 1 + S max_age).
+def whittle_table(arms: Arms, max_age: int) -> Float[FloatArray, "N I"]:
+    """Return the Whittle index under average reward in every row.
 
-    An arm that is not indexable has the lowest subsidy from which on it is left alone.
+    The index of an arm that is not indexable is the lowest subsidy above which it is passive.
     """
     if arms.are_channels:  # all at once
         return np.asarray(index_table(whittle_at, arms, max_age))
     return _stacked(arms, max_age, _whittle_rows)
 
 
-def myopic_table(arms: Arms, max_age: int) -> FloatArray:
-    """What a play pays now, less what no play pays, in every row, (N, 1 + S max_age): eq. (13).
+def myopic_table(arms: Arms, max_age: int) -> Float[FloatArray, "N I"]:
+    """Return the expected reward of a play now, less that of no play, in every row: eq. (13).
 
     >>> arm = Arm([[0.9, 0.1], [0.3, 0.7]], reward_active=[0, 1], reward_passive=[0.5, 0])
     >>> myopic_table(Arms([arm]), max_age=2).round(3).tolist()
@@ -124,21 +121,21 @@ def myopic_table(arms: Arms, max_age: int) -> FloatArray:
     return _stacked(arms, max_age, _myopic_rows)
 
 
-def played_distribution(arm: Arm) -> FloatArray:
-    """The share of slots in each state if the arm is always played, (S,)."""
+def played_distribution(arm: Arm) -> Float[FloatArray, " S"]:
+    """Return the share of slots in each state if the arm is always played."""
     return np.asarray(limiting_distribution(arm.passive) @ limit(arm.active))
 
 
-def fixed_scores(arms: Arms) -> FloatArray:
-    """The long-run chance of the state that pays most, under constant play, (N,); b0 for channels.
+def fixed_scores(arms: Arms) -> Float[FloatArray, " N"]:
+    """Return the long-run chance of the best state, the last of equals, under constant play.
 
-    Of states that pay alike the highest counts.
+    It is b0 for channels.
     """
     return np.array([played_distribution(arm)[_best_state(arm)] for arm in arms])
 
 
-def fixed_best_scores(arms: Arms) -> FloatArray:
-    """What always playing pays in the long run, less what never playing does, (N,)."""
+def fixed_best_scores(arms: Arms) -> Float[FloatArray, " N"]:
+    """Return the long-run reward of always playing, less that of never playing."""
     return np.array(
         [
             played_distribution(arm) @ arm.reward_active
@@ -153,7 +150,7 @@ def _best_state(arm: Arm) -> int:
 
 
 def _stacked(arms: Arms, max_age: int, rows_of: Callable[[Arm, int], FloatArray]) -> FloatArray:
-    """The rows of each arm, as many as it has, in one table."""
+    """Join the rows of each arm in one table."""
     if max_age < 1:
         raise ModelError(f"max_age must be at least 1, got {max_age}")
     table = np.zeros((len(arms), 1 + int(arms.sizes.max()) * max_age))
@@ -164,14 +161,14 @@ def _stacked(arms: Arms, max_age: int, rows_of: Callable[[Arm, int], FloatArray]
 
 
 def _whittle_rows(arm: Arm, max_age: int) -> FloatArray:
-    """(1 + S_n max_age,)"""
+    """Return the Whittle indices of one arm, (1 + S_n max_age,)."""
     if arm.observed == "always":
         return _by_state(whittle_indices(arm).index, max_age)
-    found = whittle_indices(arm, max_age=max_age)
-    assert found.never_seen is not None  # as the arm is observed when played
-    rows = np.append(found.never_seen, found.index)
+    indices = whittle_indices(arm, max_age=max_age)
+    assert indices.never_seen is not None  # as the arm is observed when played
+    rows = np.append(indices.never_seen, indices.index)
     unknown = np.isnan(rows)
-    if unknown.any():  # the arm remembers for so long that its ages are cut; the play needs numbers
+    if unknown.any():  # the arm forgets so slowly that its ages are cut; the play needs numbers
         cut = information_table(
             arm.passive, arm.active, arm.reward_passive, arm.reward_active, max_age
         )
@@ -180,7 +177,7 @@ def _whittle_rows(arm: Arm, max_age: int) -> FloatArray:
 
 
 def _myopic_rows(arm: Arm, max_age: int) -> FloatArray:
-    """(1 + S_n max_age,)"""
+    """Return the myopic indices of one arm, (1 + S_n max_age,)."""
     if arm.observed == "always":
         return _by_state(arm.reward_active - arm.reward_passive, max_age)
     chain = expansion(arm, max_age)
@@ -188,7 +185,7 @@ def _myopic_rows(arm: Arm, max_age: int) -> FloatArray:
 
 
 def _by_state(index: FloatArray, max_age: int) -> FloatArray:
-    """An index for each state (S_n,) in the rows of age 1, (1 + S_n max_age,)."""
+    """Put an index for each state (S_n,) in the rows of age 1, (1 + S_n max_age,)."""
     rows = np.zeros(1 + index.size * max_age)
     rows[1::max_age] = index
     return rows
@@ -200,31 +197,31 @@ def _by_state(index: FloatArray, max_age: int) -> FloatArray:
 class Model(NamedTuple):
     """Arms as a table planner sees them, true, estimated or drawn.
 
-    moves: (S, S, N, trials) each; reward_passive, reward_active: (S, N, 1); kinds: (N,); width: how
-    far off each row may be, (S, N, trials) each, where the learner says so.
+    moves: (S, S, N, R) each; kinds: (N,); width: confidence widths of rows, (S, N, R) each, if the
+    learner has them.
     """
 
     moves: Moves
-    reward_passive: Array
-    reward_active: Array
+    reward_passive: Float[Array, "S N #R"]
+    reward_active: Float[Array, "S N #R"]
     kinds: tuple[ArmKind, ...]
     width: Moves | None = None
 
     @classmethod
     def of(cls, arms: Arms) -> Model:
-        """Known arms, as one trial."""
+        """Return known arms as one trial."""
         passive, active = (np.moveaxis(x, 0, -1)[..., None] for x in (arms.passive, arms.active))
         idle, pays = (x.T[..., None] for x in (arms.reward_passive, arms.reward_active))
         return cls(Moves(passive, active), idle, pays, arms.kinds)
 
 
 Table = Callable[[Model, int], Array]
-# passive, active, reward_passive, reward_active of arms of one kind -> rows, arms, trials
+# passive, active, reward_passive, reward_active of n arms of one kind -> (rows, n, R)
 _Rows = Callable[[Array, Array, Array, Array], Array]
 
 
 def fill_whittle(model: Model, max_age: int) -> Array:
-    """The Whittle index in every row, (N, 1 + S max_age, trials)."""
+    """Return the Whittle index in every row, (N, 1 + S max_age, R)."""
 
     def when_played(passive: Array, active: Array, idle: Array, pays: Array) -> Array:
         return information_table(passive, active, idle, pays, max_age)
@@ -236,10 +233,10 @@ def fill_whittle(model: Model, max_age: int) -> Array:
 
 
 def _channel_rows(passive: Array, worth: Array, max_age: int) -> Array:
-    """The closed form for arms of two states that move alike, played or not, (rows, n, trials).
+    """Return the closed form for uncontrolled arms of two states, (rows, n, R).
 
-    What an arm pays when left alone is paid in any case, so a play is worth r_1 - r_0, (2, n, 1).
-    The better state is the good one; what the worse is worth is added to every index.
+    The passive reward is paid in any case, so a play is worth r_1 - r_0, (2, n, 1). The better
+    state is the good one; the worth of the other is added to every index.
     """
     xp = array_namespace(passive)
     worth = xp.broadcast_to(worth, passive.shape[1:])
@@ -253,7 +250,7 @@ def _channel_rows(passive: Array, worth: Array, max_age: int) -> Array:
 
 
 def fill_myopic(model: Model, max_age: int) -> Array:
-    """The expected reward of a play now, less that of no play, (N, 1 + S max_age, trials)."""
+    """Return the expected reward of a play now, less that of no play, (N, 1 + S max_age, R)."""
 
     def when_played(passive: Array, active: Array, idle: Array, pays: Array) -> Array:
         xp = array_namespace(passive)
@@ -264,7 +261,7 @@ def fill_myopic(model: Model, max_age: int) -> Array:
         for _ in range(max_age):
             by_age.append((active * worth[None]).sum(1))
             worth = (passive * worth[None]).sum(1)
-        observed = xp.stack(by_age, 1)  # (S, max_age, n, trials)
+        observed = xp.stack(by_age, 1)  # (S, max_age, n, R)
         return xp.concatenate([rest[None], observed.reshape(-1, *rest.shape)])
 
     def always(passive: Array, active: Array, idle: Array, pays: Array) -> Array:  # noqa: ARG001 - as state_table
@@ -274,8 +271,7 @@ def fill_myopic(model: Model, max_age: int) -> Array:
 
 
 def fill_fixed_best(model: Model, max_age: int) -> Array:
-    """What always playing an arm pays in the long run, less what never playing it does, in every
-    row, (N, 1 + S max_age, trials)."""
+    """Return the long-run reward of always playing, less that of never playing, in every row."""
 
     def scores(passive: Array, active: Array, idle: Array, pays: Array) -> Array:
         at_rest, played = limiting_distributions(passive), limiting_distributions(active)
@@ -295,8 +291,7 @@ def fill_fixed_best(model: Model, max_age: int) -> Array:
 def _fill(
     model: Model, max_age: int, when_played: _Rows, always: _Rows, channel: _Rows | None = None
 ) -> Array:
-    """Arms of one kind together, then all in their order; channel: for arms of two states that move
-    alike, played or not, and are observed when played."""
+    """Fill the rows of arms of one kind together, with `channel` for channels."""
     passive, active = model.moves
     xp: Any = array_namespace(passive, active)
     S, _, _, width = passive.shape

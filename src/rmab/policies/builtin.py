@@ -10,7 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rmab.learning import learners
+from rmab.learning.thompson import thompson
+from rmab.learning.ucb import ucb
 from rmab.policies.lookahead import DEPTH
 from rmab.policies.options import GAPS
 from rmab.policies.planners import FIXED, FIXED_BEST, MYOPIC, WHITTLE
@@ -67,7 +68,7 @@ def _thompson(
     tied: bool = False,
     **options: Any,
 ) -> Policy:
-    function = partial(learners.thompson, tied=True) if tied else learners.thompson
+    function = partial(thompson, tied=True) if tied else thompson
     return _learning(rule, name, function, options, gaps=gaps, ties=tied, reads_visits=False)
 
 
@@ -80,7 +81,7 @@ def _ucb(
     clip: bool = True,
     **options: Any,
 ) -> Policy:
-    function = partial(learners.ucb, clip=clip)
+    function = partial(ucb, clip=clip)
     return _learning(rule, name, function, options, gaps=gaps, randomised=False)
 
 

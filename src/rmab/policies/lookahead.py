@@ -55,7 +55,7 @@ import numpy.typing as npt
 
 from rmab.errors import ModelError
 from rmab.linalg import Array, array_namespace, compute_once, repeat, rounding
-from rmab.model.beliefs import InformationStates, after, row_of
+from rmab.model.information import InformationStates, after, row_of
 from rmab.policies.constraint import Constraint
 
 if TYPE_CHECKING:  # an agent loads only what it needs

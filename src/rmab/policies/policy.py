@@ -1,6 +1,6 @@
 """Policies: a learner, a rule, an episode rule and sharing, put together.
 
-A *learner* turns evidence into dynamics (`rmab.learning.learners`); without one the dynamics are
+A *learner* turns evidence into dynamics (`rmab.learning.evidence`); without one the dynamics are
 known. A *rule* (`rmab.policies.rules`, one module each) says how arms are chosen by them.
 *Episodes* (`rmab.policies.episode_rules`) end when a schedule or a rule of the policy says so.
 *Sharing* is how agents' evidence and draws are joined. Each part owns everything about itself.
@@ -69,7 +69,7 @@ class Learner:
     gaps
         G > 0: pairs of observations of an arm observed when played are counted by the slots between
         them, 1 to G and all further ones together (an action-dependent arm's waits one by one,
-        those that are too long not at all). 0: see `rmab.learning.learners.count_kinds`.
+        those that are too long not at all). 0: see `rmab.learning.evidence.count_kinds`.
     reads_visits
         False spares counting evidence.visits.
     randomised

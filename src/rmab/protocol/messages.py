@@ -1,7 +1,8 @@
 """Rounds and plans, as bytes and as values; uploads are in `rmab.protocol.shape`.
 
 A *round* has all that an agent plays by: its number, the rule by which the episode ends, and a plan
-over information states, rows as in `rmab.model.beliefs.information_states`: never observed, (0, 1),
+over information states, rows as in `rmab.model.information.information_states`: never observed,
+(0, 1),
 ..., (0, J), (1, 1), ...; see `rmab.policies.plans`. All that comes from a server is checked here.
 
 An arm that is observed when played, moves alike and pays when played alone has two keys in a round,
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rmab.model.beliefs import OBSERVED
+from rmab.model.information import OBSERVED
 from rmab.policies.plans import PLANS, Plan
 from rmab.protocol import checks
 from rmab.protocol.checks import floats, malformed, read_object, take, whole_number

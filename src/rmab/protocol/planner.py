@@ -27,10 +27,11 @@ import numpy.typing as npt
 
 from rmab.learning.channel.local_draws import laws_of
 from rmab.learning.channel.local_posterior import Laws
+from rmab.learning.evidence import Evidence, count_kinds
 from rmab.learning.evidence_state import recall_of
 from rmab.learning.forgetting import Memory, pick_expert
-from rmab.learning.learners import Evidence, count_kinds, thompson
-from rmab.learning.population import common_law
+from rmab.learning.population import fit_population
+from rmab.learning.thompson import thompson
 from rmab.model.arms import Moves
 from rmab.policies.plans import Plan
 from rmab.policies.policy import POPULATION
@@ -429,7 +430,7 @@ class Planner:
         counts, visits = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (counts, visits))
         prior, learnt = self.federation.settings.get("prior", 1.0), None
         if prior == POPULATION:
-            law = common_law(counts[..., None, :1], prior, compares=False)
+            law = fit_population(counts[..., None, :1], prior, compares=False)
             learnt, prior = jnp.broadcast_to(law.prior[:, :, None], (2, 2, 1, width)), 1.0
         prior = tuple(prior) if isinstance(prior, list) else prior
         evidence = self._evidence(counts, visits, agents, episode, learnt)

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import ModelError
-from rmab.model.beliefs import NEVER, InformationStates
+from rmab.model.information import NEVER, InformationStates
 from rmab.policies.constraint import Constraint
 from rmab.policies.episodes import LONGEST, visit_limit
 from rmab.policies.plans import Plan

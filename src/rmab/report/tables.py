@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rmab.model.arms import Arms
-from rmab.model.beliefs import stationary_belief
+from rmab.model.information import stationary_belief
 from rmab.policies.options import GOSSIP_OPTIONS
 from rmab.privacy.accounting import Budget
 from rmab.report.html import Markup, escaped, join, table, tag

@@ -53,11 +53,7 @@ def threefry(key: Key, high: Array, low: Array, rounds: int = ROUNDS) -> tuple[A
 def stream(seed: UInt32[Array, 2], trial: Array, lane: Array, purpose: int) -> Key:
     """Return the key of a trial's stream; lanes (agents) and purposes never share numbers.
 
-    Parameters
-    ----------
-    seed : the words of `words_of`.
-    trial, lane : whole numbers that broadcast.
-    purpose : CHANNELS, DRAWS, PLAYS or EXPERTS.
+    seed has the words of `words_of`; trial and lane broadcast.
     """
     xp = array_namespace(seed, trial, lane)
     which = xp.asarray(lane, xp.uint32) * xp.uint32(4) + xp.uint32(purpose)

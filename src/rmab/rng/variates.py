@@ -1,17 +1,11 @@
-"""Random numbers that are functions of their place, not of the order of calls.
+"""Random variates that are functions of their key and counter, not of the order of calls.
 
 Every number is Threefry of (key, counter), see `rmab.rng.threefry`: the key names the seed, the
-trial
-and what the numbers are for, the counter the slot and arm or the episode and parameter. So results
-do not depend on how trials are batched, on threads, or on which policies run beside each other.
+trial and the purpose, the counter the slot and arm or the episode and parameter. So results do not
+depend on the batching of trials, on threads, or on the other policies of a run.
 
 Gammas come by Marsaglia and Tsang's rejection, vectorised: every attempt has its own counter,
 so the accepted value does not depend on the rest of the batch.
-
-Binomials come from one uniform each: by the sum of their probabilities where the mean is small, and
-else by the Cornish-Fisher quantile with one term, rounded. Rounding adds 1/12 to the variance,
-which is taken off before (Sheppard). The distribution is then off by less than half a percent in
-all.
 
 Reference: G. Marsaglia and W. Tsang, "A simple method for generating gamma variables", ACM TOMS 26,
 2000.
@@ -27,6 +21,7 @@ import numpy.typing as npt
 from jax import Array, lax
 from jax.nn import softmax
 
+from rmab.arrays import Bool, Float, Int
 from rmab.rng.threefry import (
     CHANNELS,
     DRAWS,
@@ -57,9 +52,9 @@ __all__ = [
     "unit",
 ]
 
-AGAIN = 0xFFFFFFFE  # the counter of the keys of `Draws.again`: no episode has this number
-_GROUP = 16  # gammas of a trial of which one after the other is tried again
-ATTEMPTS = 64  # counters kept for one gamma's rejections; a first try fails 1 time in 20
+AGAIN = 0xFFFFFFFE  # counter of the keys of `Draws.again`: no episode has this number
+_GROUP = 16  # gammas of a trial that are retried one after the other
+ATTEMPTS = 64  # counters reserved for one gamma's rejections; a first try fails 1 time in 20
 
 
 class Draws:
@@ -69,7 +64,9 @@ class Draws:
     rejection loop does not wait for the others.
     """
 
-    def __init__(self, key: Key, episode: Array, wanted: Array | None = None) -> None:
+    def __init__(
+        self, key: Key, episode: Int[Array, " R"], wanted: Bool[Array, " R"] | None = None
+    ) -> None:
         self._key = key
         self._episode = jnp.asarray(episode, jnp.uint32)
         self.wanted = jnp.ones(self._episode.shape, bool) if wanted is None else wanted
@@ -83,30 +80,30 @@ class Draws:
         return jnp.asarray(items * jnp.uint32(ATTEMPTS))
 
     def of_episode(self, number: Array) -> Draws:
-        """Fresh numbers of another episode, the same in all trials."""
+        """Return draws of another episode, the same in all trials."""
         return Draws(self._key, jnp.full_like(self._episode, number), self.wanted)
 
-    def uniform(self, *lead: int) -> Array:
-        """Uniforms on (0, 1) of shape (*lead, trials)."""
+    def uniform(self, *lead: int) -> Float[Array, "... R"]:
+        """Draw uniforms on (0, 1) of shape (*lead, R)."""
         counters = self._counters((*lead, self._episode.shape[-1]))
-        found: Array = unit(threefry(self._key, self._episode, counters)[0])
-        return found
+        uniforms: Array = unit(threefry(self._key, self._episode, counters)[0])
+        return uniforms
 
-    def normal(self, *lead: int) -> Array:
-        """Standard normals of shape (*lead, trials)."""
-        found: Array = jnp.float32(math.sqrt(2)) * lax.erf_inv(2 * self.uniform(*lead) - 1)
-        return found
+    def normal(self, *lead: int) -> Float[Array, "... R"]:
+        """Draw standard normals of shape (*lead, R)."""
+        normals: Array = jnp.float32(math.sqrt(2)) * lax.erf_inv(2 * self.uniform(*lead) - 1)
+        return normals
 
-    def gamma(self, shape: Array, least: float = 0.0) -> Array:
-        """Gamma(shape, 1) for each entry of `shape` (..., trials).
+    def gamma(self, shape: Float[Array, "*B R"], least: float = 0.0) -> Float[Array, "*B R"]:
+        """Draw Gamma(shape, 1) for each entry of `shape`.
 
-        `least` is a lower bound on the shapes that the caller knows; from 1 on less is computed.
+        `least` is a lower bound on the shapes that the caller knows; a bound of 1 saves work.
         """
         value, boost = self._gamma(shape, least)
         return value if boost is None else value * jnp.exp(boost)
 
     def _gamma(self, shape: Array, least: float) -> tuple[Array, Array | None]:
-        """Gammas of shape 1 or more, and the logarithms of what brings them to smaller shapes."""
+        """Draw gammas of shape 1 or more, with log factors that bring them to smaller shapes."""
         boost = None
         if least < 1:  # the method needs 1 or more: Gamma(a) = Gamma(a + 1) U^(1/a)
             boost = jnp.log(self.uniform(*shape.shape[:-1])) / shape
@@ -124,7 +121,7 @@ class Draws:
         shapes = grouped(shape, 1)
 
         def attempt(shape: Array, counters: Array) -> tuple[Array, Array]:
-            """A value for each shape, and whether it is accepted."""
+            """Return a value for each shape, and whether it is accepted."""
             d = shape - jnp.float32(1 / 3)
             words = threefry(self._key, self._episode, counters)
             normal = jnp.float32(math.sqrt(2)) * lax.erf_inv(2 * unit(words[0]) - 1)
@@ -132,11 +129,11 @@ class Draws:
             bound = 0.5 * normal * normal + d * (1 - cube + jnp.log(jnp.maximum(cube, 1e-30)))
             return d * cube, (cube > 0) & (jnp.log(unit(words[1])) < bound)
 
-        # All are tried once. Few fail: of each group one after the other is tried again, so that
-        # little is computed for the rest.
+        # A first try fails seldom. Those of a group that failed are retried one after the other, so
+        # that little is computed for the others.
         def retry(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             tries, value, done = state
-            here = jnp.arange(group)[:, None, None] == done.argmin(0)  # the first that is not done
+            here = jnp.arange(group)[:, None, None] == done.argmin(0)  # the first not accepted
             this = jnp.where(here, shapes, 0).sum(0)
             again, good = attempt(this, jnp.where(here, counters, 0).sum(0) + tries)
             good = good | (tries >= ATTEMPTS)
@@ -151,11 +148,16 @@ class Draws:
         return value, boost
 
     def dirichlet(
-        self, weights: Array, least: float = 0.0, *, axis: int = 0, valid: Mask | None = None
-    ) -> Array:
-        """Probabilities along `axis`, Dirichlet with these weights (..., trials).
+        self,
+        weights: Float[Array, "*B R"],
+        least: float = 0.0,
+        *,
+        axis: int = 0,
+        valid: Mask | None = None,
+    ) -> Float[Array, "*B R"]:
+        """Draw probabilities along `axis`, Dirichlet with these weights.
 
-        `least` as for gamma; `valid`, a mask that broadcasts: other entries get no probability.
+        `least` as for gamma. Entries outside the mask `valid`, which broadcasts, are 0.
         """
         value, boost = self._gamma(weights, least)
         if boost is None:
@@ -166,18 +168,18 @@ class Draws:
         return softmax(size, axis, where=valid)
 
     def beta(self, a: Array, b: Array, least: float = 0.0) -> Array:
-        """Beta(a, b) for each entry of a and b (..., trials): a Dirichlet of two states."""
+        """Draw Beta(a, b) for each entry of a and b, which broadcast: a Dirichlet of two states."""
         return self.dirichlet(jnp.stack(jnp.broadcast_arrays(a, b)), least)[0]
 
     def _words(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
         return threefry(self._key, self._episode, self._counters(shape))
 
     def again(self, times: Array | int) -> Draws:
-        """Draws that share no numbers with these or with those of another count of times."""
+        """Return draws that share no numbers with these or with those of another `times`."""
         key = Key(*threefry(self._key, jnp.uint32(AGAIN), jnp.asarray(times, jnp.uint32)))
         return Draws(key, self._episode, self.wanted)
 
 
 def seed_words(seed: int) -> Array:
-    """A seed of up to 64 bits as the two words `stream` takes."""
+    """Return a seed of up to 64 bits as the two words `stream` takes."""
     return jnp.asarray(words_of(seed))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from rmab.model.arms import channels
-from rmab.model.simulated import SimulatedArms
+from rmab.model.realisation import SimulatedArms
 from rmab.protocol.config import Federation, KnownArm
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.agent.agent import Agent

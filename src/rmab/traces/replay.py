@@ -24,7 +24,7 @@ from rmab.engine.program import compiled_rule, simulator
 from rmab.engine.setting import Setting
 from rmab.errors import ModelError
 from rmab.model.arms import Arm, ArmKind, Arms, Moves
-from rmab.model.beliefs import NEVER, InformationStates
+from rmab.model.information import NEVER, InformationStates
 from rmab.policies.policy import Policy
 from rmab.policies.rules.compiled import SlotPlans
 from rmab.policies.rules.dynamics import MAX_KNOWN_AGES, KnownTables

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rmab.errors import ModelError
 from rmab.model.arms import Dynamics, channels
-from rmab.model.beliefs import (
+from rmab.model.information import (
     InformationStates,
     belief_after,
     information_states,

@@ -5,8 +5,8 @@ import pytest
 
 from rmab.errors import ModelError
 from rmab.model.arms import Arm, Arms, Dynamics
-from rmab.model.beliefs import information_states
-from rmab.model.information import expand, settled_age
+from rmab.model.expansion import expand, settled_age
+from rmab.model.information import information_states
 from rmab.planning.channel.whittle import whittle_at
 from rmab.planning.index.api import gittins_indices, whittle_indices
 from rmab.planning.index.finite import finite_indices

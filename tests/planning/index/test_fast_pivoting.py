@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from rmab.model.arms import Arm
-from rmab.model.information import expand
+from rmab.model.expansion import expand
 from rmab.planning.index.fast_pivoting import follow_by_pivots
 from rmab.planning.index.sensitive import follow_by_solving
-from rmab.planning.index.subsidy_line import History, Problem
+from rmab.planning.index.subsidy_line import History, LineProblem
 
 # An arm that is not indexable.
 PASSIVE = [[0.005, 0.793, 0.202], [0.027, 0.558, 0.415], [0.736, 0.249, 0.015]]
@@ -22,7 +22,7 @@ def test_both_ways_along_the_line_agree(discount):
         S = 80 if seed == 0 else 12  # more than one block of pivots
         passive, active = rng.dirichlet(np.full(S, 0.5), (2, S))
         unpaid, paid = rng.uniform(-1, 1, (2, S))
-        problem = Problem(passive, active, unpaid, paid, discount)
+        problem = LineProblem(passive, active, unpaid, paid, discount)
         fast, slow = History(S), History(S)
         assert follow_by_pivots(problem, fast)
         follow_by_solving(problem, slow)
@@ -42,7 +42,7 @@ def test_pivots_follow_an_arm_that_is_not_indexable():
         for P, noise in zip((PASSIVE, ACTIVE), near, strict=True)
     )
     rewards = np.tile(REWARD, S // 3) + rng.normal(0, 0.01, S)
-    problem = Problem(passive, active, np.zeros(S), rewards, None)
+    problem = LineProblem(passive, active, np.zeros(S), rewards, None)
     fast, slow = History(S), History(S)
     assert follow_by_pivots(problem, fast)
     follow_by_solving(problem, slow)
@@ -58,7 +58,7 @@ def test_pivots_go_on_where_two_classes_become_one_again(S, ages):
     for seed in range(6):
         rng = np.random.default_rng(seed)
         arm = expand(Arm(rng.dirichlet(np.ones(S), S), reward=rng.random(S)), ages)
-        problem = Problem(
+        problem = LineProblem(
             arm.passive, arm.active, arm.reward_passive, arm.reward_active, discount=None
         )
         fast, slow = History(problem.states), History(problem.states)
@@ -72,5 +72,5 @@ def test_pivots_go_on_where_two_classes_become_one_again(S, ages):
 
 def test_pivots_leave_arms_alone_of_which_no_policy_has_one_class():
     apart = np.kron(np.eye(2), np.full((2, 2), 0.5))
-    problem = Problem(apart, apart, np.zeros(4), np.arange(4.0), None)
+    problem = LineProblem(apart, apart, np.zeros(4), np.arange(4.0), None)
     assert not follow_by_pivots(problem, History(4))

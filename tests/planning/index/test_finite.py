@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from rmab.model.arms import Arm, Dynamics
-from rmab.model.beliefs import belief_after, information_states
+from rmab.model.information import belief_after, information_states
 from rmab.planning.channel.whittle import whittle_at
 from rmab.planning.index.finite import Indices, finite_indices
 from tests.oracles.one_arm import NEAR_ONE, Solved, as_exact, bisected, exactly

@@ -5,7 +5,7 @@ from itertools import chain, combinations
 import numpy as np
 import pytest
 
-from rmab.planning.index.gittins import eliminate
+from rmab.planning.index.api import eliminate
 
 
 def best_of_all_sets(P, rewards, beta):

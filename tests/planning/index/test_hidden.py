@@ -3,8 +3,8 @@ import pytest
 
 from rmab.errors import ModelError
 from rmab.model.arms import Arm, Dynamics
-from rmab.model.beliefs import InformationStates, information_states
-from rmab.model.information import expand, expansion, settled_age
+from rmab.model.expansion import expand, expansion, settled_age
+from rmab.model.information import InformationStates, information_states
 from rmab.planning.channel.whittle import whittle_at
 from rmab.planning.index import hidden
 from rmab.planning.index.finite import finite_indices

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rmab.errors import ModelError
-from rmab.model.information import expand
+from rmab.model.expansion import expand
 from rmab.planning.index.finite import finite_indices
 from rmab.planning.index.hidden import information_indices, information_table
 from rmab.planning.index.parametric import follow

@@ -5,7 +5,7 @@ import pytest
 
 from rmab.errors import TooLargeError
 from rmab.model.arms import Arm, Arms
-from rmab.model.information import expansion
+from rmab.model.expansion import expansion
 from rmab.planning.joint.chain import (
     Ages,
     Start,
@@ -24,7 +24,7 @@ from rmab.planning.joint.chain import (
     transitions,
 )
 from rmab.planning.joint.optimum import optimal
-from tests.planning.exact.arms import FROZEN, IDENTITY, MIXED, ODD, SWINGING, always, arms_of
+from tests.planning.joint.arms import FROZEN, IDENTITY, MIXED, ODD, SWINGING, always, arms_of
 
 
 def test_codes_fold_ages_past_the_cap():

@@ -9,8 +9,8 @@ from scipy.optimize import linprog
 
 from rmab.errors import ConvergenceError, TooLargeError
 from rmab.model.arms import Arm, Arms, channels
-from rmab.model.beliefs import stationary_belief
-from rmab.model.information import expand
+from rmab.model.expansion import expand
+from rmab.model.information import stationary_belief
 from rmab.planning.joint.chain import TOLERANCES, merged_ages, table_size
 from rmab.planning.joint.optimum import optimal, solve_optimum
 from rmab.planning.joint.policy_value import (
@@ -27,7 +27,7 @@ from rmab.planning.tables import (
 )
 from tests.oracles.joint_chain import plain_bound, plain_chain, plain_optimum
 from tests.oracles.simulated_play import played, played_channels
-from tests.planning.exact.arms import (
+from tests.planning.joint.arms import (
     ENDS_BAD,
     ENDS_GOOD,
     FROZEN,

@@ -9,7 +9,7 @@ import pytest
 from rmab.errors import ModelError, TooLargeError
 from rmab.markov import limit, limiting_distribution
 from rmab.model.arms import Arm, Arms, Dynamics, channels
-from rmab.model.beliefs import NEVER, InformationStates, stationary_belief
+from rmab.model.information import NEVER, InformationStates, stationary_belief
 from rmab.planning.joint.chain import TOLERANCES, kept_ages, table_size
 from rmab.planning.joint.optimum import optimal
 from rmab.planning.joint.policy_value import (
@@ -31,7 +31,7 @@ from rmab.planning.tables import (
     whittle_table,
 )
 from tests.oracles.simulated_play import played, played_channels
-from tests.planning.exact.arms import (
+from tests.planning.joint.arms import (
     EIGHT,
     FROZEN,
     ODD,

@@ -6,7 +6,7 @@ import pytest
 from rmab.errors import ModelError, TooLargeError
 from rmab.markov import limit, limiting_distribution
 from rmab.model.arms import Arm, Arms, channels
-from rmab.model.beliefs import stationary_belief
+from rmab.model.information import stationary_belief
 from rmab.planning.channel.subsidy import solve
 from rmab.planning.joint.chain import merged_ages
 from rmab.planning.joint.relaxation import relaxed_value, upper_bound

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rmab.model.arms import Dynamics, channels
-from rmab.model.beliefs import deviation, information_states, stationary_belief
+from rmab.model.information import deviation, information_states, stationary_belief
 from rmab.planning.channel.subsidy import solve
 from rmab.planning.joint.optimum import optimal
 from rmab.planning.joint.policy_value import lookahead_value

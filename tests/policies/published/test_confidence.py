@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.learning.learners import Evidence
+from rmab.learning.evidence import Evidence
 from rmab.model.arms import CHANNEL, ArmKind
 from rmab.policies.published.coloured_ucrl2 import colours
 from rmab.policies.published.ucwhittle import confident_rows

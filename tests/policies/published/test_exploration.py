@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.learning.learners import Evidence
+from rmab.learning.evidence import Evidence
 from rmab.model.arms import CHANNEL, ArmKind, Moves
 from rmab.policies.published.dsee import block_arms, block_explores, block_slots
 from rmab.policies.published.restless_ucb import (

@@ -9,7 +9,8 @@ import pytest
 
 import rmab
 from rmab.errors import FederationError, StudyError
-from rmab.learning.learners import Evidence, phase_noise, survivors
+from rmab.learning.evidence import Evidence
+from rmab.learning.ucb import phase_noise, survivors
 from rmab.model.arms import CHANNEL
 from rmab.protocol.config import load_federation
 from rmab.rng.variates import Draws, Key

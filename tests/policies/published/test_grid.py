@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from rmab.learning.channel.posterior import mean_channels
-from rmab.learning.learners import Evidence
+from rmab.learning.evidence import Evidence
 from rmab.model.arms import CHANNEL
 from rmab.policies.published.grid import grid, log_weights, points
 from rmab.rng.variates import Draws, seed_words, stream

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.learning.learners import Evidence
+from rmab.learning.evidence import Evidence
 from rmab.model.arms import CHANNEL
 from rmab.policies.published.fed2_ucb import joining_survivors
 from rmab.rng.variates import DRAWS, Draws, seed_words, stream

@@ -8,7 +8,7 @@ from benchmarks.liar import lie
 
 from rmab.cli import main
 from rmab.model.arms import channels
-from rmab.model.simulated import SimulatedArms
+from rmab.model.realisation import SimulatedArms
 from rmab.service.server.limits import ServerLimits
 from rmab.service.store.limits import StoreLimits
 from tests.service.support.processes import SPECTRUM

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.liar import lie
 
 from rmab.model.arms import channels
-from rmab.model.simulated import SimulatedArms
+from rmab.model.realisation import SimulatedArms
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.rounds import UNPACED

@@ -7,7 +7,7 @@ import numpy as np
 from rmab.experiments.estimates import over_episodes
 from rmab.experiments.figure import FigureResult
 from rmab.experiments.verdict import Claim, Effect, Estimate
-from rmab.model.beliefs import stationary_belief
+from rmab.model.information import stationary_belief
 
 __all__ = ["judge"]
 

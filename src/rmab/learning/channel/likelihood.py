@@ -7,7 +7,7 @@ With b0, m and a_g = 1 - m^g, the probabilities that a channel in s is in s' g s
 
 and a_g = 1 for pairs so far apart that the channel is stationary: they are called late here. The
 Beta prior of p01 and p11 is like more pairs one slot apart, as many as its exponents; they may be
-negative. Counts are in the order of `rmab.learning.learners`; arrays end in (n, trials).
+negative. Counts are in the order of `rmab.learning.evidence`; arrays end in (n, trials).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ latter. Two slots after 1 p11 and p01 - p11 do equally well, two slots after 0 p
 a grid is too coarse to say which of them is right where pairs are many.
 
 Written for NumPy and JAX arrays alike: agents have no JAX, and the engine has many agents. Counts
-are in the order of `rmab.learning.learners`, arrays end in (n, trials).
+are in the order of `rmab.learning.evidence`, arrays end in (n, trials).
 
 Reference: L. Tierney, "Markov chains for exploring posterior distributions", Ann. Stat. 22, 1994.
 """

@@ -1,4 +1,4 @@
-"""One channel with a subsidy for every slot it is left alone, eqs. (11) and (18).
+"""Optimal play of one channel with a subsidy for every passive slot, eqs. (11) and (18).
 
 This is the problem behind the Whittle index: with subsidy `lambda`, reward r and average reward
 (gain) g, the relative values of the belief b solve eq. (18), printed with min for max,
@@ -25,12 +25,12 @@ whose left side falls in j (memory >= 0) or changes sign in every slot, ever sma
 the best j comes from a logarithm, or is 0 or 1. No threshold, no index and no largest age is
 assumed.
 
-Playing beats never playing (e > 0) just if r u_1 / (u_0 + u_1), what a play pays in the long run,
-can exceed lambda: it is largest when u_1 is as large and u_0 as small as waits can make them.
-Otherwise g = lambda, waiting costs nothing, h counts what is won in all over never playing, and
-at most one of the two observed states is worth a play.
+Playing beats never playing (e > 0) just if r u_1 / (u_0 + u_1), the long-run reward of a play, can
+exceed lambda: it is largest when u_1 is as large and u_0 as small as waits can make them.
+Otherwise g = lambda, waiting costs nothing, h is the total gain over never playing, and at most one
+of the two observed states is worth a play.
 
-A frozen arm (p01 = 0, p11 = 1) never changes, so its gain depends on what is observed first: from
+A frozen arm (p01 = 0, p11 = 1) never changes, so its gain depends on the first observation: from
 belief b it is lambda + b max(r - lambda, 0) + (1 - b) max(-lambda, 0), and h = 0.
 """
 
@@ -44,21 +44,21 @@ import numpy.typing as npt
 
 from rmab.arrays import FloatArray
 from rmab.model.arms import Dynamics
-from rmab.model.beliefs import stationary_belief
+from rmab.model.information import stationary_belief
 
 __all__ = ["SubsidyProblem", "Threshold", "solve", "threshold"]
 
-_MAX_ITERATIONS = 50  # of policy iteration, which rounding might make cycle
+_MAX_ITERATIONS = 50  # bound on policy iteration, which rounding might make cycle
 
 
 @dataclass(frozen=True)
 class SubsidyProblem:
-    """The solved problem; every field broadcasts to the shape (...) of what `solve` was given.
+    """Solved problem; fields broadcast to the shape (...) of the arguments of `solve`.
 
     excess: gain - subsidy, from the belief b0; waits: (2, ...), k_0 and k_1, inf for never;
     relative_values: (2, ...), h(0) and h(1), with h(0) = 0 where the excess is positive, else
-    against never playing; passive_share: the long-run share of slots left alone, from b0, which
-    is the slope of the gain in the subsidy.
+    relative to never playing; passive_share: long-run share of passive slots, from b0, which is the
+    slope of the gain in the subsidy.
     """
 
     dynamics: Dynamics
@@ -71,32 +71,32 @@ class SubsidyProblem:
 
     @property
     def gain(self) -> FloatArray:
-        """The best average reward, subsidies included, from the belief b0: eq. (11)."""
+        """Best average reward, subsidies included, from the belief b0: eq. (11)."""
         return self.subsidy + self.excess
 
     @property
     def slope(self) -> FloatArray:
-        """D, how much V(b; 1) rises with b."""
+        """Slope D of V(b; 1) in b."""
         return np.asarray(self.dynamics.reward + self.relative_values[1] - self.relative_values[0])
 
     def active_value(self, belief: npt.ArrayLike) -> FloatArray:
-        """V(b; 1); beliefs broadcast against the arms."""
+        """Return V(b; 1); beliefs broadcast against the arms."""
         belief = np.asarray(belief, np.float64)
         won = self.relative_values[0] + belief * self.slope
         return np.asarray(won - self.subsidy - self._excess_from(belief))
 
     def passive_value(self, belief: npt.ArrayLike) -> FloatArray:
-        """V(b; 0); beliefs broadcast against the arms."""
+        """Return V(b; 0); beliefs broadcast against the arms."""
         return self.active_value(belief) - self.advantage(belief)
 
     def value(self, belief: npt.ArrayLike) -> FloatArray:
-        """V(b), the better of both; beliefs broadcast against the arms."""
+        """Return V(b), the better of both; beliefs broadcast against the arms."""
         return self.active_value(belief) - np.minimum(self.advantage(belief), 0)
 
     def advantage(self, belief: npt.ArrayLike) -> FloatArray:
-        """V(b; 1) - V(b; 0), without the rounding of either.
+        """Return V(b; 1) - V(b; 0), without the rounding of either.
 
-        V(b; 0) waits 1 + j slots, j as is best from T b, and then plays:
+        V(b; 0) waits 1 + j slots, with the best j from T b, and then plays:
 
             V(b; 1) - V(b; 0) = (1 + j) e - D (b0 - b)(1 - memory^(1 + j)).
         """
@@ -106,7 +106,7 @@ class SubsidyProblem:
         further = _slots_to_wait(below * self._change * (1 - self._change), excess, self._change)
         cost = excess * np.where(np.isinf(further), 0, 1 + further)
         over_later = cost - below * _settled(self._change, 1 + further)
-        # Never playing is worth 0 where it is as good as anything, else minus infinity.
+        # Never playing is worth 0 where no play is better, else minus infinity.
         over_never = np.where(excess > 0, np.inf, self.active_value(belief))
         return np.minimum(over_later, over_never)
 
@@ -116,7 +116,7 @@ class SubsidyProblem:
 
 
 class Threshold(NamedTuple):
-    """b*(lambda) of each arm, shape (...), and whether it is played above it or below.
+    """Belief b*(lambda) of each arm, shape (...), and whether it is played above it or below.
 
     belief is 0 where every belief is played and 1 where none is.
     """
@@ -128,7 +128,7 @@ class Threshold(NamedTuple):
 def solve(
     p01: npt.ArrayLike, p11: npt.ArrayLike, reward: npt.ArrayLike, subsidy: npt.ArrayLike
 ) -> SubsidyProblem:
-    """The best policy of each channel under each subsidy; the arguments broadcast to (...).
+    """Solve each channel for each subsidy; the arguments broadcast to (...).
 
     >>> float(solve(0.2, 0.8, 1.0, 0.3).gain)  # plays on while good, else again after 2 slots
     0.5277777777777778
@@ -179,10 +179,10 @@ def solve(
 def threshold(
     p01: npt.ArrayLike, p11: npt.ArrayLike, reward: npt.ArrayLike, subsidy: npt.ArrayLike
 ) -> Threshold:
-    """b*(lambda) of Proposition 2, where both actions are equally good, by bisection.
+    """Find b*(lambda) of Proposition 2, where both actions are equally good, by bisection.
 
-    The proof in the paper puts the active side on the left; what is returned is found by
-    comparing V(b; 1) with V(b; 0).
+    The proof in the paper puts the active side on the left; the result comes from comparing
+    V(b; 1) with V(b; 0).
     """
     problem = solve(p01, p11, reward, subsidy)
 
@@ -202,11 +202,11 @@ def threshold(
 def _first_waits(
     dynamics: Dynamics, subsidy: FloatArray, change: FloatArray, good: FloatArray, bad: FloatArray
 ) -> tuple[npt.NDArray[np.bool_], FloatArray]:
-    """Whether some waits have a positive excess, shape (...), and such waits, shape (2, ...).
+    """Find waits with a positive excess: whether there are any, (...), and the waits, (2, ...).
 
     The excess is positive where r u_1 > lambda (u_0 + u_1). With memory >= 0 the best u_0 comes
-    from k_1 = 1, and u_1 nears b0 as k_0 grows: k_0 goes half the way from what is enough to b0.
-    With memory < 0 the belief peaks at once after bad, after two slots after good.
+    from k_1 = 1, and u_1 nears b0 as k_0 grows: k_0 goes half of the distance beyond the least
+    sufficient u_1. With memory < 0 the belief peaks at once after bad, after two slots after good.
     """
     reward, fail, swings = dynamics.reward, 1 - dynamics.p11, change > 1
     most = good * np.where(swings, change, 1)
@@ -220,19 +220,19 @@ def _first_waits(
 
 
 def _drift(change: FloatArray) -> FloatArray:
-    """-log(memory) where memory >= 0, with 0 taken as 1e-16; a dummy 1 for a frozen arm."""
+    """Return -log(memory) where memory >= 0, with 0 taken as 1e-16; 1 for a frozen arm."""
     return np.where(change > 0, -np.log1p(-np.minimum(change, 1 - 2**-53)), 1)
 
 
 def _settled(change: FloatArray, slots: FloatArray) -> FloatArray:
-    """1 - memory^slots, the share of the way to b0, to full precision while it is small."""
+    """Return 1 - memory^slots, the part of the distance to b0 covered, to full precision."""
     drifted = np.where(change > 0, -np.expm1(-slots * _drift(change)), 0)
     swung = 1 - np.where(change > 1, 1 - change, 0) ** slots
     return np.where(change > 1, swung, drifted)
 
 
 def _slots_to_wait(gained: FloatArray, excess: FloatArray, change: FloatArray) -> FloatArray:
-    """The best number of slots to wait: the first is worth `gained`, each costs `excess`."""
+    """Return the best number of slots to wait: the first is worth `gained`, each costs `excess`."""
     more = gained > excess
     ratio = np.where(more, gained, 1) / np.where(more & (excess > 0), excess, 1)
     slots = np.where(excess > 0, np.ceil(np.log(np.maximum(ratio, 1)) / _drift(change)), np.inf)
@@ -240,7 +240,7 @@ def _slots_to_wait(gained: FloatArray, excess: FloatArray, change: FloatArray) -
 
 
 def _worth_once(dynamics: Dynamics, subsidy: FloatArray, change: FloatArray) -> FloatArray:
-    """h(0) and h(1), shape (2, ...), where nothing beats never playing in the long run.
+    """Return h(0) and h(1), (2, ...), where never playing is the best in the long run.
 
     With memory >= 0 a play may pay while good is observed, with memory < 0 while bad is.
     """
@@ -251,7 +251,7 @@ def _worth_once(dynamics: Dynamics, subsidy: FloatArray, change: FloatArray) -> 
 
 
 def _frozen_excess(reward: FloatArray, subsidy: FloatArray, belief: npt.ArrayLike) -> FloatArray:
-    """gain - subsidy of an arm that never changes, from any belief."""
+    """Return gain - subsidy of an arm that never changes, from any belief."""
     belief = np.asarray(belief, np.float64)
     won = belief * np.maximum(reward - subsidy, 0) + (1 - belief) * np.maximum(-subsidy, 0)
     return np.asarray(won)

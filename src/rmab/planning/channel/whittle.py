@@ -12,7 +12,7 @@ at p01, exceeds b, and since T^L(p01) = T(b) + (T^L(p01) - T(b)) for any b,
     m <  0:   W = (p01 + fall) / (1 + p01 - fall - max(b, T(p11))).
 
 In the information state (0, k), bad k slots ago, the belief is b = T^(k-1)(p01), so L = k and
-x = T(b) = b - fall: no search is needed there. Outside (min(p01, p11), max(p01, p11)) the index
+x = T(b) = b - fall, without a search. Outside (min(p01, p11), max(p01, p11)) the index
 is the belief itself. Every value is multiplied by the arm's reward.
 
 Reference: K. Liu and Q. Zhao, "Indexability of restless bandit problems and optimality of
@@ -21,15 +21,15 @@ Whittle index for dynamic multichannel access", IEEE Trans. Inf. Theory 56(11), 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rmab.arrays import Array
 from rmab.errors import ModelError
 from rmab.linalg import array_namespace
-from rmab.model.arms import Arms, Dynamics
-from rmab.model.beliefs import (
+from rmab.model.information import (
+    Dynamics,
     InformationStates,
     belief_after,
     deviation,
@@ -37,13 +37,16 @@ from rmab.model.beliefs import (
     stationary_belief,
 )
 
+if TYPE_CHECKING:
+    from rmab.model.arms import Arms
+
 __all__ = ["myopic", "whittle_at", "whittle_index"]
 
 
 def _closed_form(
     xp: Any, dynamics: Dynamics, belief: Array, fall: Array, crossing: Array, reached: Array
 ) -> Array:
-    """W / reward: eqs. (34) and (35) from b, fall, L(p01, b) and T^L(p01)."""
+    """Return W / reward, eqs. (34) and (35), from b, fall, L(p01, b) and T^L(p01)."""
     p01, p11 = dynamics.p01, dynamics.p11
     memory = p11 - p01
     kept = reached + fall * crossing
@@ -53,31 +56,31 @@ def _closed_form(
         rising, 1 - p11 + kept, 1 + p01 - fall - xp.maximum(belief, p01 + memory * p11)
     )
     inside = (belief > xp.minimum(p01, p11)) & (belief < xp.maximum(p01, p11)) & (bottom > 0)
-    # Never negative; when p01 and 1 - p11 are both near 0 rounding may make it so. It passes 1
-    # only where upper confidence bounds that are not clipped do.
+    # Rounding makes it negative where p01 and 1 - p11 are both near 0. It exceeds 1 only where
+    # upper confidence bounds that are not clipped do.
     ratio = xp.maximum(top / xp.where(inside, bottom, 1), 0)
     return xp.where(inside, ratio, belief)
 
 
 def whittle_at(dynamics: Dynamics, states: InformationStates) -> Array:
-    """The index, times the reward, in information states; dynamics and states broadcast."""
+    """Return the index, times the reward, in information states; both arguments broadcast."""
     xp = array_namespace(dynamics.p01, states.age)
     away = deviation(dynamics, states)
     belief = stationary_belief(dynamics) + away
     fall = (1 - (dynamics.p11 - dynamics.p01)) * xp.minimum(away, 0)
     index = _closed_form(xp, dynamics, belief, fall, states.age, belief - fall)
-    # A slot after an observation the belief is p01 or p11, where, but for rounding, the closed form
-    # begins.
+    # A slot after an observation the belief is p01 or p11, where the closed form begins, up to
+    # rounding.
     return dynamics.reward * xp.where(states.age == 1, belief, index)
 
 
 def myopic(dynamics: Dynamics, states: InformationStates) -> Array:
-    """Expected reward of a play now: reward x belief, eq. (13)."""
+    """Return the expected reward of a play now: reward x belief, eq. (13)."""
     return dynamics.reward * (stationary_belief(dynamics) + deviation(dynamics, states))
 
 
 def whittle_index(arms: Arms, belief: Array) -> Array:
-    """The index, times the reward, of each arm at any belief.
+    """Return the index, times the reward, of each arm at any belief.
 
     `belief` has shape (..., N), arms last, or is one number for all arms.
 

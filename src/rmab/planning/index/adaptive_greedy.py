@@ -3,11 +3,10 @@
 Average reward, on NumPy and JAX.
 
 As in `rmab.planning.index.fast_pivoting`: under a policy the advantage of active over passive in
-each
-state is affine in the subsidy lambda. Start with all states active; S times the state leaves whose
-advantage falls to 0 first, and its index is the lambda there. Let D = P_1 - P_0 with the column of
-a reference state set to 0, M = I - P of the policy with that column all ones, and F = D M^-1.
-Letting state j become passive changes
+each state is affine in the subsidy lambda. Start with all states active; S times the state leaves
+whose advantage falls to 0 first, and its index is the lambda there. Let D = P_1 - P_0 with the
+column of a reference state set to 0, M = I - P of the policy with that column all ones, and
+F = D M^-1. Letting state j become passive changes
 
     F <- F - F(:, j) F(j, :) / (1 + F(j, j)),     A <- A - F(:, j) A(j) / (1 + F(j, j)).
 
@@ -15,8 +14,8 @@ A state that has left stays passive, so of an arm that is not indexable these ar
 nested policies, not of optimal ones. A slot restarts at a uniformly drawn state with a probability
 of the order of rounding: where classes never meet, indices are large instead of infinite.
 
-It stands alone because it serves drawn dynamics, many at once and under JAX; the other methods for
-fully observed arms take one arm, on NumPy, and judge it.
+It serves drawn dynamics, many arms at once and under JAX; the other methods for fully observed arms
+take one arm, on NumPy, and give a verdict.
 """
 
 from __future__ import annotations
@@ -25,20 +24,23 @@ from typing import Any
 
 import numpy as np
 
-from rmab.arrays import Array
+from rmab.arrays import Array, Float
 from rmab.linalg import array_namespace, repeat, rounding, solve
 
 __all__ = ["state_table"]
 
-_RESTART_FACTOR = 8  # times rounding: the chance of a restart in a slot
+_RESTART_FACTOR = 8  # chance of a restart in a slot, in units of rounding
 
 
 def state_table(
-    passive: Array, active: Array, reward_passive: Array, reward_active: Array
-) -> Array:
-    """The index of each state: (S, S, *B), (S, S, *B), (S, *B), (S, *B) give (S, *B).
+    passive: Float[Array, "S S *#B"],
+    active: Float[Array, "S S *#B"],
+    reward_passive: Float[Array, " S *#B"],
+    reward_active: Float[Array, " S *#B"],
+) -> Float[Array, "S ..."]:
+    """Compute the index of each state; arguments broadcast in B.
 
-    All broadcast in B. Runs on NumPy and, also under `jax.jit`, on JAX; never NaN or infinite.
+    Runs on NumPy and, also under `jax.jit`, on JAX; never NaN or infinite.
 
     >>> two = np.array([[0.5, 0.5], [0.25, 0.75]])[:, :, None]
     >>> paid, unpaid = np.array([[2.0], [1.0]]), np.array([[0.5], [0.5]])
@@ -77,7 +79,7 @@ def state_table(
         F, level, slope, plays, index, subsidy = now
         falls = plays & (slope < -rounding(passive))
         crossing = xp.where(falls, -level / xp.where(falls, slope, 1), np.inf)
-        # Where none falls the arm is not indexable: the next is the one that gains least.
+        # Where none falls the arm is not indexable: the state that gains least is next.
         score = xp.where(plays, xp.where(falls.any(0), crossing, level), np.inf)
         leaves = states == xp.where(score == score.min(0), states, S).min(0)
         subsidy = xp.maximum(subsidy, xp.where(leaves & falls, crossing, -np.inf).max(0))

@@ -1,20 +1,37 @@
-"""Whittle and Gittins indices of one arm, whatever its kind.
+"""Whittle and Gittins indices of arms of every kind.
 
 The Whittle index of a state is the subsidy for leaving the arm alone at which both actions are
-equally good there. `rmab.planning.index.finite` defines it, and with it the verdict: whether the
-arm is indexable, in doubt or not, and why.
+equally good there. `rmab.planning.index.finite` defines it, and with it the verdict: indexable, in
+doubt or not, and why.
 
 - A fully observed arm has one index for each state.
 - An arm observed when played has one for each information state (last observed state, age) and one
-  for never observed; its chain of information states is that of `rmab.model.information`, and
-  `rmab.planning.index.hidden` solves it by its structure. How many ages are asked for does not
-  change their indices.
-- An arm of two states that moves alike whatever is done has, under average reward, the closed form
-  of `rmab.planning.channel.whittle`, and is proven to be indexable; one that never changes has a
-  gain that depends on its state.
+  for never observed; its chain of information states is that of `rmab.model.expansion`, and
+  `rmab.planning.index.hidden` solves it by its structure. Indices do not depend on the number of
+  ages.
+- An uncontrolled arm of two states has, under average reward, the closed form of
+  `rmab.planning.channel.whittle`, and is proven to be indexable; one that never changes has a gain
+  that depends on its state.
 
-The Gittins index of a rested arm (passive freezes the state and pays nothing) is the Whittle index
-of just that arm, as a reward rate; `rmab.planning.index.gittins` has a method of its own for it.
+A *rested* arm moves by P and pays r(s) when played; left alone it freezes and pays nothing. Its
+Gittins index is the Whittle index of that arm as a reward rate, the largest reward per slot that a
+play from s can have, both discounted, over all stopping times tau >= 1:
+
+    G(s) = max over tau of  E sum_{t < tau} beta^t r / E sum_{t < tau} beta^t.
+
+It is found by state elimination, which shares no step with the methods for Whittle indices. The
+state with the largest r has it for its index, and lower states only pass through it. So it is
+eliminated: a visit to a state s continues, with the chance P(s, z), through z until z is left,
+which adds to the reward, the time and the next states of a visit. Among the states that remain the
+largest ratio of reward and time is again an index. Rewards are counted from the smallest, and the
+chance of leaving z is summed, not subtracted from 1: without any subtraction every index keeps its
+digits however near beta comes to 1. With beta = 1 the results are the limits of the discounted
+indices, and a state z that is never left adds an infinite reward and time: states that may come to
+it have its index. Whether one policy is then best for every start is the verdict.
+
+References: I. M. Sonin, "A generalized Gittins index for a Markov chain and its recursive
+calculation", Stat. Prob. Letters 78(12), 2008; J. C. Gittins, "Bandit processes and dynamic
+allocation indices", JRSS B 41(2), 1979.
 """
 
 from __future__ import annotations
@@ -24,23 +41,21 @@ from typing import Any, overload
 
 import numpy as np
 
-from rmab.arrays import FloatArray
+from rmab.arrays import Float, FloatArray, IntArray
 from rmab.errors import ModelError
 from rmab.markov import recurrent
 from rmab.model.arms import Arm, Arms, Dynamics
-from rmab.model.beliefs import information_states
-from rmab.model.information import settled_age
+from rmab.model.expansion import settled_age
+from rmab.model.information import information_states
 from rmab.planning.channel.whittle import whittle_at
 from rmab.planning.index.finite import Indices, checked_discount, finite_indices
-from rmab.planning.index.gittins import eliminate
 from rmab.planning.index.hidden import information_indices
 
-__all__ = ["Indices", "gittins_indices", "whittle_indices"]
+__all__ = ["Indices", "eliminate", "gittins_indices", "whittle_indices"]
 
-
-_MAX_AGE = 1000  # reported where no age is asked for
-_MAX_NUMBERS = 10_000_000  # indices of one arm that may be asked for
-_SAME_GAIN = 1e-12  # average rewards this close, relative to the largest, are one
+_MAX_AGE = 1000  # largest age reported unless max_age is given
+_MAX_NUMBERS = 10_000_000  # largest number of indices of one arm
+_SAME_GAIN = 1e-12  # average rewards this close, relative to the largest, are equal
 
 
 @overload
@@ -54,15 +69,21 @@ def whittle_indices(
 def whittle_indices(
     arm: Arm | Iterable[Arm], discount: float | None = None, max_age: int | None = None
 ) -> Indices | list[Indices]:
-    """The Whittle index of every state of an arm and whether it is indexable.
+    """Compute the Whittle index of every state of an arm, and decide whether it is indexable.
 
-    discount None: average reward. index: (S,) of a fully observed arm. Of an arm observed when
-    played, index is (S, max_age), that of (s, k) at [s, k - 1], never_seen is a number, and a
-    witness is of (last observed, age); max_age None: as many ages as the belief needs to settle,
-    1000 at most. An index that could not be found is NaN, and the reason says why.
+    Parameters
+    ----------
+    arm : one arm, or several as `Arms` or a list, which are solved together.
+    discount : in (0, 1), or None for average reward.
+    max_age : largest age of information states, at least 1; None for the age at which beliefs
+        settle, at most 1000. Ignored for fully observed arms of several.
 
-    Several arms, as `Arms` or a list, are solved together and give a list; max_age then says
-    nothing of those that are fully observed.
+    Returns
+    -------
+    Indices, or a list of them for several arms: `index` is (S,) for a fully observed arm, else
+    (S, max_age) with (s, k) at [s, k - 1], and `never_seen` is a number. The witness of an arm
+    observed when played has the form (last observed state, age). Indices that were not found are
+    NaN, and `reason` says why.
 
     >>> whittle_indices(Arm([[0.8, 0.2], [0.2, 0.8]], reward=[0, 1]), max_age=2).index.round(6)
     array([[0.2     , 0.392857],
@@ -79,11 +100,11 @@ def whittle_indices(
 
 
 def _of_all(arms: list[Arm], discount: float | None, max_age: int | None) -> list[Indices]:
-    """The indices of each arm; those that have information states are solved together."""
+    """Compute the indices of each arm; arms with information states are solved together."""
     if max_age is not None:
         _check_age(max_age, max((arm.states for arm in arms), default=1))
     solved: dict[int, Indices] = {}
-    others: dict[int, int] = {}  # the ages of those that are solved together
+    others: dict[int, int] = {}  # ages of the arms that are solved together
     for place, arm in enumerate(arms):
         if arm.observed == "always":
             solved[place] = finite_indices(arm, discount)
@@ -112,10 +133,10 @@ def _check_age(max_age: Any, states: int) -> None:
 
 
 def _of_two_states(arm: Arm, max_age: int) -> Indices:
-    """By the closed form, average reward; the arm moves alike whatever is done.
+    """Compute the indices of an uncontrolled arm of two states by the closed form, average reward.
 
-    So r_0 is paid at every play, too, as it were, a play pays r_1 - r_0 on top of it, and but for
-    a constant that is a channel whose good state pays more.
+    Every slot pays r_0 and a play r_1 - r_0 on top of it. Up to a constant that is a channel whose
+    good state pays more.
     """
     worth = arm.reward_active - arm.reward_passive
     good = int(worth[1] >= worth[0])
@@ -141,11 +162,11 @@ def gittins_indices(arm: Arm, discount: float) -> FloatArray: ...
 @overload
 def gittins_indices(arm: Arm, discount: None) -> Indices: ...
 def gittins_indices(arm: Arm, discount: float | None) -> FloatArray | Indices:
-    """Gittins index of every state of the arm when played, as a reward rate, shape (S,).
+    """Compute the Gittins index of every state of a rested arm, as a reward rate.
 
-    What the arm does and pays when left alone plays no part: a rested arm freezes. With a discount
-    the indices are always those of an optimal policy. discount None gives their limits as it tends
-    to 1, with a verdict as `whittle_indices` has it.
+    The passive transitions and rewards are ignored: a rested arm freezes. With a discount the
+    result is (S,), and the indices are always those of an optimal policy. discount None gives
+    their limits as it tends to 1, with a verdict as in `whittle_indices`.
 
     >>> arm = Arm([[0.5, 0.5], [0.0, 1.0]], reward=[0, 1], observed="always")
     >>> gittins_indices(arm, 0.5).round(6)
@@ -166,7 +187,7 @@ def gittins_indices(arm: Arm, discount: float | None) -> FloatArray | Indices:
 
 
 def _verdict(P: FloatArray, index: FloatArray, last: list[int]) -> tuple[bool | None, str]:
-    """Whether the limit is right for every start; last: the last state of each closed class."""
+    """Decide whether the limit is right for every start; last: last state of each closed class."""
     if len(last) == 1:
         return True, ""
     gains = index[last]
@@ -184,3 +205,47 @@ def _verdict(P: FloatArray, index: FloatArray, last: list[int]) -> tuple[bool | 
         f"depends on the starting class: state {state} leads to one of several closed classes of "
         "the same average reward"
     )
+
+
+def eliminate(
+    P: Float[FloatArray, "S S"], rewards: Float[FloatArray, " S"], beta: float
+) -> tuple[Float[FloatArray, " S"], list[int]]:
+    """Compute Gittins indices, and with beta = 1 the last state of each closed class.
+
+    0 < beta <= 1. The index of the last state of a closed class is the average reward of the class.
+
+    >>> eliminate(np.array([[0.5, 0.5], [0.0, 1.0]]), np.array([0.0, 1.0]), 0.5)[0].round(6)
+    array([0.333333, 1.      ])
+    """
+    least = float(rewards.min())
+    P, reward, time = beta * P, rewards - least, np.ones(len(P))
+    ended = np.full(len(P), 1 - beta)  # chance that a visit is the last, by discounting
+    index, last = np.empty(len(P)), []
+    left = np.arange(len(P))
+    while left.size:
+        ratio = reward[left] / time[left]
+        z = int(left[ratio.argmax()])
+        index[z] = ratio.max()
+        left = left[left != z]
+        leaves = ended[z] + P[z, left].sum()
+        if leaves == 0:
+            last.append(z)
+            left = _take(P, left, z, index)
+            continue
+        through = P[left, z] / leaves
+        P[np.ix_(left, left)] += np.outer(through, P[z, left])
+        reward[left] += through * reward[z]
+        time[left] += through * time[z]
+        ended[left] += through * ended[z]
+    return index + least, last
+
+
+def _take(P: FloatArray, left: IntArray, z: int, index: FloatArray) -> IntArray:
+    """Give states that may come to z its index, and return the others."""
+    ahead = [z]
+    while ahead:
+        comes = P[left, ahead.pop()] > 0
+        index[left[comes]] = index[z]
+        ahead += left[comes].tolist()
+        left = left[~comes]
+    return left

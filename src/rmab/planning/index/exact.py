@@ -1,12 +1,11 @@
-"""The subsidy line in rational arithmetic: small arms, any chain, no rounding.
+"""Subsidy line in rational arithmetic: small arms, any chain, no rounding.
 
-What `rmab.planning.index.sensitive` does with tolerances is exact here: the orders of the
-advantage under a policy (gain, bias, the order after it; with a discount the values alone) are
-solved with integers, policy iteration runs just above each border of intervals, and an advantage
-is 0 or it is not.
+The method of `rmab.planning.index.sensitive` without tolerances: the orders of the advantage under
+a policy (gain, bias, the order after it; with a discount only the values) are solved with integers,
+policy iteration runs just above each border of intervals, and an advantage is 0 or it is not.
 
-A number is taken as it was written: one of at most 15 digits is that decimal, so that .1 is a
-tenth, any other is the binary fraction itself. Rows are then divided by their sum.
+A number is taken as it was written: at most 15 digits are that decimal, so that .1 is a tenth, any
+other number is the binary fraction itself. Rows are then divided by their sum.
 
 Linear systems are solved by fraction-free elimination (Bareiss): all entries stay integers, minors
 of the matrix. Its cost grows with the fourth power of the number of states, or faster.
@@ -32,7 +31,7 @@ from rmab.planning.index.subsidy_line import Apart
 
 __all__ = ["Line", "RationalProblem", "follow_exactly"]
 
-_WRITTEN_DIGITS = 15  # a number of at most so many digits is meant as a decimal
+_WRITTEN_DIGITS = 15  # numbers with more digits are binary fractions, others decimals
 
 _Matrix = list[list[int]]
 _Number = Fraction | float  # a Fraction, or -inf or inf
@@ -45,22 +44,22 @@ class _Column(NamedTuple):
     bottom: int
 
 
-class _Rows(NamedTuple):
-    """A transition matrix: each row is integers over their sum."""
+class _RationalRows(NamedTuple):
+    """Transition matrix: each row is integers over their sum."""
 
     chances: _Matrix
     sums: list[int]
 
 
 class _Term(NamedTuple):
-    """The leading order of an advantage, level + slope lambda; order 3: both actions are alike."""
+    """Leading order of an advantage, level + slope lambda; order 3: both actions are equal."""
 
     level: Fraction
     slope: Fraction
     order: int
 
     def sign_above(self, subsidy: _Number) -> int:
-        """Its sign just above a subsidy, or near -infinity."""
+        """Return the sign just above a subsidy, or near -infinity."""
         if isinstance(subsidy, float):
             return _sign(-self.slope) or _sign(self.level)
         return _sign(self.at(subsidy)) or _sign(self.slope)
@@ -71,13 +70,12 @@ class _Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """What was found along the whole line.
+    """Record of the whole line.
 
-    index: of each state the upper end of the last interval in which active is better; back, the
-    first state that is passive and active again, with subsidies and the margin of the clearest
-    such change, or None; by_bias: the same where actions of one gain and bias count as alike;
-    undetermined: a state that chooses between classes of one gain, or None; apart: where the best
-    gain depends most on the start, or None.
+    index: upper end of the last interval in which active is better, by state; back: clearest change
+    back as (state, low, high), or None; by_bias: the same where actions of one gain and bias count
+    as equal; undetermined: a state that chooses between classes of one gain, or None; apart: states
+    between which the best gain differs most, or None.
     """
 
     index: list[float]
@@ -88,10 +86,7 @@ class Line:
 
 
 class RationalProblem:
-    """One fully observed arm in integers.
-
-    discount: None for average reward. Rewards are integers over `unit`.
-    """
+    """Fully observed arm in integers; rewards are over `unit`, discount None is average reward."""
 
     def __init__(self, arm: Arm, discount: float | None) -> None:
         self.states = arm.states
@@ -105,7 +100,7 @@ class RationalProblem:
             [int(x * self.unit) for x in paid] for paid in rewards
         )
         self.discount = None if discount is None else _as_written(discount)
-        # P_1 - P_0, a common denominator for each row
+        # P_1 - P_0 with a common denominator for each row
         self.difference = [
             [p * unpaid - q * paid for p, q in zip(played, left, strict=True)]
             for played, left, paid, unpaid in zip(
@@ -127,16 +122,16 @@ class RationalProblem:
         )
         self.closed = recurrent(union)  # classes that no policy leaves
 
-    def rows(self, active: Sequence[bool]) -> _Rows:
-        """Transitions under a policy."""
+    def rows(self, active: Sequence[bool]) -> _RationalRows:
+        """Return the transition matrix of a policy."""
         chosen = [self.active if plays else self.passive for plays in active]
-        return _Rows(
+        return _RationalRows(
             [rows.chances[s] for s, rows in enumerate(chosen)],
             [rows.sums[s] for s, rows in enumerate(chosen)],
         )
 
     def rewards(self, active: Sequence[bool]) -> list[_Column]:
-        """Rewards under a policy: the coefficients of 1 and of lambda."""
+        """Return the rewards of a policy as coefficients of 1 and lambda."""
         pays = [
             self.reward_active[s] if plays else self.reward_passive[s]
             for s, plays in enumerate(active)
@@ -144,14 +139,14 @@ class RationalProblem:
         return [_Column(pays, self.unit), _Column([int(not plays) for plays in active], 1)]
 
     def moved(self, column: _Column) -> list[Fraction]:
-        """(P_1 - P_0) times a column."""
+        """Return (P_1 - P_0) times a column."""
         return [
             Fraction(_dot(row, column.top), whole * column.bottom)
             for row, whole in zip(self.difference, self.difference_sums, strict=True)
         ]
 
     def at_once(self) -> list[Fraction]:
-        """r_1 - r_0."""
+        """Return r_1 - r_0."""
         return [
             Fraction(paid - unpaid, self.unit)
             for paid, unpaid in zip(self.reward_active, self.reward_passive, strict=True)
@@ -159,8 +154,8 @@ class RationalProblem:
 
 
 class _Solved(NamedTuple):
-    """A policy's leading advantages, its gain (level, slope) of each state, and the states in which
-    the two actions lead to different closed classes."""
+    """Leading advantages of a policy, its gain (level, slope) by state, and the states in which the
+    two actions lead to different closed classes."""
 
     terms: list[_Term]
     gain: list[tuple[Fraction, Fraction]] | None
@@ -168,7 +163,7 @@ class _Solved(NamedTuple):
 
 
 def follow_exactly(problem: RationalProblem) -> Line:
-    """All intervals from -infinity upwards."""
+    """Follow all intervals from -infinity upwards."""
     S = problem.states
     active = [True] * S
     here: _Number = -inf
@@ -206,12 +201,12 @@ def follow_exactly(problem: RationalProblem) -> Line:
 
 
 class _Changes:
-    """States that are passive, or as good as, and active again: the clearest change."""
+    """Clearest change of a state from passive, or equal actions, to active."""
 
     def __init__(self, states: int) -> None:
         self.witness: tuple[int, float, float] | None = None
         self._margin = Fraction(-1)
-        self._passive: list[tuple[Fraction, Fraction] | None] = [None] * states  # by how much,where
+        self._passive: list[tuple[Fraction, Fraction] | None] = [None] * states  # margin, subsidy
 
     def add(self, signs: list[int], subsidy: Fraction, sizes: list[Fraction]) -> None:
         for s, (sign, size) in enumerate(zip(signs, sizes, strict=True)):
@@ -227,7 +222,7 @@ class _Changes:
 def _optimal_above(
     problem: RationalProblem, active: list[bool], subsidy: _Number
 ) -> tuple[list[bool], _Solved]:
-    """Policy iteration just above a subsidy, from any policy."""
+    """Run policy iteration just above a subsidy, from any policy."""
     while True:
         solved = _solved(problem, active)
         signs = [term.sign_above(subsidy) for term in solved.terms]
@@ -238,7 +233,7 @@ def _optimal_above(
 
 
 def _solved(problem: RationalProblem, active: list[bool]) -> _Solved:
-    """The leading advantages under a policy."""
+    """Return the leading advantages under a policy."""
     rows, rewards = problem.rows(active), problem.rewards(active)
     at_once = problem.at_once()
     if problem.discount is not None:
@@ -274,7 +269,7 @@ def _solved(problem: RationalProblem, active: list[bool]) -> _Solved:
 
 
 def _parts(problem: RationalProblem, chain: _Chain) -> list[bool]:
-    """Whether the two actions in each state end up in other closed classes."""
+    """Return the states whose two actions end up in different closed classes."""
     classes = int(problem.closed.max()) + 1
     if classes == 1:
         return [False] * problem.states
@@ -284,8 +279,8 @@ def _parts(problem: RationalProblem, chain: _Chain) -> list[bool]:
     return [any(column[s] for column in moved) for s in range(problem.states)]
 
 
-def _discounted(rows: _Rows, rewards: list[_Column], discount: Fraction) -> list[_Column]:
-    """The values of a policy."""
+def _discounted(rows: _RationalRows, rewards: list[_Column], discount: Fraction) -> list[_Column]:
+    """Return the values of a policy."""
     top, bottom = discount.as_integer_ratio()
     M = [[-top * p for p in chances] for chances in rows.chances]
     for s, whole in enumerate(rows.sums):
@@ -299,9 +294,9 @@ def _discounted(rows: _Rows, rewards: list[_Column], discount: Fraction) -> list
 
 
 class _Chain:
-    """A policy's chain: its recurrent classes and what is gained on it."""
+    """Chain of a policy, with its recurrent classes, gain and bias."""
 
-    def __init__(self, rows: _Rows) -> None:
+    def __init__(self, rows: _RationalRows) -> None:
         self.rows = rows
         labels = recurrent(np.array(rows.chances, dtype=object) != 0)
         self.classes = [
@@ -310,14 +305,12 @@ class _Chain:
         self.transient = np.flatnonzero(labels < 0).tolist()
 
     def gain_and_bias(self, rewards: list[_Column]) -> tuple[list[_Column], list[_Column]]:
-        """Gain and bias for each column of rewards; in each class the bias has the mean 0, if there
-        are several."""
+        """Return gain and bias for each column of rewards; several classes have mean bias 0."""
         S = len(self.rows.sums)
         gains = [_Column([0] * S, 1) for _ in rewards]
         biases = [_Column([0] * S, 1) for _ in rewards]
         for members in self.classes:
-            found = self._class(members, rewards)
-            for j, (gain, bias) in enumerate(found):
+            for j, (gain, bias) in enumerate(self._class(members, rewards)):
                 gains[j] = _placed(gains[j], members, gain)
                 biases[j] = _placed(biases[j], members, bias)
         if self.transient:
@@ -331,7 +324,7 @@ class _Chain:
         return gains, biases
 
     def _class(self, members: list[int], rewards: list[_Column]) -> list[tuple[_Column, _Column]]:
-        """Gain and bias of one recurrent class, for each column of rewards."""
+        """Return gain and bias of one recurrent class, for each column of rewards."""
         chances, sums = self.rows
         M = [[-chances[s][t] for t in members] for s in members]
         for i, s in enumerate(members):
@@ -344,7 +337,7 @@ class _Chain:
             unit = [[int(i == 0)] for i in range(len(members))]
             turned, _ = _divided([list(column) for column in zip(*M, strict=True)], unit)
             weights = [y * sums[s] for (y,), s in zip(turned, members, strict=True)]
-        found = []
+        solutions = []
         for j, reward in enumerate(rewards):
             bottom = determinant * reward.bottom
             gain = _Column([values[0][j]] * len(members), bottom)
@@ -352,11 +345,11 @@ class _Chain:
             if weights is not None:
                 mean, whole = _dot(weights, bias), sum(weights)
                 bias, bottom = [x * whole - mean for x in bias], bottom * whole
-            found.append((gain, _Column(bias, bottom)))
-        return found
+            solutions.append((gain, _Column(bias, bottom)))
+        return solutions
 
     def _through(self, known: list[_Column], due: list[_Column]) -> list[_Column]:
-        """x = due + P x in transient states, x known in the recurrent ones."""
+        """Solve x = due + P x in transient states, with x known in recurrent states."""
         chances, sums = self.rows
         inside = self.transient
         M = [[-chances[s][t] for t in inside] for s in inside]
@@ -381,7 +374,7 @@ class _Chain:
 
 
 def _divided(M: _Matrix, right: _Matrix) -> tuple[_Matrix, int]:
-    """Integers X and d with M X = d right, by fraction-free elimination; M is regular."""
+    """Return integers X and d with M X = d right, by fraction-free elimination; M is regular."""
     rows = [[*left, *more] for left, more in zip(M, right, strict=True)]
     n, before = len(M), 1
     for k in range(n):
@@ -408,7 +401,7 @@ def _farther(
     gain: list[tuple[Fraction, Fraction]],
     ends: tuple[_Number, _Number],
 ) -> Apart | None:
-    """Where the gain depends on the start most: at an end, as it is affine between."""
+    """Compare starts at the ends of an interval, between which the gain is affine."""
     if all(x == gain[0] for x in gain):
         return known
     low, high = ends
@@ -427,7 +420,7 @@ def _farther(
 
 
 def _inside(low: _Number, high: _Number) -> Fraction:
-    """A subsidy of an open interval."""
+    """Return a subsidy of an open interval."""
     if isinstance(low, Fraction) and isinstance(high, Fraction):
         return (low + high) / 2
     if isinstance(low, Fraction):
@@ -436,7 +429,7 @@ def _inside(low: _Number, high: _Number) -> Fraction:
 
 
 def _placed(whole: _Column, members: list[int], part: _Column) -> _Column:
-    """A column with some of its entries replaced."""
+    """Replace some entries of a column."""
     common = lcm(whole.bottom, part.bottom)
     top = [x * (common // whole.bottom) for x in whole.top]
     for s, x in zip(members, part.top, strict=True):
@@ -461,12 +454,12 @@ def _sign(x: Fraction) -> int:
 
 
 def _as_written(x: float) -> Fraction:
-    """The number that was meant: a short decimal, else the binary fraction."""
+    """Return the number as it was written: a short decimal, else the binary fraction."""
     digits = Decimal(repr(x)).normalize().as_tuple().digits
     return Fraction(repr(x)) if len(digits) <= _WRITTEN_DIGITS else Fraction(x)
 
 
-def _rows(matrix: list[list[float]]) -> _Rows:
+def _rows(matrix: list[list[float]]) -> _RationalRows:
     chances, sums = [], []
     for row in matrix:
         exact = [_as_written(x) for x in row]
@@ -475,4 +468,4 @@ def _rows(matrix: list[list[float]]) -> _Rows:
         shared = gcd(*whole)
         chances.append([x // shared for x in whole])
         sums.append(sum(whole) // shared)
-    return _Rows(chances, sums)
+    return _RationalRows(chances, sums)

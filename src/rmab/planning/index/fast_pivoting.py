@@ -1,4 +1,4 @@
-"""The subsidy line by pivots: one policy after the other by rank-one changes.
+"""Subsidy line by pivots: rank-one changes from one policy to the next.
 
 For discounted reward, and for average reward where the policies met have one recurrent class. Let
 M = I - beta P of the policy, with one column all ones: v is 0 in that state, and its unknown
@@ -9,9 +9,9 @@ passive, else -1) adds sign x D(j, :) to row j of M, so by Sherman and Morrison
     F <- F - sign F(:, j) F(j, :) / (1 + sign F(j, j)),
     A <- A - sign F(:, j) A(j)    / (1 + sign F(j, j)):
 
-F is all that is needed. Rows and columns are brought up to date when they are asked for, the whole
-of F once per block of changes by one matrix product: O(S^3) for a path of O(S) intervals, all
-states checked in all intervals.
+Only F is needed. Rows and columns are updated when they are used, the whole of F once per block of
+changes by one matrix product: O(S^3) for a path of O(S) intervals, all states checked in all
+intervals.
 
 A pivot of 0 means that the next policy has two recurrent classes. `rmab.planning.index.sensitive`
 then finds the policies after that subsidy, and pivots go on from the first that has one class
@@ -34,7 +34,7 @@ from rmab.planning.index.sensitive import add_interval, settle
 from rmab.planning.index.subsidy_line import (
     History,
     Interval,
-    Problem,
+    LineProblem,
     factored,
     most_intervals,
     places,
@@ -44,16 +44,16 @@ __all__ = ["follow_by_pivots"]
 
 
 _BLOCK_SIZE = 64  # changes of policy between two matrix products
-_MIN_ADVANTAGE = 1e-12  # an advantage below this for a while: both actions are alike
-_MIN_SLOPE = 1e-11  # a slope below this crosses nothing
-_ROUNDING = 4e-16  # of an advantage of size 1
-_MIN_PIVOT = 1e-9  # a pivot below this: the next policy has two recurrent classes
-_MAX_GROWTH = 1e5  # more than this in F makes rounding count
-_MAX_DRIFT = 1e-10  # the most that the advantages may be off after all pivots
+_MIN_ADVANTAGE = 1e-12  # smaller advantages in a whole interval mean that both actions are equal
+_MIN_SLOPE = 1e-11  # smaller slopes cross nothing
+_ROUNDING = 4e-16  # rounding of an advantage of size 1
+_MIN_PIVOT = 1e-9  # smaller pivots mean that the next policy has two recurrent classes
+_MAX_GROWTH = 1e5  # larger entries of F make rounding matter
+_MAX_DRIFT = 1e-10  # largest error of the advantages after all pivots
 _MAX_RUNS = 50
 
 
-def follow_by_pivots(problem: Problem, history: History) -> bool:
+def follow_by_pivots(problem: LineProblem, history: History) -> bool:
     """Follow the line by pivots; False where that cannot be trusted, and history is then void."""
     average = problem.discount is None
     together = np.zeros(problem.states, np.int64)  # some policy leads from everywhere to one class
@@ -64,13 +64,13 @@ def follow_by_pivots(problem: Problem, history: History) -> bool:
         ready = False
     for _ in range(_MAX_RUNS):
         while not ready:
-            found = settle(problem, active, here, together)
-            if found is None:
+            optimal = settle(problem, active, here, together)
+            if optimal is None:
                 return False
-            active = found[0]
+            active = optimal.active
             ready = _one_class(problem.matrix(active))
             if not ready:
-                here = add_interval(problem, found, here, history)
+                here = add_interval(problem, optimal, here, history)
                 if np.isinf(here):
                     return True
         stopped = _run(problem, active, here, history)
@@ -84,10 +84,12 @@ def follow_by_pivots(problem: Problem, history: History) -> bool:
 
 
 def _run(
-    problem: Problem, policy: BoolArray, start: float, history: History
+    problem: LineProblem, policy: BoolArray, start: float, history: History
 ) -> tuple[BoolArray, float] | None:
-    """From a policy that is optimal just above a subsidy as far as pivots go: the last policy and
-    the subsidy at which it ends; None if this cannot be trusted."""
+    """Follow the line by pivots from a policy that is optimal just above a subsidy.
+
+    Return the last policy and the subsidy at which it ends, None if they cannot be trusted.
+    """
     from scipy.linalg.blas import dgemm
 
     S = problem.states
@@ -108,7 +110,7 @@ def _run(
         if there > here:
             low, high = (level + slope * place for place in places((here, there)))
             if not sole and there - here > 1e-6 and _idle(low, high):
-                return None  # both actions alike for a while: h may not be unique
+                return None  # both actions are equal for a while: h may not be unique
             history.add(Interval(active, (here, there), low, high))
         if here - crossing[j] > _MAX_DRIFT * (1 + abs(here)):
             return None
@@ -123,7 +125,7 @@ def _run(
         pivot = 1 + sign * column[j]
         if pivot < _MIN_PIVOT:
             if problem.discount is not None:
-                return None  # there is one class as it were: the discount is too near 1
+                return None  # with a discount: it is too near 1
             break
         column *= sign / pivot
         if np.abs(column).max() > _MAX_GROWTH:
@@ -144,16 +146,16 @@ def _run(
     return active, here
 
 
-def _close(found: FloatArray, right: FloatArray) -> bool:
-    return bool((np.abs(found - right).max(0) <= _MAX_DRIFT * (1 + np.abs(right).max(0))).all())
+def _close(values: FloatArray, right: FloatArray) -> bool:
+    return bool((np.abs(values - right).max(0) <= _MAX_DRIFT * (1 + np.abs(right).max(0))).all())
 
 
 def _idle(low: FloatArray, high: FloatArray) -> bool:
     return bool((np.maximum(np.abs(low), np.abs(high)) <= _MIN_ADVANTAGE).any())
 
 
-def _begin(problem: Problem, active: BoolArray) -> tuple[FloatArray, FloatArray] | None:
-    """F of a policy, transposed, and its advantage, (S, 2); None if it has nearly two classes."""
+def _begin(problem: LineProblem, active: BoolArray) -> tuple[FloatArray, FloatArray] | None:
+    """Return F of a policy, transposed, and its advantage, (S, 2); None with nearly two classes."""
     from scipy.linalg import lu_solve
 
     M, D = _system(problem, active)
@@ -164,8 +166,8 @@ def _begin(problem: Problem, active: BoolArray) -> tuple[FloatArray, FloatArray]
     return F, problem.own_advantage + (problem.rewards(active).T @ F).T
 
 
-def _advantage(problem: Problem, active: BoolArray) -> FloatArray | None:
-    """The advantage under a policy, (S, 2), without F."""
+def _advantage(problem: LineProblem, active: BoolArray) -> FloatArray | None:
+    """Return the advantage under a policy, (S, 2), without F."""
     from scipy.linalg import lu_solve
 
     M, D = _system(problem, active)
@@ -175,8 +177,8 @@ def _advantage(problem: Problem, active: BoolArray) -> FloatArray | None:
     return np.asarray(problem.own_advantage + D @ lu_solve(factors, problem.rewards(active)))
 
 
-def _system(problem: Problem, active: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """M of a policy and D, both (S, S), the base in the same column."""
+def _system(problem: LineProblem, active: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Return M of a policy and D, both (S, S), with the base in the same column."""
     beta = problem.discount or 1.0
     base = int((problem.active.sum(0) + problem.passive.sum(0)).argmax())
     M, D = np.eye(problem.states) - beta * problem.matrix(active), beta * problem.difference
@@ -184,8 +186,8 @@ def _system(problem: Problem, active: BoolArray) -> tuple[FloatArray, FloatArray
     return M, D
 
 
-def _always_one_class(problem: Problem) -> bool:
-    """Whether some state is reached at once from everywhere, whatever the policy (sufficient)."""
+def _always_one_class(problem: LineProblem) -> bool:
+    """Whether some state is reached at once from everywhere under all policies (sufficient)."""
     return bool(np.minimum(problem.active, problem.passive).min(0).max() > 0)
 
 

@@ -1,4 +1,4 @@
-"""Whittle indices of a fully observed finite arm, and whether it is indexable.
+"""Whittle indices and indexability of a fully observed finite arm.
 
 An arm has states 0..S-1; in each slot it is left alone (passive: moves by P_0, pays r_0) or played
 (active: P_1, r_1). Let every passive slot also pay a subsidy lambda. The *passive set* of lambda
@@ -8,7 +8,7 @@ are then equally good (Whittle, 1988). Optimal means:
 
 - discounted: the largest discounted reward;
 - average reward: the largest gain, and among actions of one gain the largest bias, the Bellman
-  pair; with the bias of the best gain-optimal policy this is what discounted problems tend to as
+  pair; with the bias of the best gain-optimal policy this is the limit of discounted problems as
   the discount tends to 1.
 
 Isolated subsidies at which the optimal policy changes are left out of the comparison.
@@ -26,17 +26,15 @@ state and two subsidies, low < high: passive is better at low, active is better 
 - the arm is large, and rounding could hide a change back or reach every number (states that hardly
   ever reach one another).
 
-The index of a state is the lowest subsidy from which on passive is optimal. If the arm is not
-indexable that still is a number for every state. It is -inf or inf where one action is better
-whatever the subsidy, which average reward allows: a state whose play leads to a poorer class that
-is never left, say. It is never NaN.
+The index of a state is the lowest subsidy above which passive is optimal, also if the arm is not
+indexable. It is -inf or inf where one action is better at every subsidy, which average reward
+allows: a state whose play leads to a poorer class that is never left, say. It is never NaN.
 
 `rmab.planning.index.fast_pivoting` follows the optimal policies along the subsidy line at low cost.
 Where that leaves a doubt, `rmab.planning.index.exact` decides in exact arithmetic about small
 arms, and `rmab.planning.index.sensitive` follows large ones policy by policy.
 
-An arm that moves alike whatever is done has the index r_1 - r_0, since what is done changes nothing
-else.
+An arm with uncontrolled transitions has the index r_1 - r_0.
 
 Reference: P. Whittle, "Restless bandits: activity allocation in a changing world", J. Appl. Prob.
 25A, 1988.
@@ -56,28 +54,26 @@ from rmab.model.arms import Arm
 from rmab.planning.index.exact import RationalProblem, follow_exactly
 from rmab.planning.index.fast_pivoting import follow_by_pivots
 from rmab.planning.index.sensitive import confirmed, follow_by_solving
-from rmab.planning.index.subsidy_line import Apart, History, Problem
+from rmab.planning.index.subsidy_line import Apart, History, LineProblem
 
 __all__ = ["Indices", "changes_back", "checked_discount", "finite_indices"]
 
 
-_NEAR_ONE = 1 - 1e-4  # a discount that stands in for average reward
-_MAX_ERROR = 1e-6  # the most that rounding may change an advantage
-_MAX_EXACT_STATES = 30  # exact arithmetic is not asked about more: it would take minutes
-_REWARD_RANGE = 1e5  # rewards that differ by more, as factors, are left to exact arithmetic
+_NEAR_ONE = 1 - 1e-4  # discount that replaces average reward
+_MAX_ERROR = 1e-6  # largest rounding of an advantage without a doubt
+_MAX_EXACT_STATES = 30  # exact arithmetic would take minutes for more states
+_REWARD_RANGE = 1e5  # rewards that differ by a larger factor are left to exact arithmetic
 
 
 @dataclass(frozen=True, eq=False)
 class Indices:
-    """The indices of one arm and the verdict.
+    """Indices of one arm and the verdict.
 
-    index: (S,), of each state; of an arm observed when played (S, max_age), of state s last
-    observed k slots ago at [s, k - 1];
-    indexable: True, False or None (undecided);
-    reason: why not True, "" if it is;
-    witness: (state, low, high) if False: passive is better at subsidy low, active at high > low,
-    the state being (last observed, age) of an arm observed when played, (None, 0) for never;
-    never_seen: the index before the first observation, None of a fully observed arm.
+    index: (S,) by state; for an arm observed when played (S, max_age), state s last observed k
+    slots ago at [s, k - 1]; indexable: True, False or None (undecided); reason: why it is not True,
+    else ""; witness: (state, low, high) if False: passive is better at subsidy low, active at high
+    > low, with the state (last observed, age) for an arm observed when played, (None, 0) for never;
+    never_seen: index before the first observation, None for a fully observed arm.
     """
 
     index: FloatArray
@@ -93,10 +89,10 @@ def finite_indices(
     name: Callable[[int], str] = "state {}".format,
     max_exact_states: int = _MAX_EXACT_STATES,
 ) -> Indices:
-    """Index of every state, (S,), the arm taken as fully observed, and the verdict.
+    """Compute the index of every state of an arm taken as fully observed, and the verdict.
 
-    discount None: average reward; name: what the reason calls a state; max_exact_states: of a
-    larger arm what rounding leaves open stays open, 0 if the arm's own numbers are rounded.
+    discount None is average reward; name formats a state in the reason; arms of more than
+    max_exact_states are not solved exactly: 0 if the arm's numbers are rounded.
 
     >>> arm = Arm([[0.5, 0.5], [0.25, 0.75]], [[1, 0], [0.5, 0.5]],
     ...           reward_passive=[0.5, 0.5], reward_active=[2, 1], observed="always")
@@ -118,7 +114,7 @@ def finite_indices(
 
 
 def checked_discount(discount: Any) -> float | None:
-    """A discount below 1, None for average reward, or a ModelError."""
+    """Return a valid discount, None for average reward, or raise ModelError."""
     if discount is None:
         return None
     number = isinstance(discount, int | float | np.floating) and not isinstance(discount, bool)
@@ -135,7 +131,7 @@ def _wide(arm: Arm) -> bool:
 
 
 def _judged(history: History, units: _Units, name: Callable[[int], str]) -> Indices:
-    """The verdict on what was followed in floating point."""
+    """Return the verdict from the line followed in floating point."""
     index = history.index * units.scale + units.shift
     doubt = _doubt(history, units, name)
     if doubt:
@@ -152,7 +148,7 @@ def _judged(history: History, units: _Units, name: Callable[[int], str]) -> Indi
 
 
 def _exactly(arm: Arm, discount: float | None, name: Callable[[int], str]) -> Indices:
-    """The verdict in exact arithmetic."""
+    """Return the verdict in exact arithmetic."""
     line = follow_exactly(RationalProblem(arm, discount))
     index = np.array(line.index)
     if line.apart is not None:
@@ -170,12 +166,12 @@ def _exactly(arm: Arm, discount: float | None, name: Callable[[int], str]) -> In
 
 
 def changes_back(state: str, low: float, high: float) -> str:
-    """A witness in words."""
+    """Describe a witness."""
     return f"{state} is passive at subsidy {low:.9g} and active again at subsidy {high:.9g}"
 
 
 def _doubt(history: History, units: _Units, name: Callable[[int], str]) -> str:
-    """Why not even a witness would count; "" if it does."""
+    """Return the reason why not even a witness would count, "" if it does."""
     if history.apart is not None:
         subsidy, low_state, low_gain, high_state, high_gain = history.apart
         apart = Apart(
@@ -210,8 +206,8 @@ def _between_classes(state: str) -> str:
     )
 
 
-def _by_solving(problem: Problem) -> History:
-    """The whole line, each policy solved afresh.
+def _by_solving(problem: LineProblem) -> History:
+    """Follow the whole line, each policy solved afresh.
 
     Where rounding ends the search early, the indices are those of a discount near 1.
     """
@@ -225,7 +221,7 @@ def _by_solving(problem: Problem) -> History:
 
 
 class _Units(NamedTuple):
-    """A problem's rewards are an arm's less a centre for each action, in units of scale."""
+    """Units of a problem: rewards are an arm's less a centre for each action, over scale."""
 
     scale: float
     paid: float
@@ -233,7 +229,7 @@ class _Units(NamedTuple):
 
     @property
     def shift(self) -> float:
-        """The subsidy that is 0 in the problem."""
+        """Subsidy that is 0 in the problem."""
         return self.paid - self.unpaid
 
     def subsidy(self, x: float) -> float:
@@ -243,18 +239,18 @@ class _Units(NamedTuple):
         return x * self.scale + self.paid
 
 
-def _in_units(arm: Arm, discount: float | None) -> tuple[Problem, _Units]:
-    """The arm with rewards around 0 of size 1, and what turns its indices back."""
+def _in_units(arm: Arm, discount: float | None) -> tuple[LineProblem, _Units]:
+    """Return the arm with rewards around 0 of size 1, and its units."""
     rewards = np.stack([arm.reward_passive, arm.reward_active])
     largest = float(np.abs(rewards).max()) or 1.0
     rewards /= largest  # first, so that nothing overflows
     centres = rewards.mean(1)
     rewards -= centres[:, None]
     scale = float(np.abs(rewards).max())
-    if scale <= 1e-12:  # equal rewards, but for rounding
+    if scale <= 1e-12:  # rewards that are equal up to rounding
         scale = 1.0
     rewards /= scale
-    problem = Problem(
+    problem = LineProblem(
         passive=arm.passive / arm.passive.sum(1, keepdims=True),
         active=arm.active / arm.active.sum(1, keepdims=True),
         reward_passive=rewards[0],

@@ -1,24 +1,24 @@
 """Whittle indices of arms observed when played, many arms at once.
 
 The information states of such an arm, (s, k) and never observed, are those of
-`rmab.model.information`; `rmab.planning.index.parametric` follows their optimal policies along the
+`rmab.model.expansion`; `rmab.planning.index.parametric` follows their optimal policies along the
 subsidy line.
 
     information_indices  with a verdict, on NumPy
-    information_table    indices alone, on NumPy and JAX, with ages up to a given cap
+    information_table    only indices, on NumPy and JAX, with ages up to a given cap
 
 The verdict:
 
-- Ages end where the belief has settled, whatever ages are asked for: past that age an arm counts as
-  never observed. The index therefore does not depend on `max_age`. The verdict on an arm that takes
-  too many information states to settle is undecided. It is cut earlier (`Limits`), and once more at
-  half that age: an index that is not the same for both depends on the cut, is not known, and NaN.
-- An arm that does not forget when left alone (several recurrent classes, or a period) goes to the
+- Ages end where the belief has settled: past that age an arm counts as never observed. The index
+  therefore does not depend on `max_age`. The verdict on an arm that takes too many information
+  states to settle is undecided. It is cut earlier (`Limits`), and once more at half that age: an
+  index that differs between both depends on the cut, is not known, and NaN.
+- An arm whose passive chain does not forget (several recurrent classes, or a period) goes to the
   dense solver, `rmab.planning.index.finite`, with its ages wrapped.
 - True: no passive state came near to being active again.
 - False: followed once more, a state is clearly passive inside one interval of subsidies and clearly
   active at a higher one inside the same or a later interval: the witness.
-- What remains is doubtful: hardly connected classes, states that come near and no more. There the
+- The rest is doubtful: hardly connected classes, states that come near without a witness. There the
   dense solver decides; where the arm is too large for it, the verdict is undecided.
 
 Reference: P. Whittle, "Restless bandits: activity allocation in a changing world", J. Appl. Prob.
@@ -33,42 +33,43 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmab.arrays import Array, BoolArray, FloatArray, IntArray
+from rmab.arrays import Array, Bool, BoolArray, Float, FloatArray, Int, IntArray
 from rmab.errors import ModelError
 from rmab.linalg import array_namespace
 from rmab.markov import forgets, limiting_distributions, period
 from rmab.model.arms import Arm
-from rmab.model.beliefs import NEVER
-from rmab.model.information import expand, expansion, last_unsettled, settled_age
+from rmab.model.expansion import expand, expansion, last_unsettled, settled_age
+from rmab.model.information import NEVER
 from rmab.planning.index.finite import (
     Indices,
     changes_back,
     checked_discount,
     finite_indices,
 )
-from rmab.planning.index.parametric import Batch, Interval, Models, follow, later, taken
+from rmab.planning.index.parametric import ArmBatch, Models, StepRecord, follow, later, taken
 
 __all__ = ["Limits", "information_indices", "information_table"]
 
 
 _SETTLED = 1e-13  # beliefs this close to their limit, in total variation, have settled
-_NEAR_FACTOR = 1.5  # arms whose ages end within this factor are followed together,
-_FAR_FACTOR, _SMALL_GROUP = 2.5, 100  # or within this one if they are few
-_PIECE_AGES = 50  # ages for which a path gets another piece
+_NEAR_FACTOR = 1.5  # arms whose ages end within this factor are followed together
+_FAR_FACTOR = 2.5  # few arms are followed together within this factor
+_SMALL_GROUP = 100  # size of a group of few arms
+_PIECE_AGES = 50  # ages for each piece of a path
 _NEARLY_ACTIVE = 1e-9  # a passive state this near to active may come back
-_MIN_RISE = 1e-12  # an advantage that rises by less stands
-_CLEAR = 1e-9  # an advantage beyond this is no rounding
+_MIN_RISE = 1e-12  # smaller rises of an advantage are rounding
+_CLEAR = 1e-9  # larger advantages are not rounding
 _CUT_TOLERANCE = 1e-9  # indices this close, relative to the largest, do not depend on the cut
-_PLACES = (1 / 16, 1 / 2, 15 / 16)  # in an interval, where the second pass compares
+_SHARES = (1 / 16, 1 / 2, 15 / 16)  # points of a step at which the second pass compares
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How far the solvers go.
+    """Limits of the solvers.
 
-    settling_states: an arm that takes more information states than this to settle is cut at
-    cut_states; dense_states: the dense solver is not asked about more; value: values beyond this,
-    per age, belong to hardly connected classes, and the dense solver is asked.
+    settling_states: an arm that takes more information states to settle is cut at cut_states;
+    dense_states: largest arm of the dense solver; value: larger values, per age, belong to hardly
+    connected classes, which go to the dense solver.
     """
 
     settling_states: int = 20_000
@@ -81,14 +82,17 @@ _DEFAULT_LIMITS = Limits()
 
 
 def information_table(
-    passive: Array, active: Array, reward_passive: Array, reward_active: Array, max_age: int
-) -> Array:
-    """Whittle indices of information states up to an age, past which arms are never observed.
+    passive: Float[Array, "S S *#B"],
+    active: Float[Array, "S S *#B"],
+    reward_passive: Float[Array, " S *#B"],
+    reward_active: Float[Array, " S *#B"],
+    max_age: int,
+) -> Float[Array, "I ..."]:
+    """Compute Whittle indices of information states up to an age; older arms are never observed.
 
-    passive, active: (S, S, *B); rewards: (S, *B), all broadcast in B; gives (1 + S max_age, *B) in
-    the order of `rmab.model.beliefs.information_states`. Average reward. A state of an arm that is
-    not indexable has the lowest subsidy from which on it is passive. Runs on NumPy in float64 and,
-    also under `jax.jit`, on JAX; always finite.
+    Arguments broadcast in B; the rows of the result are those of `information_states`. Average
+    reward. A state of an arm that is not indexable has the lowest subsidy above which it is
+    passive. Runs on NumPy in float64 and, also under `jax.jit`, on JAX; always finite.
 
     >>> matrix = np.array([[0.8, 0.2], [0.2, 0.8]])
     >>> index = information_table(matrix, matrix, np.zeros(2), np.array([0.0, 1.0]), 60)
@@ -123,10 +127,9 @@ def information_indices(
     discount: float | None = None,
     limits: Limits = _DEFAULT_LIMITS,
 ) -> list[Indices]:
-    """Indices of the information states of each arm, index (S, max_age) and never_seen.
+    """Compute the indices of the information states of each arm; `observed` is ignored.
 
-    One arm is a list of one; what `observed` says plays no part. max_age: one for all or one for
-    each; discount None: average reward.
+    max_age is one for all arms or one for each; discount None is average reward.
 
     >>> channel = Arm([[0.8, 0.2], [0.2, 0.8]], reward=[0, 1])
     >>> [solved] = information_indices(channel, 2)
@@ -150,7 +153,7 @@ def information_indices(
 def _of_one_size(
     arms: list[Arm], asked: list[int], discount: float | None, limits: Limits
 ) -> list[Indices]:
-    """The indices of arms that have one number of states, each up to the age asked for."""
+    """Compute the indices of arms of one size, each up to the age asked for."""
     models = Models(
         _arms_last([arm.passive / arm.passive.sum(1, keepdims=True) for arm in arms]),
         _arms_last([arm.active / arm.active.sum(1, keepdims=True) for arm in arms]),
@@ -158,7 +161,7 @@ def _of_one_size(
         _arms_last([arm.reward_active for arm in arms]),
     )
     beta, ages = 1.0 if discount is None else discount, _ages(models, limits)
-    found: dict[int, _Found] = {}
+    found: dict[int, _CappedIndices] = {}
     suspects: list[int] = []
     for group in _alike(ages):
         followed, returns = _followed(
@@ -193,12 +196,12 @@ def _arms_last(arrays: list[FloatArray]) -> FloatArray:
 
 
 class _Ages(NamedTuple):
-    """forgets: (B,), whether the belief has one limit; cap: (B,), the age past which an arm counts
-    as never observed; settled: (B,), whether that is right."""
+    """forgets: whether the belief has one limit; cap: age past which an arm counts as never
+    observed; settled: whether the belief has settled there."""
 
-    forgets: BoolArray
-    cap: IntArray
-    settled: BoolArray
+    forgets: Bool[BoolArray, " B"]
+    cap: Int[IntArray, " B"]
+    settled: Bool[BoolArray, " B"]
 
 
 def _ages(models: Models, limits: Limits) -> _Ages:
@@ -217,7 +220,7 @@ def _ages(models: Models, limits: Limits) -> _Ages:
 
 
 def _alike(ages: _Ages) -> Iterator[IntArray]:
-    """Arms that forget, in groups of like ages, those that take longest first."""
+    """Yield arms that forget in groups of similar ages, the slowest first."""
     order = np.argsort(-ages.cap, kind="stable")
     order = order[ages.forgets[order]]
     while order.size:
@@ -231,7 +234,7 @@ def _alike(ages: _Ages) -> Iterator[IntArray]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _CappedIndices:
     """Indices of one arm up to its cap, index (S, cap); witness: (s, k - 1, low, high)."""
 
     never_seen: float
@@ -239,12 +242,12 @@ class _Found:
     indexable: bool | None
     witness: tuple[int, int, float, float] | None = None
 
-    def refuted(self, witness: tuple[int, int, float, float] | None) -> _Found:
-        """With a witness, or in doubt without one."""
+    def refuted(self, witness: tuple[int, int, float, float] | None) -> _CappedIndices:
+        """Return the indices with a witness, or in doubt without one."""
         return replace(self, indexable=None if witness is None else False, witness=witness)
 
     def to(self, max_age: int) -> Indices:
-        """Every age to max_age: those past the cap are never observed."""
+        """Return the indices of every age to max_age: past the cap those of never observed."""
         S, cap = self.index.shape
         index = np.full((S, max_age), self.never_seen)
         index[:, :cap] = self.index[:, :max_age]
@@ -258,8 +261,8 @@ class _Found:
         return Indices(index, self.indexable, reason, witness, self.never_seen)
 
 
-def _cut(found: _Found, sooner: _Found, max_age: int, most: int) -> Indices:
-    """The indices of an arm that was cut too early, found with two caps: those that agree."""
+def _cut(found: _CappedIndices, sooner: _CappedIndices, max_age: int, most: int) -> Indices:
+    """Return the indices of an arm that was cut too early where those of two caps agree."""
     both = [each.to(max_age) for each in (found, sooner)]
     index, other = (np.append(each.never_seen or 0.0, each.index) for each in both)
     finite = np.abs(index[np.isfinite(index)])
@@ -277,7 +280,7 @@ def _cut(found: _Found, sooner: _Found, max_age: int, most: int) -> Indices:
 
 
 def _slow(most: int, cap: int) -> dict[str, Any]:
-    """The verdict on an arm that was cut too early."""
+    """Return the verdict on an arm that was cut too early."""
     reason = (
         f"takes more than {most:,} slots to forget what was observed: "
         f"an index that depends on ages beyond {cap // 2:,} is not known"
@@ -287,20 +290,21 @@ def _slow(most: int, cap: int) -> dict[str, Any]:
 
 def _followed(
     models: Models, cap: int, beta: float, limits: Limits
-) -> tuple[list[_Found], BoolArray]:
-    """Each arm by parametric policy iteration, and whether a state may have come back, (B,)."""
+) -> tuple[list[_CappedIndices], BoolArray]:
+    """Follow each arm by parametric policy iteration; return also where a state may come back."""
     B = models.reward_active.shape[1]
     signs = _Signs(B, limits.value)
     never, index, finished = follow(models, cap, beta, signs, 1 + cap // _PIECE_AGES)
     doubtful = signs.ill | ~finished
-    found = [
-        _Found(float(never[b]), index[..., b].T, None if doubtful[b] else True) for b in range(B)
+    indices = [
+        _CappedIndices(float(never[b]), index[..., b].T, None if doubtful[b] else True)
+        for b in range(B)
     ]
-    return found, signs.returns & ~doubtful
+    return indices, signs.returns & ~doubtful
 
 
 def _witnesses(models: Models, cap: int, beta: float) -> list[tuple[int, int, float, float] | None]:
-    """A witness for each arm, if there is one."""
+    """Search a witness for each arm."""
     S, B = models.reward_active.shape
     changes = _ChangesBack(cap, S, B)
     follow(models, cap, beta, changes)
@@ -312,43 +316,42 @@ def _name(s: int, age: int) -> str:
 
 
 class _Signs:
-    """Signs that an arm may not be indexable: a passive state comes near to active, or values
-    are so large that rounding counts; returns, ill: (B,)."""
+    """Signs that an arm may not be indexable: a passive state comes near to active (returns), or
+    values are so large that rounding matters (ill)."""
 
     def __init__(self, B: int, large: float) -> None:
         self.returns, self.ill = np.zeros(B, bool), np.zeros(B, bool)
         self._large = large
 
-    def __call__(self, places: IntArray, batch: Batch, interval: Interval) -> None:  # noqa: ARG002 - as _ChangesBack
-        near = np.flatnonzero((interval.after.advantage > -_NEARLY_ACTIVE) & ~interval.before.plays)
+    def __call__(self, places: IntArray, batch: ArmBatch, record: StepRecord) -> None:  # noqa: ARG002 - as _ChangesBack
+        near = np.flatnonzero((record.after.advantage > -_NEARLY_ACTIVE) & ~record.before.plays)
         rises = (
-            interval.after.advantage.ravel()[near] - interval.before.advantage.ravel()[near]
-            > _MIN_RISE
+            record.after.advantage.ravel()[near] - record.before.advantage.ravel()[near] > _MIN_RISE
         )
         self.returns[places[near[rises] % places.size]] = True
-        self.ill[places[interval.segment.size > self._large]] = True
+        self.ill[places[record.segment.size > self._large]] = True
 
 
 class _ChangesBack:
-    """The clearest change back of each state of each arm, from places inside intervals."""
+    """Clearest change back of each state of each arm, from points inside steps."""
 
     def __init__(self, J: int, S: int, B: int) -> None:
-        self._deepest = np.zeros((J, S, B))  # how clearly passive it ever was, and where
-        self._low = np.zeros((J, S, B))
+        self._deepest = np.zeros((J, S, B))  # largest advantage of passive
+        self._low = np.zeros((J, S, B))  # subsidy of that advantage
         self._margin = np.zeros((J, S, B))  # of the clearest witness
         self._ends = np.zeros((2, J, S, B))
 
-    def __call__(self, places: IntArray, batch: Batch, interval: Interval) -> None:
-        for share in _PLACES:
-            self._compare(places, batch, interval, share)
+    def __call__(self, places: IntArray, batch: ArmBatch, record: StepRecord) -> None:
+        for share in _SHARES:
+            self._compare(places, batch, record, share)
 
-    def _compare(self, places: IntArray, batch: Batch, interval: Interval, share: float) -> None:
-        segment = interval.segment
-        wide = segment.rising * segment.end > _CLEAR  # elsewhere lambda stands
+    def _compare(self, places: IntArray, batch: ArmBatch, record: StepRecord, share: float) -> None:
+        segment = record.segment
+        wide = segment.subsidy_slope * segment.end > _CLEAR  # elsewhere lambda is constant
         advantage = later(
-            segment.value + segment.slope * (segment.end * share), interval.beta, 0.0
+            segment.value + segment.slope * (segment.end * share), record.beta, 0.0
         ).advantage
-        subsidy = segment.subsidy + segment.rising * (segment.end * share)
+        subsidy = segment.subsidy + segment.subsidy_slope * (segment.end * share)
         subsidy = np.broadcast_to(subsidy * batch.scale + batch.shift, advantage.shape)
         deepest, low = self._deepest[..., places], self._low[..., places]
         margin, ends = self._margin[..., places], self._ends[..., places]
@@ -362,7 +365,7 @@ class _ChangesBack:
         self._low[..., places] = np.where(passive, subsidy, low)
 
     def witness(self, b: int) -> tuple[int, int, float, float] | None:
-        """(s, k - 1, low, high) with the widest margin, or None."""
+        """Return (s, k - 1, low, high) with the widest margin, or None."""
         margin = self._margin[..., b]
         age, s = np.unravel_index(int(margin.argmax()), margin.shape)
         if not margin[age, s] > 0:
@@ -372,7 +375,7 @@ class _ChangesBack:
 
 
 def _dense(arm: Arm, max_age: int, cap: int, discount: float | None, limits: Limits) -> Indices:
-    """By the dense solver; cap: where the ages end if the arm forgets."""
+    """Compute the indices by the dense solver; an arm that forgets has ages up to cap."""
     S, most = arm.states, (limits.dense_states - 1) // arm.states
     if expansion(arm, 1).wrap:  # all ages of the last period have settled
         cap = min(settled_age(arm, _SETTLED, most) + period(arm.passive) - 1, most)
@@ -382,18 +385,18 @@ def _dense(arm: Arm, max_age: int, cap: int, discount: float | None, limits: Lim
         return "never seen" if row == 0 else _name((row - 1) // cap, (row - 1) % cap + 1)
 
     # No exact arithmetic: beliefs are rounded, and ages end where they have nearly settled.
-    found = finite_indices(expand(arm, cap), discount, name, max_exact_states=0)
-    never, by_age = float(found.index[0]), found.index[1:].reshape(S, cap)
+    dense = finite_indices(expand(arm, cap), discount, name, max_exact_states=0)
+    never, by_age = float(dense.index[0]), dense.index[1:].reshape(S, cap)
     index = np.full((S, max_age), never)
     index[:, :cap] = by_age[:, :max_age]
     if wrap and max_age > cap:
         index[:, cap:] = by_age[:, cap - wrap + np.arange(max_age - cap) % wrap]
     witness = None
-    if found.witness is not None:
-        row, low, high = found.witness
+    if dense.witness is not None:
+        row, low, high = dense.witness
         assert isinstance(row, int)
         state = ((row - 1) // cap, (row - 1) % cap + 1) if row else (None, NEVER)
         witness = (state, low, high)
     if wrap and cap == most:
         return Indices(np.full_like(index, np.nan), never_seen=np.nan, **_slow(most, cap))
-    return Indices(index, found.indexable, found.reason, witness, never)
+    return Indices(index, dense.indexable, dense.reason, witness, never)

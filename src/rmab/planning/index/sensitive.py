@@ -1,4 +1,4 @@
-"""The subsidy line policy by policy, each solved afresh: any finite arm.
+"""Subsidy line of any finite arm, policy by policy, each solved afresh.
 
 The value of a policy at discount 1 - eps has the expansion g / eps + h + eps w + ...: gain g, bias
 h, and w = -H h with the deviation matrix H. The advantage has the orders
@@ -22,47 +22,45 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmab.arrays import BoolArray, FloatArray, IntArray
+from rmab.arrays import Bool, BoolArray, Float, FloatArray, Int, IntArray
 from rmab.markov import limit, recurrent
 from rmab.planning.index.subsidy_line import (
     SHORT_INTERVAL,
     Apart,
     History,
     Interval,
-    Problem,
+    LineProblem,
     factored,
     most_intervals,
     places,
 )
 
-__all__ = ["Optimum", "add_interval", "confirmed", "follow_by_solving", "settle"]
+__all__ = ["OptimalPolicy", "add_interval", "confirmed", "follow_by_solving", "settle"]
 
 
 _EPSILON = 8 * float(np.finfo(np.float64).eps)
-_NUDGE = 1e-10  # how far above a border policies are compared
-_MIN_CHANCE = 1e-12  # chances below this of ending up in another class are none
-_FAINT_SHARE = 1e-10  # coefficients of an advantage below this may be rounding
-_GAIN_TOLERANCE = 1e-11  # gains this close are one
+_NUDGE = 1e-10  # distance above a border at which policies are compared
+_MIN_CHANCE = 1e-12  # smaller chances of ending up in another class are 0
+_FAINT_SHARE = 1e-10  # smaller coefficients of an advantage may be rounding
+_GAIN_TOLERANCE = 1e-11  # gains this close are equal
 
 
 @dataclass(frozen=True)
 class _Orders:
-    """The advantage under a policy, leading order first: (orders, S, 2), coefficients of 1, lambda.
+    """Advantage under a policy, leading order first, as coefficients of 1 and lambda.
 
-    gain: (S, 2), likewise, 0 with a discount;
-    ends_in: (S, C), the chances of ending up in each class that no policy leaves;
-    errors: (2,), of rounding, in the coefficients of the deciding term;
-    faint: (S,), where the deciding term might be rounding.
+    gain: 0 with a discount; ends_in: chances of ending up in each class that no policy leaves;
+    errors: rounding of the deciding term's coefficients; faint: whether it may be rounding.
     """
 
-    terms: FloatArray
-    gain: FloatArray
-    ends_in: FloatArray
-    errors: FloatArray
-    faint: BoolArray
+    terms: Float[FloatArray, "orders S 2"]
+    gain: Float[FloatArray, "S 2"]
+    ends_in: Float[FloatArray, "S C"]
+    errors: Float[FloatArray, 2]
+    faint: Bool[BoolArray, " S"]
 
-    def sign_at(self, subsidy: float) -> IntArray:
-        """The sign of the advantage at a subsidy, or near -infinity, shape (S,)."""
+    def sign_at(self, subsidy: float) -> Int[IntArray, " S"]:
+        """Return the sign of the advantage at a subsidy, or near -infinity."""
         level, slope = self.terms[:, :, 0], self.terms[:, :, 1]
         if np.isinf(subsidy):
             signs = np.where(slope != 0, -np.sign(slope), np.sign(level))
@@ -73,7 +71,7 @@ class _Orders:
         return _first_nonzero(signs).astype(np.int64)
 
     def leading(self) -> tuple[FloatArray, IntArray]:
-        """The first term that is not 0 on the whole line, (S, 2), and which that is, (S,)."""
+        """Return the first term that is not 0 on the whole line, (S, 2), and its order, (S,)."""
         there = (self.terms != 0).any(2)
         which = np.where(there.any(0), there.argmax(0), len(self.terms))
         padded = np.concatenate([self.terms, np.zeros((1, *self.terms.shape[1:]))])
@@ -88,19 +86,19 @@ def _first_nonzero(values: FloatArray) -> FloatArray:
 def _without_noise(
     term: FloatArray, source: FloatArray, condition: float
 ) -> tuple[FloatArray, BoolArray]:
-    """A term with rounding set to 0, and the states, (S,), where it is hardly more than that.
+    """Set rounding in a term to 0; return also the states in which the rest may be rounding.
 
-    source: (S, 2), the solution of a system that the term was made of; condition: what rounding
-    may have grown by in it. What else is in the term is of size 1.
+    source: (S, 2), solution of a system that the term was made of; condition: growth of rounding
+    in it. Other parts of the term have size 1.
     """
     size = np.abs(source).max(0)
-    kept = np.where(np.abs(term) > _EPSILON * (1 + condition * size), term, 0)
-    faint = (kept != 0).any(1) & (np.abs(kept) <= _FAINT_SHARE * (1 + size)).all(1)
-    return kept, faint
+    clear = np.where(np.abs(term) > _EPSILON * (1 + condition * size), term, 0)
+    faint = (clear != 0).any(1) & (np.abs(clear) <= _FAINT_SHARE * (1 + size)).all(1)
+    return clear, faint
 
 
-def _orders(problem: Problem, active: BoolArray, closed: IntArray) -> _Orders:
-    """The orders of the advantage under a policy, each policy solved afresh."""
+def _orders(problem: LineProblem, active: BoolArray, closed: IntArray) -> _Orders:
+    """Solve for the orders of the advantage under a policy."""
     P, rewards, D = problem.matrix(active), problem.rewards(active), problem.difference
     if problem.discount is not None:
         M = np.eye(problem.states) - problem.discount * P
@@ -135,7 +133,7 @@ def _orders(problem: Problem, active: BoolArray, closed: IntArray) -> _Orders:
 
 
 def _solved(M: FloatArray, right: FloatArray, times: int) -> tuple[list[FloatArray], float]:
-    """M^-1, M^-2, ... times the right side, and the size of M^-1."""
+    """Return M^-1, M^-2, ... times the right side, and the size of M^-1."""
     from scipy.linalg import lu_solve
 
     factors, size = factored(M)
@@ -146,31 +144,33 @@ def _solved(M: FloatArray, right: FloatArray, times: int) -> tuple[list[FloatArr
     return solutions, size
 
 
-class Optimum(NamedTuple):
-    """The policy that is optimal at a place just above a subsidy, and its advantages."""
+class OptimalPolicy(NamedTuple):
+    """Policy that is optimal at a place just above a subsidy, and its advantages."""
 
     active: BoolArray
     orders: _Orders
     place: float
 
 
-def follow_by_solving(problem: Problem, history: History) -> None:
+def follow_by_solving(problem: LineProblem, history: History) -> None:
     """Follow the line with a fresh solution of each policy, any number of recurrent classes."""
     closed = recurrent((problem.active != 0) | (problem.passive != 0))
     active, here = np.ones(problem.states, np.bool_), -np.inf
     for _ in range(most_intervals(problem.states)):
-        found = settle(problem, active, here, closed)
-        if found is None:
+        optimal = settle(problem, active, here, closed)
+        if optimal is None:
             break
-        active, here = found.active, add_interval(problem, found, here, history)
+        active, here = optimal.active, add_interval(problem, optimal, here, history)
         if np.isinf(here):
             return
     history.exhausted = True
 
 
-def add_interval(problem: Problem, found: Optimum, here: float, history: History) -> float:
-    """Add what states do from a subsidy on under a policy, and return where its interval ends."""
-    active, orders, place = found
+def add_interval(
+    problem: LineProblem, optimal: OptimalPolicy, here: float, history: History
+) -> float:
+    """Add the interval of a policy from a subsidy on to the history, and return its end."""
+    active, orders, place = optimal
     advantage, which = orders.leading()
     level, slope = advantage.T
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -208,23 +208,24 @@ def add_interval(problem: Problem, found: Optimum, here: float, history: History
 
 
 def _compare_starts(gain: FloatArray, subsidies: tuple[float, float], history: History) -> None:
-    """Keep where the gain (S, 2) depends on the start most: at an end, as it is affine between."""
+    """Compare starts at the ends of an interval, between which the gain (S, 2) is affine."""
     for subsidy in subsidies:
         at = gain @ [1, subsidy]
         low, high = int(at.argmin()), int(at.argmax())
-        found = Apart(subsidy, low, float(at[low]), high, float(at[high]))
+        apart = Apart(subsidy, low, float(at[low]), high, float(at[high]))
         least = _GAIN_TOLERANCE * (1 + float(np.abs(at).max()))
-        if found.by > (least if history.apart is None else history.apart.by):
-            history.apart = found
+        if apart.by > (least if history.apart is None else history.apart.by):
+            history.apart = apart
 
 
-def settle(problem: Problem, active: BoolArray, border: float, closed: IntArray) -> Optimum | None:
-    """Policy iteration a _NUDGE above a border, from a policy that may be any.
+def settle(
+    problem: LineProblem, active: BoolArray, border: float, closed: IntArray
+) -> OptimalPolicy | None:
+    """Run policy iteration a _NUDGE above a border, from any policy.
 
-    closed: (S,), the classes that no policy leaves, as `recurrent` labels them.
-
-    At the border itself orders of the advantage may be 0 at once, in rounding not all of them; the
-    nudge grows while that makes the iteration cycle, and None means that it always did.
+    closed: (S,), classes that no policy leaves, as `recurrent` labels them. At the border itself
+    several orders of the advantage may be 0, which rounding hides; the nudge grows while the
+    iteration cycles, and None means that it always did.
     """
     for nudge in (1, 10, 100, 1000):
         place, policy = border + nudge * _NUDGE * (1 + abs(border)), active
@@ -235,19 +236,19 @@ def settle(problem: Problem, active: BoolArray, border: float, closed: IntArray)
             sign = orders.sign_at(place)
             better = np.where(sign == 0, policy, sign > 0)
             if np.array_equal(better, policy):
-                return Optimum(policy, orders, place)
+                return OptimalPolicy(policy, orders, place)
             policy = better
     return None
 
 
-def confirmed(problem: Problem, witness: tuple[int, float, float] | None) -> bool:
-    """Whether a witness, if there is one, stands when its two subsidies are solved afresh."""
+def confirmed(problem: LineProblem, witness: tuple[int, float, float] | None) -> bool:
+    """Whether a witness, if any, is confirmed by fresh solutions at its two subsidies."""
     if witness is None:
         return True
     state, low, high = witness
     closed, start = np.zeros(problem.states, np.int64), np.ones(problem.states, np.bool_)
     for place, sign in ((low, -1), (high, 1)):
-        found = settle(problem, start, place, closed)
-        if found is None or found.orders.sign_at(found.place)[state] != sign:
+        optimal = settle(problem, start, place, closed)
+        if optimal is None or optimal.orders.sign_at(optimal.place)[state] != sign:
             return False
     return True

@@ -1,4 +1,4 @@
-"""One finite arm with a subsidy for passivity: the problem, and what is known of its solutions.
+"""One finite arm with a subsidy for passivity: the problem, and a record of its solutions.
 
 States 0..S-1; action a moves by P_a and pays r_a; a passive slot also pays the subsidy lambda.
 Under a policy (which states are active), gain, bias and values are affine in lambda, and so is the
@@ -9,9 +9,8 @@ Under a policy (which states are active), gain, bias and values are affine in la
 with v the discounted value, or with beta = 1 and v = h, the bias, for average reward; constants
 in v do not matter. A policy stays optimal while A >= 0 in its active and A <= 0 in its passive
 states, so the line falls into intervals with one policy each. `rmab.planning.index.fast_pivoting`
-and
-`rmab.planning.index.sensitive` find them from -infinity upwards; what each state does in them is
-kept by a `History`, from which `rmab.planning.index.finite` reads the indices and the verdict.
+and `rmab.planning.index.sensitive` find them from -infinity upwards. A `History` records the action
+of each state in them, from which `rmab.planning.index.finite` reads the indices and the verdict.
 """
 
 from __future__ import annotations
@@ -23,39 +22,34 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmab.arrays import BoolArray, FloatArray
+from rmab.arrays import Bool, BoolArray, Float, FloatArray
 
 __all__ = [
     "SHORT_INTERVAL",
     "Apart",
     "History",
     "Interval",
-    "Problem",
+    "LineProblem",
     "factored",
     "most_intervals",
     "places",
 ]
 
-
-_CLEAR_SHARE = 1e-10  # an advantage below this share of the largest of its interval may be rounding
-_NO_ADVANTAGE = 1e-14  # one below this share is none
-_MAX_SURE_ERROR = 1e-12  # rounding that changes no verdict and no digit that is shown
-SHORT_INTERVAL = 1e-9  # nothing is clear in an interval below this
-_NO_INTERVAL = 1e-13  # an interval below this is none
+_CLEAR_SHARE = 1e-10  # advantages below this share of the interval's largest may be rounding
+_NO_ADVANTAGE = 1e-14  # advantages below this share of the interval's largest are 0
+_MAX_SURE_ERROR = 1e-12  # rounding up to here changes no verdict and no printed digit
+SHORT_INTERVAL = 1e-9  # relative length below which no advantage is clear
+_NO_INTERVAL = 1e-13  # relative length below which an interval is empty
 
 
 @dataclass(frozen=True)
-class Problem:
-    """An arm in units in which its rewards are of size 1.
+class LineProblem:
+    """Arm in units in which its rewards are of size 1; discount None is average reward."""
 
-    passive, active: (S, S), rows sum to 1; reward_passive, reward_active: (S,);
-    discount: None for average reward.
-    """
-
-    passive: FloatArray
-    active: FloatArray
-    reward_passive: FloatArray
-    reward_active: FloatArray
+    passive: Float[FloatArray, "S S"]
+    active: Float[FloatArray, "S S"]
+    reward_passive: Float[FloatArray, " S"]
+    reward_active: Float[FloatArray, " S"]
     discount: float | None
 
     @property
@@ -63,28 +57,28 @@ class Problem:
         return self.reward_active.size
 
     @cached_property
-    def difference(self) -> FloatArray:
-        """P_1 - P_0, shape (S, S)."""
+    def difference(self) -> Float[FloatArray, "S S"]:
+        """Difference of the matrices, P_1 - P_0."""
         return self.active - self.passive
 
     @cached_property
-    def own_advantage(self) -> FloatArray:
-        """r_1 - r_0 - lambda as coefficients of 1 and lambda, shape (S, 2)."""
+    def own_advantage(self) -> Float[FloatArray, "S 2"]:
+        """Advantage of this slot, r_1 - r_0 - lambda, as coefficients of 1 and lambda."""
         at_once = self.reward_active - self.reward_passive
         return np.stack([at_once, -np.ones(self.states)], 1)
 
-    def matrix(self, active: BoolArray) -> FloatArray:
-        """Transitions under a policy, shape (S, S)."""
+    def matrix(self, active: Bool[BoolArray, " S"]) -> Float[FloatArray, "S S"]:
+        """Return the transition matrix of a policy."""
         return np.where(active[:, None], self.active, self.passive)
 
-    def rewards(self, active: BoolArray) -> FloatArray:
-        """Rewards under a policy as coefficients of 1 and lambda, shape (S, 2)."""
+    def rewards(self, active: Bool[BoolArray, " S"]) -> Float[FloatArray, "S 2"]:
+        """Return the rewards of a policy as coefficients of 1 and lambda."""
         pays = np.where(active, self.reward_active, self.reward_passive)
         return np.stack([pays, (~active).astype(np.float64)], 1)
 
 
 class Apart(NamedTuple):
-    """Two states from which the best average reward at a subsidy is not the same."""
+    """Two states from which the best average reward at a subsidy differs."""
 
     subsidy: float
     low_state: int
@@ -98,31 +92,31 @@ class Apart(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """Subsidies with one optimal policy: which states are active, (S,), the two ends, and the
-    advantages, (S,), at the two `places` of the interval.
+    """Interval of subsidies with one optimal policy, and the advantages at its two `places`.
 
-    weak: gain and bias are tied, the next order decides; tied: that one is tied, too; error: the
-    largest that rounding may have made; beneath: the order after the deciding one at the upper end,
-    which decides there if that one comes to 0.
+    weak: gain and bias are tied, and the next order decides; tied: that one is tied, too; error:
+    bound on rounding; beneath: the order after the deciding one at the upper end, which decides
+    there if the deciding one comes to 0.
     """
 
-    active: BoolArray
+    active: Bool[BoolArray, " S"]
     ends: tuple[float, float]
-    low: FloatArray
-    high: FloatArray
-    weak: BoolArray | None = None
-    tied: BoolArray | None = None
+    low: Float[FloatArray, " S"]
+    high: Float[FloatArray, " S"]
+    weak: Bool[BoolArray, " S"] | None = None
+    tied: Bool[BoolArray, " S"] | None = None
     error: float = 0.0
-    beneath: FloatArray | None = None
+    beneath: Float[FloatArray, " S"] | None = None
 
 
 class History:
-    """What each of S states did in the intervals found so far.
+    """Record of the actions of S states in the intervals found so far.
 
-    index: (S,) the upper end of the last interval in which the state was active; witness: of the
-    widest margin, or None; doubtful: states whose advantage came so near to 0 that rounding may
-    hide a change back; undetermined: states that choose between classes of one gain; apart: where
-    the best gain depends most on the start, or None.
+    index: upper end of the last interval in which a state was active; witness: the change back with
+    the widest margin, or None; doubtful: states whose advantage came so near to 0 that rounding may
+    hide a change back; undetermined: states that choose between classes of one gain; apart: states
+    between which the best gain differs most, or None; alike: states whose actions are equally good
+    for a while, up to rounding; error: bound on rounding in an advantage.
     """
 
     def __init__(self, states: int) -> None:
@@ -132,16 +126,16 @@ class History:
         self.undetermined = np.zeros(states, np.bool_)
         self.apart: Apart | None = None
         self.exhausted = False
-        self.alike = np.zeros(states, np.bool_)  # both actions are for a while, as far as is known
-        self.error = 0.0  # the largest that rounding may have made in an advantage
+        self.alike = np.zeros(states, np.bool_)
+        self.error = 0.0
         self._margin = 0.0  # of the witness
-        self._passive_by = np.zeros(states)  # how clearly passive it ever was, and where
-        self._passive_at = np.zeros(states)
-        self._touched = np.zeros(states, np.bool_)
+        self._passive_by = np.zeros(states)  # largest clear advantage of passive
+        self._passive_at = np.zeros(states)  # subsidy of that advantage
+        self._touched = np.zeros(states, np.bool_)  # states that may have been passive
 
     @property
     def in_doubt(self) -> bool:
-        """Whether anything is that exact arithmetic could decide."""
+        """Whether exact arithmetic could change the verdict."""
         return bool(
             self.apart is not None
             or self.exhausted
@@ -151,50 +145,57 @@ class History:
         )
 
     def add(self, interval: Interval) -> None:
-        """One interval more.
+        """Record the next interval.
 
-        At its ends an optimal policy may change at once, so what is clear is taken in its middle.
+        At its ends an optimal policy may change at once, so clear advantages are those in its
+        middle.
         """
         active, ends, low, high, weak, tied, error, beneath = interval
         left, right = places(ends)
         middle, size = (left + right) / 2, np.abs(low + high) / 2
-        was_passive = self._passive_by > 0
         weak = np.zeros_like(active) if weak is None else weak
         tied = np.zeros_like(active) if tied is None else tied
         length = (right - left) / (1 + abs(middle))
         if length <= SHORT_INTERVAL:
             self.index[active & ~tied & (self.index == ends[0])] = ends[1]
-            self.doubtful |= active & was_passive & (length > _NO_INTERVAL)
+            self.doubtful |= active & (self._passive_by > 0) & (length > _NO_INTERVAL)
             return
-        least = max(_CLEAR_SHARE * (1 + float(size.max())), error)
+        scale = 1 + float(size.max())
+        least = max(_CLEAR_SHARE * scale, error)
         largest = np.where(weak, np.inf, np.maximum(np.abs(low), np.abs(high)))
         self.alike |= tied | (largest <= least)
-        tied = tied | (largest <= _NO_ADVANTAGE * (1 + float(size.max())))
+        tied = tied | (largest <= _NO_ADVANTAGE * scale)
         self.index[active & ~tied] = ends[1]
         self.error = max(self.error, error)
-        clear = (size > least) & ~weak
 
-        back = active & clear & was_passive
-        if back.any():
-            margins = np.where(back, np.minimum(size, self._passive_by), 0)
-            state = int(margins.argmax())
-            if margins[state] > self._margin:
-                self._margin = float(margins[state])
-                self.witness = (state, float(self._passive_at[state]), middle)
+        clear = (size > least) & ~weak
+        back = active & clear & (self._passive_by > 0)
+        self._compare_witness(back, size, middle)
         if beneath is not None:
             high = np.where(np.abs(high) > least, high, beneath)
+        may_be_active = np.where(active, ~clear, ~weak & (high > -least))
+        may_be_passive = np.where(active, weak | (high <= least), ~clear)
         self.doubtful |= active & clear & self._touched
-        # Passive all along, but so near to 0 at the end that it might have been active there.
-        self.doubtful |= was_passive & ~back & np.where(active, ~clear, ~weak & (high > -least))
-        self._touched |= np.where(active, weak | (high <= least), ~clear)
+        self.doubtful |= (self._passive_by > 0) & ~back & may_be_active
+        self._touched |= may_be_passive
 
         deeper = ~active & clear & (size > self._passive_by)
         self._passive_by[deeper] = size[deeper]
         self._passive_at[deeper] = middle
 
+    def _compare_witness(self, back: BoolArray, size: FloatArray, subsidy: float) -> None:
+        """Keep the change back with the widest margin as the witness."""
+        if not back.any():
+            return
+        margins = np.where(back, np.minimum(size, self._passive_by), 0)
+        state = int(margins.argmax())
+        if margins[state] > self._margin:
+            self._margin = float(margins[state])
+            self.witness = (state, float(self._passive_at[state]), subsidy)
+
 
 def places(ends: tuple[float, float]) -> tuple[float, float]:
-    """Two finite subsidies of an interval: its ends, or one unit from its only finite end."""
+    """Return two subsidies of an interval: its ends, or one unit from its only finite end."""
     low, high = ends
     if np.isinf(low) and np.isinf(high):
         return -1.0, 1.0
@@ -202,12 +203,12 @@ def places(ends: tuple[float, float]) -> tuple[float, float]:
 
 
 def most_intervals(states: int) -> int:
-    """After how many intervals the search is given up; the policy usually changes O(S) times."""
+    """Return the number of intervals after which the search ends; usually there are O(S)."""
     return 40 * states + 1000
 
 
 def factored(M: FloatArray) -> tuple[tuple[FloatArray, npt.NDArray[np.int32]], float]:
-    """The LU factors of M, which is overwritten, and the size of M^-1: what rounding grows by."""
+    """Return the LU factors of M, which is overwritten, and the growth of rounding, |M^-1|."""
     from scipy.linalg import lu_factor
     from scipy.linalg.lapack import dgecon
 

@@ -16,7 +16,7 @@ and in which these lead from every state to every other. Every policy ends up in
 components, and inside one the gain is the same from all states. So
 
 1. the gain of each component, over the choices that stay in it, comes from value iteration;
-2. what the best mean over the components is, from each state, comes from stopping,
+2. the best mean over the components, from each state, solves a stopping problem,
 
        g(x) = max(gain of the component of x, max_a sum_x' P_a(x, x') g(x')),
 
@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmab.arrays import BoolArray, FloatArray, IntArray
+from rmab.arrays import Bool, BoolArray, Float, FloatArray, Int, IntArray
 from rmab.errors import ConvergenceError
 
 if TYPE_CHECKING:
@@ -51,39 +51,37 @@ __all__ = ["MAX_SWEEPS", "Solution", "chain_gain", "end_components", "optimal_ga
 
 MAX_SWEEPS = 50_000
 _MAX_WORK = 4e9  # transitions read in all sweeps
-_PRECISION = 1e-9  # of a gain, in units of the largest reward
-_DAMPING = 0.8  # the part of an increment by which values move
-# Bounds are checked after this many sweeps, then twice as many, ...; they count as stalled if they
-# did not narrow to the ratio below since the last check.
-_FIRST_CHECK = 32
-_STALLED_RATIO = 0.5
+_PRECISION = 1e-9  # precision of a gain, in units of the largest reward
+_DAMPING = 0.8  # part of an increment by which values move
+_FIRST_CHECK = 32  # sweeps before the first check of the bounds, doubled for each further check
+_STALLED_RATIO = 0.5  # bounds have stalled if a check does not find them narrowed to this ratio
 
 
 class Solution(NamedTuple):
-    """What the best choices earn.
+    """Gain and relative value of the best choices.
 
-    value: the gain from the start; gain: (R,), from each state; relative: (R,), h, up to a constant
-    in each end component that is worth staying in; span: the largest of h within one of them;
-    choices: (R,), one best choice for each state, the lowest of equally good ones.
+    value: gain from the start; gain: from each state; relative: h, up to a constant in each end
+    component that is worth staying in; span: largest span of h within one of them; choices: the
+    lowest of the best choices in each state.
     """
 
     value: float
-    gain: FloatArray
-    relative: FloatArray
+    gain: Float[FloatArray, " R"]
+    relative: Float[FloatArray, " R"]
     span: float
-    choices: IntArray
+    choices: Int[IntArray, " R"]
 
 
 def optimal_gain(
     moves: Sequence[csr_array[Any, Any]],
     rewards: Sequence[FloatArray],
-    start: FloatArray,
+    start: Float[FloatArray, " R"],
     *,
     max_sweeps: int = MAX_SWEEPS,
 ) -> Solution:
-    """The largest gain; start: (R,), the chance of each state to be first.
+    """Compute the largest gain from a distribution of the first state.
 
-    ConvergenceError after max_sweeps sweeps, or fewer where the transitions are many.
+    Raises ConvergenceError after max_sweeps sweeps, or fewer where the transitions are many.
     """
     sweeps = _sweeps(moves, max_sweeps)
     precision = _precision(rewards)
@@ -103,7 +101,7 @@ def optimal_gain(
                     components = _Classes(labels)
                     sweeps = _sweeps(moves, max_sweeps)
                     return _by_components(moves, rewards, start, value, components, stays, sweeps)
-                before = np.inf  # one component alone: the bounds will meet
+                before = np.inf  # with one component the bounds will meet
             else:
                 before, check = gap, 2 * check
     gain = (low + high) / 2  # (1,)
@@ -118,15 +116,12 @@ def optimal_gain(
 
 def chain_gain(
     move: csr_array[Any, Any],
-    reward: FloatArray,
-    start: FloatArray,
+    reward: Float[FloatArray, " R"],
+    start: Float[FloatArray, " R"],
     *,
     max_sweeps: int = MAX_SWEEPS,
 ) -> float:
-    """The gain of a chain without choices; start: (R,), the chance of each state to be first.
-
-    ConvergenceError as for `optimal_gain`.
-    """
+    """Compute the gain of a chain without choices; ConvergenceError as for `optimal_gain`."""
     from scipy.sparse.csgraph import connected_components
 
     move.eliminate_zeros()
@@ -141,9 +136,11 @@ def chain_gain(
     return float(_settled(_bounds(ahead, value, classes, precision, sweeps), precision) @ weights)
 
 
-def end_components(moves: Sequence[csr_array[Any, Any]]) -> tuple[IntArray, BoolArray]:
-    """The maximal end components: a label 0.. for each state, -1 for none, (R,), and the choices
-    that stay in the component of their state, (A, R)."""
+def end_components(
+    moves: Sequence[csr_array[Any, Any]],
+) -> tuple[Int[IntArray, " R"], Bool[BoolArray, "A R"]]:
+    """Return the maximal end components as a label 0.. for each state, -1 for none, and the choices
+    that stay in the component of their state."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
@@ -182,15 +179,15 @@ class _Classes:
         self.inside = slice(None) if whole else members
 
     def lowest(self, values: FloatArray) -> FloatArray:
-        """The least of values (R,) in each class, (C,)."""
+        """Return the least of values (R,) in each class, (C,)."""
         return np.asarray(np.minimum.reduceat(values[self.inside], self.starts))
 
     def highest(self, values: FloatArray) -> FloatArray:
-        """The largest of values (R,) in each class, (C,)."""
+        """Return the largest of values (R,) in each class, (C,)."""
         return np.asarray(np.maximum.reduceat(values[self.inside], self.starts))
 
     def spread(self, by_class: FloatArray, elsewhere: FloatArray) -> FloatArray:
-        """by_class (C,) for the states of the classes, elsewhere (R,) for the others, (R,)."""
+        """Return by_class (C,) for states of the classes, elsewhere (R,) for the others, (R,)."""
         return np.where(self.labels >= 0, by_class[self.labels], elsewhere)
 
 
@@ -199,7 +196,7 @@ def _precision(rewards: Sequence[FloatArray]) -> float:
 
 
 def _sweeps(moves: Sequence[csr_array[Any, Any]], max_sweeps: int) -> int:
-    """The largest number of sweeps allowed, by the number of transitions."""
+    """Return the largest number of sweeps allowed, by the number of transitions."""
     return max(1, min(max_sweeps, int(_MAX_WORK / sum(move.nnz for move in moves))))
 
 
@@ -209,7 +206,7 @@ def _ahead(
     allowed: BoolArray,
     value: FloatArray,
 ) -> FloatArray:
-    """max_a r_a + P_a v over the allowed choices, (R,); -inf where none is. allowed: (A, R)."""
+    """Return max_a r_a + P_a v over the allowed choices (A, R), (R,); -inf without any."""
     best = np.full(value.size, -np.inf)
     for move, reward, choice in zip(moves, rewards, allowed, strict=True):
         worth = move @ value
@@ -227,7 +224,7 @@ def _bounds(
     precision: float,
     sweeps: int,
 ) -> Iterator[tuple[FloatArray, FloatArray]]:
-    """Bounds (C,), (C,) on the gain of each class, one pair a sweep; value (R,) moves towards h."""
+    """Yield bounds (C,) on the gain of each class after each sweep; value (R,) moves towards h."""
     for _ in range(sweeps):
         gain = ahead(value) - value
         low, high = classes.lowest(gain), classes.highest(gain)
@@ -240,7 +237,7 @@ def _bounds(
 
 
 def _settled(bounds: Iterator[tuple[FloatArray, FloatArray]], precision: float) -> FloatArray:
-    """The gain of each class, (C,), once its bounds meet."""
+    """Return the gain of each class, (C,), once its bounds meet."""
     low, high = next(pair for pair in bounds if np.max(pair[1] - pair[0]) <= precision)
     return (low + high) / 2
 
@@ -252,7 +249,7 @@ def _lowest_best(
     value: FloatArray,
     near: float,
 ) -> IntArray:
-    """The lowest allowed choice that is best up to `near`, (R,); -1 where none is allowed."""
+    """Return the lowest allowed choice that is best up to `near`, (R,); -1 without any."""
     enough = _ahead(moves, rewards, allowed, value) - near
     choices = np.full(value.size, -1)
     for a in reversed(range(len(moves))):
@@ -269,7 +266,7 @@ def _by_components(
     stays: BoolArray,
     sweeps: int,
 ) -> Solution:
-    """The solution where the gain differs between states: steps 1 to 3 of the module."""
+    """Solve where the gain differs between states: steps 1 to 3 of the module."""
     precision = _precision(rewards)
     inside = partial(_ahead, moves, rewards, stays)
     own = _settled(_bounds(inside, value, components, precision, sweeps), precision)  # (C,)
@@ -293,12 +290,12 @@ def _by_components(
         )
     gain, near = (low + high) / 2, 2 * precision
 
-    kept = components.lowest(gain) <= own + near  # (C,)
-    staying = (components.labels >= 0) & kept[components.labels]
+    worth_staying = components.lowest(gain) <= own + near  # (C,)
+    staying = (components.labels >= 0) & worth_staying[components.labels]
     choices = np.where(staying, _lowest_best(moves, rewards, stays, value, precision), -1)
     _lead_on(moves, gain, near, choices)
     widths = components.highest(value) - components.lowest(value)
-    return Solution(float(start @ gain), gain, value, float(widths[kept].max()), choices)
+    return Solution(float(start @ gain), gain, value, float(widths[worth_staying].max()), choices)
 
 
 def _lead_on(
@@ -329,7 +326,7 @@ def _leaves(move: csr_array[Any, Any], labels: npt.NDArray[np.integer[Any]]) -> 
 
 
 def _drop_dead_ends(moves: Sequence[csr_array[Any, Any]], stays: BoolArray) -> None:
-    """Choices that may lead to a state in which no choice stays do not stay either."""
+    """Drop choices that may lead to a state in which no choice stays."""
     dead = np.zeros(stays.shape[1], bool)
     while (fresh := ~stays.any(0) & ~dead).any():
         dead |= fresh
@@ -340,10 +337,10 @@ def _drop_dead_ends(moves: Sequence[csr_array[Any, Any]], stays: BoolArray) -> N
 def _absorbed(
     move: csr_array[Any, Any], classes: _Classes, start: FloatArray, slots: int
 ) -> FloatArray:
-    """The chances (C,) of ending up in each class from the start (R,), within `slots` slots."""
+    """Return the chances (C,) of ending up in each class from the start, within `slots` slots."""
     mass = start
     for _ in range(slots):
-        # What is still on the way comes first.
+        # The mass that is not absorbed yet comes first.
         by_class = np.bincount(classes.labels + 1, mass, classes.count + 1).astype(np.float64)
         if by_class[0] < _PRECISION:
             return by_class[1:] / float(by_class[1:].sum())

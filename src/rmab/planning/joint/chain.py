@@ -1,9 +1,9 @@
-"""The joint chain of several arms as one player observes them: its rows, its size, its transitions.
+"""Joint chain of several arms as one player observes them: rows, size and transitions.
 
 Each arm is a finite chain of *rows*. One that is observed when played has the rows of
-`rmab.model.information`: never observed, (0, 1), ..., (0, J), (1, 1), ...; one that is fully
+`rmab.model.expansion`: never observed, (0, 1), ..., (0, J), (1, 1), ...; one that is fully
 observed has a row for each state. Both have the same shape: an action leads to one of a few rows,
-by chance, and pays an expected reward. An arm observed when played ages for sure when it is left
+at random, and pays an expected reward. An arm observed when played ages for sure when it is left
 alone; all other moves may branch.
 
 *Where ages end.* J_n, the cap of arm n, is the least age from which on every belief that is
@@ -37,13 +37,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rmab.arrays import Array, FloatArray, IntArray
+from rmab.arrays import Array, Float, FloatArray, Int, IntArray
 from rmab.errors import TooLargeError
 from rmab.linalg import array_namespace
 from rmab.markov import forgets, limit, limiting_distribution, period
 from rmab.model.arms import Arm, Arms
-from rmab.model.beliefs import InformationStates, row_of
-from rmab.model.information import expansion, settled_age
+from rmab.model.expansion import expansion, settled_age
+from rmab.model.information import InformationStates, row_of
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -75,35 +75,37 @@ __all__ = [
 ]
 
 
-# Of beliefs, from fine to coarse: 1e-9, 3e-9, ... 1e-2.
+# Tolerances of beliefs, from fine to coarse: 1e-9, 3e-9, ... 1e-2.
 TOLERANCES: tuple[float, ...] = tuple(10.0 ** -(half / 2) for half in range(18, 3, -1))
 MAX_CAP = 5_000  # an arm that takes longer to forget makes a chain that takes too long to settle
-MAX_CODES = 2**62  # that fit an integer
-MAX_TRANSITIONS = 50_000_000  # 12 bytes each
+MAX_CODES = 2**62  # codes must fit an integer
+MAX_TRANSITIONS = 50_000_000  # each takes 12 bytes
 
 
 # ------------------------------------------------------------------------------- where ages end
 
 
 class Ages(NamedTuple):
-    """Caps and wraps of the arms, (N,); 0 for arms that are fully observed."""
+    """Caps and wraps of the arms; 0 for arms that are fully observed."""
 
-    caps: IntArray
-    wraps: IntArray
+    caps: Int[IntArray, " N"]
+    wraps: Int[IntArray, " N"]
 
     def at_least(self, age: int) -> Ages:
-        """No cap below an age."""
+        """Raise caps to an age."""
         return self._replace(caps=np.where(self.caps > 0, np.maximum(self.caps, age), 0))
 
 
 def merged_ages(arms: Arms, tolerance: float) -> Ages:
-    """The fewest rows: past its cap an arm that forgets counts as never observed."""
+    """Return the ages with the fewest rows: past its cap an arm that forgets is never observed."""
     return _ages(arms, tolerance, _cycle)
 
 
 def kept_ages(arms: Arms, tolerance: float) -> Ages:
-    """Past its cap an arm that forgets stays there, on its side of the limit: an index that tends
-    to that of a rival from below, say, must not be taken for equal."""
+    """Return ages where an arm that forgets stays at its cap, on its side of the limit.
+
+    An index that tends to a rival's from below, say, must not be taken for equal.
+    """
     return _ages(arms, tolerance, lambda arm: _cycle(arm) or 1 + _swings(arm))
 
 
@@ -119,13 +121,13 @@ def _ages(arms: Arms, tolerance: float, wrap_of: Callable[[Arm], int]) -> Ages:
 
 @lru_cache(maxsize=4096)
 def _cycle(arm: Arm) -> int:
-    """The period of the passive chain; 0 if it forgets."""
+    """Return the period of the passive chain, 0 if it forgets."""
     return 0 if forgets(arm.passive) else period(arm.passive)
 
 
 @lru_cache(maxsize=4096)
 def _swings(arm: Arm) -> bool:
-    """Whether the belief of an arm that forgets goes from side to side of its limit."""
+    """Whether the belief of an arm that forgets oscillates around its limit."""
     eigenvalues = np.linalg.eigvals(arm.passive)
     second = eigenvalues[np.argsort(-np.abs(eigenvalues))[1]]
     return bool(second.real < -1e-9 and second.imag == 0)
@@ -133,7 +135,7 @@ def _swings(arm: Arm) -> bool:
 
 @lru_cache(maxsize=4096)
 def _cap(arm: Arm, wrap: int, tolerance: float) -> int:
-    """J: what ages past it fall back to has settled; MAX_CAP + 1 or more if that takes too long."""
+    """Return J, the least cap with settled beliefs; MAX_CAP + 1 or more if that takes too long."""
     if arm.states > 2 and wrap > 0:  # two beliefs near one limit, perhaps on either side of it
         tolerance /= 2
     age = settled_age(arm, tolerance, MAX_CAP + 1)
@@ -145,7 +147,7 @@ def _cap(arm: Arm, wrap: int, tolerance: float) -> int:
 
 
 def check_caps(coarsest: Ages) -> None:
-    """TooLargeError if an arm forgets too slowly even at the coarsest tolerance."""
+    """Raise TooLargeError if an arm forgets too slowly even at the coarsest tolerance."""
     slow = int(coarsest.caps.argmax())
     if coarsest.caps[slow] > MAX_CAP:
         raise TooLargeError(
@@ -158,24 +160,24 @@ def check_caps(coarsest: Ages) -> None:
 # ------------------------------------------------------------------------------------- the size
 
 
-def rows_of_arms(arms: Arms, ages: Ages) -> IntArray:
-    """The number of rows of each arm, (N,)."""
+def rows_of_arms(arms: Arms, ages: Ages) -> Int[IntArray, " N"]:
+    """Return the number of rows of each arm."""
     return np.where(ages.caps > 0, 1 + arms.sizes * ages.caps, arms.sizes)
 
 
 def table_size(arms: Arms, ages: Ages) -> int:
-    """The number of joint codes."""
+    """Return the number of joint codes."""
     return math.prod(rows_of_arms(arms, ages).tolist())
 
 
 def fully_observed_states(arms: Arms) -> int:
-    """The number of joint states of the arms that are fully observed."""
+    """Return the number of joint states of the fully observed arms."""
     return math.prod(arm.states for arm in arms if arm.observed == "always")
 
 
 def count_states(arms: Arms, ages: Ages, plays: int) -> int:
-    """An upper bound on the number of reachable joint states; see the module."""
-    ways = [1] + [0] * plays  # by how many arms have age 1
+    """Bound the number of reachable joint states; see the module."""
+    ways = [1] + [0] * plays  # by the number of arms of age 1
     for arm, cap, wrap in zip(arms, ages.caps.tolist(), ages.wraps.tolist(), strict=True):
         if arm.observed != "always":
             # Never observed, or of age 2..J; of age 1 too if J falls back to it.
@@ -186,7 +188,7 @@ def count_states(arms: Arms, ages: Ages, plays: int) -> int:
 
 
 def count_transitions(arms: Arms, plays: int) -> int:
-    """An upper bound on the transitions from a joint state, all choices of K arms together."""
+    """Bound the transitions from a joint state, all choices of K arms together."""
     ways = [1] + [0] * plays
     for arm in arms:
         ways = _times(ways, *_widths(arm))
@@ -194,19 +196,19 @@ def count_transitions(arms: Arms, plays: int) -> int:
 
 
 def count_outcomes(arms: Arms, plays: int) -> int:
-    """An upper bound on the transitions from a joint state under one policy."""
+    """Bound the transitions from a joint state under one policy."""
     always = math.prod(max(_widths(arm)) for arm in arms if arm.observed == "always")
     hidden = sorted(arm.states for arm in arms if arm.observed != "always")
     return always * math.prod(hidden[-plays:])
 
 
 def _times(ways: list[int], stay: int, play: int) -> list[int]:
-    """A polynomial times (stay + play z), up to its degree."""
+    """Multiply a polynomial by (stay + play z), up to its degree."""
     return [stay * w + play * v for w, v in zip(ways, [0, *ways[:-1]], strict=True)]
 
 
 def _widths(arm: Arm) -> tuple[int, int]:
-    """To how many rows an arm may go from one row, left alone and played."""
+    """Return the most rows that an arm may go to from one row, without and with a play."""
     if arm.observed != "always":
         return 1, arm.states
     widest = [int(np.count_nonzero(moves, axis=1).max()) for moves in (arm.passive, arm.active)]
@@ -214,7 +216,7 @@ def _widths(arm: Arm) -> tuple[int, int]:
 
 
 def readable(count: int) -> str:
-    """A number of states for people; from 10^12 on only its size."""
+    """Format a number of states; from 10^12 on only its order of magnitude."""
     return f"{count:,}" if count < 10**12 else f"about 10^{math.log10(count):.0f}"
 
 
@@ -222,10 +224,10 @@ def readable(count: int) -> str:
 
 
 class Layout(NamedTuple):
-    """How information states become joint codes: arrays (N,).
+    """Map from information states to joint codes: arrays (N,).
 
-    caps: J_n; wraps: how far ages past the cap fall back, 0 if they become never observed; strides;
-    and always: whether the arm is fully observed, which has neither cap nor wrap.
+    caps: J_n; wraps: slots by which ages past the cap fall back, 0 if they become never observed;
+    always: whether the arm is fully observed, which has neither cap nor wrap.
     """
 
     caps: Array
@@ -235,10 +237,10 @@ class Layout(NamedTuple):
 
 
 def joint_code(last_seen: Array, age: Array, layout: Layout) -> Array:
-    """Joint codes (...) of information states (N, ...), NumPy or JAX; any age is folded.
+    """Return joint codes (...) of information states (N, ...), NumPy or JAX; ages are folded.
 
-    last_seen: the state last observed, of fully observed arms the state now; age: slots since, 0 if
-    never observed, of no meaning for fully observed arms.
+    last_seen is the state last observed, or the state now of fully observed arms, whose age is
+    ignored.
     """
     xp = array_namespace(last_seen, age)
     column = (-1,) + (1,) * (age.ndim - 1)
@@ -248,27 +250,27 @@ def joint_code(last_seen: Array, age: Array, layout: Layout) -> Array:
 
 
 class JointChain(NamedTuple):
-    """The arms' chains side by side; arm n owns `radices[n]` rows of the tables from offset_n on.
+    """Chains of all arms; arm n has `radices[n]` of the I rows of the tables, from offset_n on.
 
-    codes, chances: (2, rows, B), where an action (0: left alone, 1: played) leads from a row, as
-    digit x stride, and how likely; widths: (2, N), how many of the B columns the rows of an arm
-    use; aged: (rows,), the one code that an arm observed when played has after a slot alone, 0 for
-    fully observed arms; idle, extra: (rows,), the expected reward alone, and what a play adds.
+    codes, chances: next rows after an action (0: passive, 1: play), as digit x stride, and their
+    probabilities; widths: number of the B columns that the rows of an arm use; aged: code of an arm
+    observed when played after a slot without a play, 0 for fully observed arms; idle, extra:
+    expected reward without a play, and the reward that a play adds.
     """
 
     layout: Layout
-    radices: IntArray
-    offsets: IntArray
-    codes: IntArray
-    chances: FloatArray
-    widths: IntArray
-    aged: IntArray
-    idle: FloatArray
-    extra: FloatArray
+    radices: Int[IntArray, " N"]
+    offsets: Int[IntArray, " N"]
+    codes: Int[IntArray, "2 I B"]
+    chances: Float[FloatArray, "2 I B"]
+    widths: Int[IntArray, "2 N"]
+    aged: Int[IntArray, " I"]
+    idle: Float[FloatArray, " I"]
+    extra: Float[FloatArray, " I"]
 
 
 class _ArmChain(NamedTuple):
-    """One arm of I rows: where it goes and how likely, (I, B) each, and what it pays, (I,) each."""
+    """One arm of I rows: next rows and their probabilities, (I, B) each, and rewards (I,)."""
 
     passive: tuple[IntArray, FloatArray]
     active: tuple[IntArray, FloatArray]
@@ -277,7 +279,7 @@ class _ArmChain(NamedTuple):
 
 
 def joint_chain(arms: Arms, ages: Ages) -> JointChain:
-    """The joint chain of arms whose ages end as told; fewer than 2^62 codes."""
+    """Return the joint chain of arms with given ages; fewer than 2^62 codes."""
     radices = rows_of_arms(arms, ages)
     strides = np.append(np.cumprod(radices[:0:-1])[::-1], 1)
     each = [
@@ -312,7 +314,7 @@ def _observed_when_played(arm: Arm, cap: int, wrap: int) -> _ArmChain:
     after = chain.after.copy()
     ends = np.arange(cap, rows, cap)
     after[ends] = ends + 1 - wrap if wrap else 0
-    # What is certain must be so to the last digit, or states open that are never reached.
+    # Certain moves must be so to the last digit, or states open that are never reached.
     chances = np.round(chain.beliefs, 15)
     return _ArmChain(
         (after[:, None], np.ones((rows, 1))),
@@ -332,21 +334,21 @@ def _fully_observed(arm: Arm) -> _ArmChain:
 
 
 def _narrowed(targets: IntArray, chances: FloatArray) -> tuple[IntArray, FloatArray]:
-    """The columns (I, B) that are needed once each row has its chances above 0 first."""
+    """Move each row's positive chances to the front and drop the columns without any."""
     order = np.argsort(chances == 0, axis=1, kind="stable")
     order = order[:, : int(np.count_nonzero(chances, axis=1).max())]
     return np.take_along_axis(targets, order, 1), np.take_along_axis(chances, order, 1)
 
 
 class Start(NamedTuple):
-    """The joint codes before the first slot and their chances, (X,) each."""
+    """Joint codes before the first slot and their chances."""
 
-    codes: IntArray
-    chances: FloatArray
+    codes: Int[IntArray, " X"]
+    chances: Float[FloatArray, " X"]
 
     @classmethod
     def of(cls, chain: JointChain, arms: Arms) -> Start:
-        """Before the first slot all arms were left alone for ever.
+        """Return the start of arms that were never played before.
 
         An arm observed when played is never observed; a fully observed one is in any state of its
         limiting distribution under passivity.
@@ -354,30 +356,30 @@ class Start(NamedTuple):
         codes, chances = np.zeros(1, np.int64), np.ones(1)
         for arm, stride in zip(arms, chain.layout.strides, strict=True):
             if arm.observed == "always":
-                law = limiting_distribution(arm.passive)
-                states = np.flatnonzero(law)
+                limiting = limiting_distribution(arm.passive)
+                states = np.flatnonzero(limiting)
                 codes = np.add.outer(codes, states * stride).ravel()
-                chances = np.outer(chances, law[states]).ravel()
+                chances = np.outer(chances, limiting[states]).ravel()
         return cls(codes, chances)
 
-    def over(self, reachable: IntArray) -> FloatArray:
-        """The chances (R,) of all reachable codes (R,), sorted."""
+    def over(self, reachable: Int[IntArray, " R"]) -> Float[FloatArray, " R"]:
+        """Return the chances of all reachable codes, sorted."""
         chances = np.zeros(reachable.size)
         chances[np.searchsorted(reachable, self.codes)] = self.chances
         return chances
 
 
-def joint_rows(chain: JointChain, codes: IntArray) -> IntArray:
-    """The table rows (X, N) of joint codes (X,)."""
+def joint_rows(chain: JointChain, codes: Int[IntArray, " X"]) -> Int[IntArray, "X N"]:
+    """Return the table rows of joint codes."""
     return np.asarray(codes[:, None] // chain.layout.strides % chain.radices + chain.offsets)
 
 
 def _step(
     chain: JointChain, rows: IntArray, played: IntArray
 ) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Next codes (X, B), their probabilities (X, B) and the expected reward (X,).
+    """Return next codes (X, B), their probabilities (X, B) and the expected reward (X,).
 
-    played: the arms played, (X, K), or (K,) for all states alike.
+    played: arms played, (X, K), or (K,) for all states.
     """
     who = np.atleast_2d(played)  # (X, K), or (1, K)
     active = np.take_along_axis(rows, np.broadcast_to(who, (len(rows), who.shape[1])), axis=1)
@@ -390,7 +392,7 @@ def _step(
         width = chain.widths[1, who[hidden, k]].max()
         ahead = chain.codes[1, :, :width][active[:, k]]
         chance = chain.chances[1, :, :width][active[:, k]]
-        if not hidden.all():  # fully observed arms have their turn below
+        if not hidden.all():  # fully observed arms follow below
             ahead = np.where(hidden[:, None], ahead, 0)
             chance = np.where(hidden[:, None], chance, np.eye(1, width))
         codes, chances = _branch(codes, chances, ahead, chance)
@@ -408,7 +410,7 @@ def _step(
 def _branch(
     codes: IntArray, chances: FloatArray, ahead: IntArray, chance: FloatArray
 ) -> tuple[IntArray, FloatArray]:
-    """Every way so far (X, B), with every way of one more arm (X, C): (X, B C)."""
+    """Combine next codes (X, B) with those of one more arm (X, C): (X, B C)."""
     shape = (len(codes), codes.shape[1] * ahead.shape[1])
     return (
         (codes[:, :, None] + ahead[:, None, :]).reshape(shape),
@@ -418,13 +420,13 @@ def _branch(
 
 def explore(
     chain: JointChain,
-    start: IntArray,
+    start: Int[IntArray, " X"],
     choices: Callable[[IntArray], Sequence[IntArray] | IntArray],
     limit: int,
-) -> IntArray:
-    """All codes (R,) reachable from those of the start, sorted; TooLargeError beyond the limit.
+) -> Int[IntArray, " R"]:
+    """Return all codes reachable from the start, sorted; TooLargeError beyond the limit.
 
-    choices: from rows (X, N) to the sets of arms that may be played there, each (X, K) or (K,).
+    choices maps rows (X, N) to the sets of arms that may be played there, each (X, K) or (K,).
     """
     known = frontier = np.unique(start)
     while frontier.size:
@@ -433,10 +435,10 @@ def explore(
         for played in choices(rows):
             codes, chances, _ = _step(chain, rows, played)
             fresh.append(np.unique(codes[chances > 0]))
-        found = np.unique(np.concatenate(fresh))
-        place = np.searchsorted(known, found)
-        new = known[np.minimum(place, known.size - 1)] != found
-        frontier = found[new]
+        reached = np.unique(np.concatenate(fresh))
+        place = np.searchsorted(known, reached)
+        new = known[np.minimum(place, known.size - 1)] != reached
+        frontier = reached[new]
         known = np.insert(known, place[new], frontier)
         if known.size > limit:
             raise TooLargeError(f"more than {limit:,} joint information states", known.size)
@@ -446,7 +448,7 @@ def explore(
 def transitions(
     chain: JointChain, codes: IntArray, played: IntArray
 ) -> tuple[csr_array[Any, Any], FloatArray]:
-    """The transition matrix (R, R) and expected rewards (R,) of one choice in each state."""
+    """Return the transition matrix (R, R) and expected rewards (R,) of one choice per state."""
     from scipy.sparse import csr_array
 
     ahead, chances, reward = _step(chain, joint_rows(chain, codes), played)

@@ -17,13 +17,13 @@ within `tolerance` of the belief that replaces it, so
 
     |g - true g| <= tolerance x K x (largest difference of rewards + span of h),
 
-plus tolerance times what unplayed arms pay; `Optimum.error` reports it. The tolerance is the finest
-that fits, 1e-2 the coarsest that is tried. Arms that never forget may need no tolerance: a channel
+plus tolerance times the rewards of unplayed arms: `Optimum.error`. The tolerance is the finest that
+fits, 1e-2 the coarsest that is tried. Arms that never forget may need no tolerance: a channel
 that never changes and one that changes in every slot are exact with caps 1 and 2.
 
-Before the first slot all arms were left alone for ever. The equation is solved by
-`rmab.planning.joint.average_reward`, which also knows what to do where g is not the same from all
-states: what is learnt about an arm that never forgets holds for ever.
+Arms start as if never played before. The equation is solved by
+`rmab.planning.joint.average_reward`, also where g differs between states: observations of an arm
+that never forgets hold for ever.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmab.arrays import Array, IntArray
+from rmab.arrays import Array, Bool, BoolArray, Int, IntArray
 from rmab.errors import TooLargeError
 from rmab.model.arms import Arms
 from rmab.planning.joint.average_reward import MAX_SWEEPS, optimal_gain
@@ -70,14 +70,14 @@ _TABLE_TOLERANCE = 1e-4  # the coarsest that is taken so that an action table fi
 
 @dataclass(frozen=True, eq=False)
 class Optimum:
-    """The optimal average reward per slot, and what to play for it.
+    """Optimal average reward per slot, and an optimal choice in each reachable state.
 
-    value: g from the start; error: how far the age caps can have moved it; span: of h over the
-    reachable states, within end components where g is not the same from all (the error then leaves
-    out how far the caps move the chance of ending up in each); states: their number R; tolerance:
-    see the module; layout: of the joint codes; size: their number; subsets: (A, N), the K-subsets
-    in lexicographic order of their arms; codes: (R,) the reachable joint codes, sorted; choices:
-    (R,) the row of `subsets` to play there, the lowest among equally good ones.
+    value: g from the start; error: bound on the effect of the age caps; span: of h over the
+    reachable states, or within end components where g differs between states (the error then leaves
+    out how far the caps move the chance of ending up in each); states: number R of reachable
+    states; tolerance: see the module; layout, size: of the joint codes; subsets: the K-subsets in
+    lexicographic order; codes: reachable joint codes, sorted; choices: lowest of the best rows of
+    `subsets`.
     """
 
     value: float
@@ -87,13 +87,13 @@ class Optimum:
     tolerance: float
     layout: Layout
     size: int
-    subsets: npt.NDArray[np.bool_]
-    codes: IntArray
-    choices: IntArray
+    subsets: Bool[BoolArray, "A N"]
+    codes: Int[IntArray, " R"]
+    choices: Int[IntArray, " R"]
 
     @cached_property
     def actions(self) -> npt.NDArray[np.signedinteger[Any]]:
-        """(size,) the row of `subsets` to play by joint code, -1 if unreachable."""
+        """Row of `subsets` to play by joint code, (size,), -1 if unreachable."""
         if self.size > _MAX_TABLE_CODES:
             raise TooLargeError(
                 f"an action table of {readable(self.size)} joint codes; "
@@ -105,14 +105,14 @@ class Optimum:
         return table
 
     def code(self, last_seen: Array, age: Array) -> Array:
-        """Joint codes (...) of information states (N, ...): see `joint_code`."""
+        """Return joint codes (...) of information states (N, ...): see `joint_code`."""
         return joint_code(last_seen, age, self.layout)
 
 
 def optimal(arms: Arms, plays: int, *, max_states: int = _MAX_STATES) -> Optimum:
-    """The optimum over all policies that know the dynamics.
+    """Compute the optimum over all policies that know the dynamics.
 
-    TooLargeError where more than max_states joint states may be reachable at every tolerance.
+    Raises TooLargeError where more than max_states joint states may be reachable.
     """
     return solve_optimum(arms, plays, max_states=max_states)
 
@@ -120,7 +120,7 @@ def optimal(arms: Arms, plays: int, *, max_states: int = _MAX_STATES) -> Optimum
 def solve_optimum(
     arms: Arms, plays: int, *, max_states: int = _MAX_STATES, max_sweeps: int = MAX_SWEEPS
 ) -> Optimum:
-    """As `optimal`, with the limit of value iteration too: ConvergenceError past max_sweeps."""
+    """Compute `optimal` in at most max_sweeps of value iteration, or raise ConvergenceError."""
     arms.check_plays(plays)
     n_arms = len(arms)
     tolerance = _finest_tolerance(arms, plays, max_states)
@@ -146,7 +146,7 @@ def solve_optimum(
 
 
 def _finest_tolerance(arms: Arms, plays: int, max_states: int) -> float:
-    """The finest tolerance that fits; an action table may coarsen it to _TABLE_TOLERANCE."""
+    """Return the finest tolerance that fits, up to _TABLE_TOLERANCE so that a table fits."""
     branches = count_transitions(arms, plays)
     most = min(max_states, MAX_TRANSITIONS // branches)
     levels = range(len(TOLERANCES))
@@ -180,7 +180,7 @@ def _finest_tolerance(arms: Arms, plays: int, max_states: int) -> float:
 
 
 def _sensitivity(arms: Arms, plays: int, span: float) -> float:
-    """By how much beliefs that are wrong by 1 in total variation can change the optimum."""
+    """Return the largest change of the optimum if beliefs are wrong by 1 in total variation."""
     hidden = [arm for arm in arms if arm.observed != "always"]
     if not hidden:
         return 0.0

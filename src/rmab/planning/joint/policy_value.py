@@ -1,16 +1,16 @@
-"""The exact value of a policy that knows the dynamics.
+"""Exact values of policies that know the dynamics.
 
 A policy that chooses by the joint information state makes a chain of the states it can meet from
 the start, a part of the joint chain of `rmab.planning.joint.optimum`. Their number is not known
 beforehand, so the chain is explored: from each joint state the policy chooses K arms, and every
-outcome of positive chance is a state to come. Ages end where beliefs are within a tolerance of what
-replaces them, the finest whose chain fits the limits.
+outcome of positive chance is a next state. Ages end where beliefs are within a tolerance of their
+replacements, the finest whose chain fits the limits.
 
     policy_value     the K arms of largest index
     lookahead_value  the arms that `rmab.policies.lookahead.choose` chooses
     choice_value     any function of the information states
-    fixed_value      always the same K arms; no chain is needed
-    random_value     K arms at random in each slot; nor here
+    fixed_value      always the same K arms, without a chain
+    random_value     K arms at random in each slot, without a chain
     known_values     all policies that know the dynamics, and the optimum
 """
 
@@ -25,11 +25,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmab.arrays import FloatArray, IntArray
+from rmab.arrays import Float, FloatArray, Int, IntArray
 from rmab.errors import ConvergenceError, TooLargeError
 from rmab.markov import limit, limiting_distribution
 from rmab.model.arms import Arms
-from rmab.model.beliefs import NEVER, InformationStates, row_of
+from rmab.model.information import NEVER, InformationStates, row_of
 from rmab.planning.joint.average_reward import MAX_SWEEPS, chain_gain
 from rmab.planning.joint.chain import (
     MAX_CAP,
@@ -79,7 +79,7 @@ IndexTable = Callable[[int], npt.ArrayLike]
 Choice = Callable[[InformationStates], IntArray]
 
 KNOWN = ("optimum", "whittle", "myopic", "lookahead", "random", "fixed", "fixed-best")
-_MAX_STATES = 300_000  # of one policy's chain
+_MAX_STATES = 300_000  # states of one policy's chain
 _TIE_DIGITS = 12  # indices and scores that agree to this many digits tie, as equal arms must
 
 
@@ -90,7 +90,7 @@ _TIE_DIGITS = 12  # indices and scores that agree to this many digits tie, as eq
 class KnownValues:
     """Average reward per slot with known dynamics, by policy, in the order of KNOWN.
 
-    Where a value is None, `reasons` tells why under the same key.
+    Where a value is None, `reasons` has the reason under the same key.
     """
 
     values: dict[str, float | None]
@@ -105,10 +105,10 @@ def known_values(
     max_sweeps: int = MAX_SWEEPS,
     progress: Callable[[int], None] | None = None,
 ) -> KnownValues:
-    """What each policy of KNOWN earns with known dynamics, exactly, where it can be computed.
+    """Compute the value of each policy of KNOWN with known dynamics, where that is possible.
 
-    depth: of "lookahead", in slots; max_sweeps: of value iteration; progress: called with 1 after
-    each value.
+    depth: slots that "lookahead" looks ahead; max_sweeps: limit of value iteration; progress:
+    called with 1 after each value.
     """
     arms.check_plays(plays)
     if plays == len(arms):  # there is nothing to choose, whatever the number of arms
@@ -140,7 +140,7 @@ def known_values(
 
 
 def fixed_value(arms: Arms, plays: int, scores: npt.ArrayLike) -> float:
-    """Average reward of always playing the K arms of largest score; ties to the lower arm."""
+    """Return the average reward of always playing the K arms of largest score, then lower arms."""
     arms.check_plays(plays)
     best = Constraint(plays).ranked(_rounded(np.asarray(scores, np.float64)))
     return float(
@@ -154,9 +154,9 @@ def fixed_value(arms: Arms, plays: int, scores: npt.ArrayLike) -> float:
 
 
 def random_value(arms: Arms, plays: int) -> float:
-    """Average reward of playing K arms drawn at random in each slot.
+    """Return the average reward of playing K arms drawn at random in each slot.
 
-    To itself each arm is played with chance K / N, whatever its state and its past.
+    Each arm by itself is played with chance K / N, independently of its state and past.
     """
     arms.check_plays(plays)
     share = plays / len(arms)
@@ -181,12 +181,10 @@ def policy_value(
     max_states: int = _MAX_STATES,
     max_sweeps: int = MAX_SWEEPS,
 ) -> float:
-    """Average reward from the start of playing the K arms of largest index.
+    """Return the average reward from the start of playing the K arms of largest index.
 
-    table: from a highest age to the index of every information state up to it, (N, 1 + S max_age),
-    rows as in `information_states` with S the largest number of states; a fully observed arm has
-    the index of state s in the row of (s, 1). Past the age at which beliefs settle the index counts
-    as settled too. Ties go to the lower arm.
+    table maps a highest age to an index table (N, 1 + S max_age) as in `rmab.planning.tables`. Past
+    the age at which beliefs settle the index counts as settled too. Ties go to the lower arm.
     """
     arms.check_plays(plays)
 
@@ -211,8 +209,7 @@ def lookahead_value(
     max_states: int = _MAX_STATES,
     max_sweeps: int = MAX_SWEEPS,
 ) -> float:
-    """Average reward from the start of looking `depth` slots ahead, see
-    rmab.policies.lookahead."""
+    """Return the average reward of looking `depth` slots ahead, see rmab.policies.lookahead."""
     arms.check_plays(plays)
     check_depth(arms.kinds, plays, depth)
 
@@ -236,33 +233,32 @@ def choice_value(
     max_states: int = _MAX_STATES,
     max_sweeps: int = MAX_SWEEPS,
 ) -> float:
-    """Average reward from the start of a policy that chooses by the joint information state.
+    """Return the average reward of a policy that chooses by the joint information state.
 
-    choose: from a highest age to a function of information states (N, X) up to it that gives the
-    arms to play, (X, K); a fully observed arm is in (state now, 1). The chain holds only what the
-    policy can reach, so it is exact for many arms whenever the policy keeps few of them in play.
+    choose maps a highest age to a function of information states (N, X) up to it that returns the
+    arms to play, (X, K); a fully observed arm is in (state now, 1). The chain holds only states
+    that the policy can reach, so that many arms are possible if it keeps few in play.
     """
     arms.check_plays(plays)
     exploration = _Exploration(arms, plays, choose, max_states)
-    found = exploration.finest()
-    if found is None:
+    reached = exploration.finest()
+    if reached is None:
         raise exploration.too_large()
-    moves, rewards = transitions(found.chain, found.codes, found.played)
-    return chain_gain(moves, rewards, found.start, max_sweeps=max_sweeps)
+    moves, rewards = transitions(reached.chain, reached.codes, reached.played)
+    return chain_gain(moves, rewards, reached.start, max_sweeps=max_sweeps)
 
 
 class _Reached(NamedTuple):
-    """What a policy reaches: R joint codes, sorted, the arms it plays there, (R, K), and the
-    chance of each to be first, (R,)."""
+    """Joint codes that a policy reaches, sorted, the arms it plays there, and starting chances."""
 
     chain: JointChain
-    codes: IntArray
-    played: IntArray
-    start: FloatArray
+    codes: Int[IntArray, " R"]
+    played: Int[IntArray, "R K"]
+    start: Float[FloatArray, " R"]
 
 
 class _Exploration:
-    """The search for the finest tolerance at which the chain of a policy fits."""
+    """Search for the finest tolerance at which the chain of a policy fits."""
 
     def __init__(
         self, arms: Arms, plays: int, choose: Callable[[int], Choice], max_states: int
@@ -275,13 +271,13 @@ class _Exploration:
 
     @cached_property
     def choice(self) -> Choice:
-        """The policy, one for all tolerances."""
+        """Policy for all tolerances."""
         return self.choose(max(min(int(self._ages(0).caps.max()), MAX_CAP), 1))
 
     def finest(self) -> _Reached | None:
-        """The chain at the finest tolerance that fits, if any does: finer ones reach more.
+        """Return the chain at the finest tolerance that fits, if any does: finer ones reach more.
 
-        The coarsest is tried first, so that a chain that is too large at any is refused soon.
+        The coarsest is tried first, to refuse soon a chain that is too large at every tolerance.
         """
         coarsest = len(TOLERANCES) - 1
         reached = self._reached(coarsest)
@@ -298,17 +294,17 @@ class _Exploration:
         return found[bisect_left(range(coarsest), True, key=fits)]
 
     def too_large(self) -> TooLargeError:
-        """Why not even the coarsest fits."""
+        """Return the reason why not even the coarsest fits."""
         coarsest = self._ages(-1)
         check_caps(coarsest)
         size = table_size(self.arms, coarsest)
         if size >= MAX_CODES:
-            count, what = size, f"{readable(size)} joint codes"
+            count, excess = size, f"{readable(size)} joint codes"
         else:
             count = max(self.limit + 1, self.outcomes, self.first)
-            what = f"the policy reaches at least {readable(count)} joint information states"
+            excess = f"the policy reaches at least {readable(count)} joint information states"
         return TooLargeError(
-            f"{len(self.arms)} arms, {self.plays} plays: {what}, with {readable(self.outcomes)} "
+            f"{len(self.arms)} arms, {self.plays} plays: {excess}, with {readable(self.outcomes)} "
             f"transitions each and beliefs rounded at {TOLERANCES[-1]:g}; the limit is "
             f"{MAX_CODES:.0e} codes, {self.max_states:,} states and {MAX_TRANSITIONS:,} "
             "transitions",
@@ -321,7 +317,7 @@ class _Exploration:
         return kept_ages(self.arms, TOLERANCES[level]).at_least(turn)
 
     def _reached(self, level: int) -> _Reached | None:
-        """What the policy reaches at a tolerance; None if that is too much."""
+        """Return the codes that the policy reaches at a tolerance, None if too many."""
         ages = self._ages(level)
         if table_size(self.arms, ages) >= MAX_CODES or ages.caps.max() > MAX_CAP:
             return None
@@ -341,7 +337,7 @@ class _Exploration:
 
 
 def _information_states(chain: JointChain, rows: IntArray) -> InformationStates:
-    """The information states (N, X) of table rows (X, N)."""
+    """Return the information states (N, X) of table rows (X, N)."""
     digit = (rows - chain.offsets).T
     caps = chain.layout.caps[:, None]
     cap = np.maximum(caps, 1)
@@ -353,6 +349,6 @@ def _information_states(chain: JointChain, rows: IntArray) -> InformationStates:
 
 
 def _rounded(index: FloatArray) -> FloatArray:
-    """Rounded so that equal arms tie."""
+    """Round so that equal arms tie."""
     scale = float(np.max(np.abs(index), where=np.isfinite(index), initial=0))
     return np.round(index / (scale or 1.0), _TIE_DIGITS)

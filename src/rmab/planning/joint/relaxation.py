@@ -1,4 +1,4 @@
-"""The Lagrangian upper bound: the best average reward with K plays a slot in the long run alone.
+"""Lagrangian upper bound: the best average reward with K plays a slot only in the long run.
 
 Ask for K plays a slot only in the long run, eq. (9), and pay a subsidy lambda for every slot an arm
 is left alone: the problem decouples into the arms, and
@@ -6,7 +6,7 @@ is left alone: the problem decouples into the arms, and
     L(lambda) = sum over n of gain_n(lambda) - lambda (N - K)                      eq. (10)
 
 is at least the best average reward of K plays a slot, for every lambda. gain_n is the best
-average reward of arm n alone, eq. (11), convex and piecewise linear in lambda; its slope is the
+average reward of arm n by itself, eq. (11), convex and piecewise linear in lambda; its slope is the
 share of slots in which the arm is left alone. The bound is the smallest L: where the shares pass
 N - K.
 
@@ -14,8 +14,8 @@ N - K.
 by bisection. As their rewards are not negative, nothing is gained by lambda < 0 (all arms are
 always played) or by lambda above the largest reward (none is).
 
-*Other arms* make it a linear programme over the shares of their slots, in which they meet in one
-equation alone, the number of plays; its dual variable is the subsidy, of either sign. Each arm
+*Other arms* make it a linear programme over the shares of their slots, which only the number of
+plays couples; the dual variable of that equation is the subsidy, of either sign. Each arm
 contributes a block of one of two forms.
 
 By waits, for an arm that is observed when played and whose passive chain forgets: z(s, k) is how
@@ -25,7 +25,7 @@ which it is never observed and left alone. With b(s, k) the belief, b0 that of n
     sum over k of z(s', k) = sum over s, k of z(s, k) b(s, k)[s']        observations balance
     sum over s, k of k z(s, k) + u = 1                                   slots add up to 1
 
-for k = 1..J + 1, where b(s, J + 1) = b0; a wait pays what its k - 1 slots alone and its play pay. A
+for k = 1..J + 1, where b(s, J + 1) = b0; a wait pays for its k - 1 passive slots and its play. A
 longer wait is one of J + 1 slots and a part of u. Only states s count that never observed may lead
 to; as it can be waited for, the start does not matter.
 
@@ -33,16 +33,16 @@ By states, for any other: with x(i, a) the share of slots in state i with action
 
     sum over a of x(j, a) - sum over i, a of x(i, a) P_a[i, j] = 0       for every state j
 
-and the shares add up to 1. If the arm has several end components
-(`rmab.planning.joint.average_reward`),
-the start decides between them: with mu its distribution there are y(i, a) >= 0 with
+and the shares add up to 1. If the arm has several end components (see
+`rmab.planning.joint.average_reward`), the start decides between them: with mu its distribution
+there are y(i, a) >= 0 with
 
     sum over a of (x + y)(j, a) - sum over i, a of y(i, a) P_a[i, j] = mu[j]   for every state j.
 
 Arms observed when played that do not forget take this form by their information states.
 
-Of the waits only a few are in the programme at first; those that its prices show to be worth more
-than they cost are added until there are none.
+Only a few waits are in the programme at first; waits worth more than they cost at its prices are
+added until there are none.
 
 Beliefs at ages past J are rounded to their limits, which are within a tolerance, in total
 variation: 1e-9, or the finest up to 1e-3 that keeps the programme within its limits. This moves
@@ -63,7 +63,7 @@ from rmab.arrays import BoolArray, FloatArray
 from rmab.errors import ConvergenceError, TooLargeError
 from rmab.markov import limiting_distribution
 from rmab.model.arms import Arm, Arms
-from rmab.model.information import expand, expansion
+from rmab.model.expansion import expand, expansion
 from rmab.planning.channel.subsidy import SubsidyProblem, solve
 from rmab.planning.joint.average_reward import end_components
 from rmab.planning.joint.chain import MAX_CAP, merged_ages, rows_of_arms
@@ -75,18 +75,18 @@ __all__ = ["relaxed_value", "upper_bound"]
 
 
 _TOLERANCES = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
-_MAX_COLUMNS = 200_000  # of the programme
-_MAX_STATES = 2_000  # of an arm by states: its matrices are dense
-_FIRST_WAITS = 12  # in the programme at first, for each state last observed
-_MIN_WORTH = 1e-10  # of a column above its cost to be added, rewards of size 1
-_MAX_ROUNDS = 100  # of adding columns
+_MAX_COLUMNS = 200_000  # columns of the programme
+_MAX_STATES = 2_000  # states of an arm in the second form, whose matrices are dense
+_FIRST_WAITS = 12  # waits in the programme at first, for each state last observed
+_MIN_WORTH = 1e-10  # columns worth more than this above their cost are added, rewards of size 1
+_MAX_ROUNDS = 100  # rounds of adding columns
 _BISECTIONS = 60
 
 
 def upper_bound(arms: Arms, plays: int) -> float:
-    """The smallest L(lambda) of eq. (10): no policy's average reward per agent and slot exceeds it.
+    """Return the smallest L(lambda) of eq. (10), a bound on any policy's reward per agent and slot.
 
-    Of channels it is exact. For other arms beliefs are rounded, at 1e-9 or as finely as fits.
+    For channels it is exact. For other arms beliefs are rounded, at 1e-9 or as finely as fits.
 
     >>> from rmab.model.arms import channels
     >>> round(upper_bound(channels([0.2, 0.2], [0.8, 0.8], 1.0), plays=1), 5)
@@ -111,7 +111,7 @@ def upper_bound(arms: Arms, plays: int) -> float:
 
 
 def relaxed_value(arms: Arms, plays: int, *, max_columns: int = _MAX_COLUMNS) -> float:
-    """The same of any arms, channels too, by a linear programme of at most max_columns columns."""
+    """Return the bound of any arms by a linear programme of at most max_columns columns."""
     from scipy.sparse import block_diag, csr_array, vstack
 
     arms.check_plays(plays)
@@ -128,8 +128,8 @@ def relaxed_value(arms: Arms, plays: int, *, max_columns: int = _MAX_COLUMNS) ->
 
 
 class _Block(NamedTuple):
-    """What one arm contributes: equations @ columns = sides; what columns pay and how many plays
-    they make, (columns,) each; and which are in the programme at first, (columns,)."""
+    """Part of one arm in the programme: equations @ columns = sides, with the reward and plays of
+    each column, and whether it is in the programme at first."""
 
     equations: csr_array[Any, Any]
     sides: FloatArray
@@ -139,7 +139,7 @@ class _Block(NamedTuple):
 
 
 def _maximum(reward: FloatArray, equations: Any, sides: FloatArray, first: BoolArray) -> float:
-    """max reward . x over x >= 0 with equations @ x = sides, columns added as they are needed.
+    """Maximise reward . x over x >= 0 with equations @ x = sides, adding columns as needed.
 
     equations: a csc_array, which the stubs of linprog do not know.
     """
@@ -160,7 +160,7 @@ def _maximum(reward: FloatArray, equations: Any, sides: FloatArray, first: BoolA
 
 
 def _alike(arms: Arms) -> dict[Arm, int]:
-    """One arm of each kind, and how many there are of it."""
+    """Return the different arms with their numbers."""
     first: dict[bytes, Arm] = {}
     copies: dict[Arm, int] = {}
     for arm in arms:
@@ -172,7 +172,7 @@ def _alike(arms: Arms) -> dict[Arm, int]:
 
 
 def _blocks(arms: Arms, max_columns: int) -> list[_Block]:
-    """The blocks at the finest tolerance that fits."""
+    """Return the blocks at the finest tolerance that fits."""
     for tolerance in _TOLERANCES:
         ages = merged_ages(arms, tolerance)
         rows = rows_of_arms(arms, ages)
@@ -196,8 +196,7 @@ def _blocks(arms: Arms, max_columns: int) -> list[_Block]:
 
 
 def _by_waits(arm: Arm, cap: int) -> _Block:
-    """Columns z(0, 1), ..., z(0, J + 1), z(1, 1), ... and u; rows: the observations of each state
-    balance, then the slots."""
+    """Return the block by waits: columns z(0, 1), ..., z(0, J + 1), z(1, 1), ... and u."""
     from scipy.sparse import csr_array
 
     S, chain = arm.states, expansion(arm, cap)
@@ -224,7 +223,7 @@ def _by_waits(arm: Arm, cap: int) -> _Block:
 
 
 def _by_states(arm: Arm, cap: int) -> _Block:
-    """Columns x(0, 0), ..., x(0, 1), ... over all states, and y alike where the start matters."""
+    """Return the block by states: columns x(0, 0), ..., x(0, 1), ..., and y if needed."""
     from scipy.sparse import csr_array, hstack, vstack
 
     if arm.observed == "always":

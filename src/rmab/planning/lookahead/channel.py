@@ -1,7 +1,7 @@
 """Gains and terminal values of channels in closed form, in any information state.
 
 As in `rmab.planning.lookahead.tables` the terminal values are the relative values V of each
-channel with a subsidy lambda = R(K + 1) - R(K) for every slot in which it is left alone.
+channel with a subsidy lambda = R(K + 1) - R(K) for every passive slot.
 
 The theory and the symbols (waits k_0 and k_1, weights u_0 and u_1, excess e, slope D, h) are those
 of `rmab.planning.channel.subsidy`, which solves the same problem by policy iteration over waits of
@@ -19,7 +19,7 @@ m^k by products,
                               V(T b; 1) - e            if m < 0: wait for one slot
                               0                        if e = 0: never play.
 
-Where no waits pay off (e = 0), h(1) for m >= 0, or h(0) for m < 0, is what plays win while the
+Where no waits pay off (e = 0), h(1) for m >= 0, or h(0) for m < 0, is the gain of plays while the
 state lasts. A channel that never changes (p01 = 0, p11 = 1) has V = 0.
 
 The gain of a play with d slots left is a_d = r b + sum_s c(s) V(s, d) - V(d slots later).
@@ -34,20 +34,19 @@ import numpy as np
 from rmab.arrays import Array
 from rmab.linalg import array_namespace, compute_once, repeat
 from rmab.model.arms import Dynamics
-from rmab.model.beliefs import NEVER, InformationStates, deviation, stationary_belief
+from rmab.model.information import NEVER, InformationStates, deviation, stationary_belief
 from rmab.policies.lookahead import LookaheadState, LookaheadTables, PassivePath
 
 __all__ = ["ChannelValues", "channel_state", "channel_tables", "channel_values", "terminal_value"]
 
-# Each but the first is the sum of two others, or twice one.
+# Waits after bad or good; each but the first is the sum of two others, or twice one.
 _WAITS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-_HALVINGS = 8  # of the interval of subsidies
-_MIN_CHANGE = 1e-6  # p01 + p10 of a channel that does not count as one that never changes
+_HALVINGS = 8  # halvings of the interval of subsidies
+_MIN_CHANGE = 1e-6  # channels with a smaller p01 + p10 never change
 
 
 class ChannelValues(NamedTuple):
-    """The relative values of channels at one subsidy, arrays (N, ...); for the symbols see the
-    module.
+    """Relative values of channels at one subsidy, arrays (N, ...), in the symbols of the module.
 
     bad, good: h(0) and h(1); wait_bad, wait_good: k_0 and k_1, infinite for never.
     """
@@ -65,7 +64,7 @@ class ChannelValues(NamedTuple):
 
 
 def channel_values(dynamics: Dynamics, plays: int) -> ChannelValues:
-    """Relative values of channels at the subsidy of the module; arrays (N, ...)."""
+    """Compute relative values of channels at the subsidy of the module; arrays (N, ...)."""
     p01, p11, reward = dynamics
     xp = array_namespace(p01, p11)
     reward = xp.broadcast_to(xp.asarray(reward, p01.dtype), p01.shape)
@@ -100,7 +99,7 @@ def channel_values(dynamics: Dynamics, plays: int) -> ChannelValues:
 
 
 class _Lines(NamedTuple):
-    """The excess of each of _WAITS, a line in the subsidy: level - subsidy fall, (W, N, ...) each.
+    """Excess of each of _WAITS as a line in the subsidy: level - subsidy fall, (W, N, ...) each.
 
     weight: u_0 + u_1.
     """
@@ -111,7 +110,7 @@ class _Lines(NamedTuple):
 
 
 def _waits(like: Array) -> Array:
-    """_WAITS as (W, 1, ...), to broadcast against (N, ...)."""
+    """Return _WAITS as (W, 1, ...), to broadcast against (N, ...)."""
     return np.array(_WAITS, like.dtype).reshape(-1, *[1] * like.ndim)
 
 
@@ -136,7 +135,7 @@ def _lines(p01: Array, p11: Array, reward: Array) -> _Lines:
 
 
 def _subsidy(lines: _Lines, reward: Array, plays: int) -> Array:
-    """R(K + 1) - R(K), (...): R(k) is the least of k lambda + sum_n e_n(lambda), by bisection."""
+    """Return R(K + 1) - R(K), with R(k) the least of k lambda + sum_n e_n(lambda), by bisection."""
     xp = array_namespace(reward)
     n_arms = reward.shape[0]
     numbers = np.array([plays, min(plays + 1, n_arms)], reward.dtype)
@@ -160,7 +159,7 @@ def _subsidy(lines: _Lines, reward: Array, plays: int) -> Array:
 
 
 def terminal_value(values: ChannelValues, last_seen: Array, age: Array, belief: Array) -> Array:
-    """V of information states and their beliefs; all broadcast against (N, ...)."""
+    """Return V of information states and their beliefs; all broadcast against (N, ...)."""
     xp = array_namespace(values.p01)
     excess, memory = values.excess, values.p11 - values.p01
     base = values.bad - values.subsidy - excess
@@ -175,7 +174,7 @@ def terminal_value(values: ChannelValues, last_seen: Array, age: Array, belief: 
 
 
 def channel_state(values: ChannelValues, states: InformationStates, depth: int) -> LookaheadState:
-    """What a lookahead of `depth` slots needs for channels in information states (N, ...)."""
+    """Return the lookahead state of `depth` slots for channels in information states (N, ...)."""
     xp = array_namespace(values.p01, states.age)
     dynamics = Dynamics(values.p01, values.p11, values.reward)
     memory = values.p11 - values.p01
@@ -194,7 +193,7 @@ def channel_state(values: ChannelValues, states: InformationStates, depth: int) 
         shown = [compute_once(xp.stack([1 - b, b])) for b in beliefs[: slots - 1]]
         return PassivePath(tuple(gains), tuple(shown))
 
-    # V(s, d) for d = 1, ..., as (bad, good): what a play d slots before the end leads to.
+    # V(s, d) for d = 1, ..., as (bad, good), of the states after a play d slots before the end.
     played = []
     at = [values.p01, values.p11]
     for age in range(1, depth + 1):
@@ -209,7 +208,7 @@ def channel_state(values: ChannelValues, states: InformationStates, depth: int) 
 
 
 def channel_tables(values: ChannelValues, states: InformationStates, depth: int) -> LookaheadTables:
-    """The same for an agent to read: tables over information states, (N, ...) with the states."""
+    """Return the tables over information states that an agent reads, (N, ...) with the states."""
     gains = [channel_state(values, states, slots).now.gains[0] for slots in range(1, depth + 1)]
     bad = channel_state(values, states, 2).now.observation_probs[0][0]
     return LookaheadTables((bad,), tuple(gains), None)

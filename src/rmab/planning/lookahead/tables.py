@@ -1,15 +1,15 @@
 """Gains and terminal values of arms of any kind: the tables that a lookahead reads.
 
-Terminal values. Let every slot in which an arm is left alone pay a subsidy lambda, eq. (10): the
+Terminal values. Let every passive slot of an arm pay a subsidy lambda, eq. (10): the
 problem decouples, and each arm has its own relative values. They end the lookahead of
 `rmab.policies.lookahead.choose`. With R(k) the best average reward of k plays a slot in the long
 run, the bound of `rmab.planning.joint.relaxation`, the subsidy is
 
     lambda = R(K + 1) - R(K),
 
-what one more play would be worth. It is at most the Lagrangian subsidy, the slope of R at K: that
-is the price of a play that may be put off until it is worth most, which K plays in every slot may
-not. docs/lookahead.md compares the choices.
+the value of one more play. It is at most the Lagrangian subsidy, the slope of R at K: the price of
+a play that may be delayed until it is worth most, as K plays in every slot may not.
+docs/lookahead.md compares the choices.
 
 Channels have them in closed form, `rmab.planning.lookahead.channel`. Other arms have the mean of
 the values of n and of n + 1 slots, by backward induction over the rows of a table
@@ -17,9 +17,9 @@ the values of n and of n + 1 slots, by backward induction over the rows of a tab
 same induction at a few subsidies, not from the linear programme of the bound: it is filled anew in
 every episode, for many draws at once, on NumPy or JAX.
 
-Left alone for d slots an arm is worth u_d, u_0 = V; the gain of a play with d slots left is a_d:
+After d passive slots an arm is worth u_d, u_0 = V; the gain of a play with d slots left is a_d:
 
-    a_d(x) = r_1 - r_0 + sum_s c(x, s) u_(d-1)(s, 1) - E[u_(d-1)(x') | left alone].
+    a_d(x) = r_1 - r_0 + sum_s c(x, s) u_(d-1)(s, 1) - E[u_(d-1)(x') | passive].
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from rmab.arrays import Array, IntArray
+from rmab.arrays import Array, Bool, BoolArray, Float, Int, IntArray
 from rmab.linalg import array_namespace, propagate, repeat
 from rmab.markov import limiting_distributions
 from rmab.model.arms import Arms, Dynamics
-from rmab.model.beliefs import InformationStates
-from rmab.model.information import expansion
+from rmab.model.expansion import expansion
+from rmab.model.information import InformationStates
 from rmab.planning.lookahead.channel import channel_state, channel_values
 from rmab.planning.tables import Model
 from rmab.policies.lookahead import LookaheadState, LookaheadTables, state_from_tables
@@ -43,32 +42,31 @@ from rmab.policies.lookahead import LookaheadState, LookaheadTables, state_from_
 __all__ = ["fill_lookahead", "known_lookahead", "known_wraps"]
 
 
-_SLOTS = 24  # after which the values of arms that are not channels are taken
+_SLOTS = 24  # slots of the backward induction
 # Subsidies tried first, in units of the largest difference of an arm's rewards.
 _SUBSIDIES = (-8.0, -4.0, -2.0, -1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
-_FINER_SUBSIDIES = 8  # tried next, between those that were best
+_FINER_SUBSIDIES = 8  # subsidies tried next, between the best of the first
 
 
 class _Rows(NamedTuple):
-    """The arms over their rows: how they move (S, N, I, trials), what they pay (N, I, trials).
+    """Probabilities and rewards of arms over their rows.
 
-    passive_probs are read for fully observed arms alone; rows of other arms are filled as if they
-    were too.
+    passive_probs are read only for fully observed arms, but filled for all.
     """
 
-    observation_probs: Array
-    passive_probs: Array
-    reward_passive: Array
-    reward_active: Array
-    always: npt.NDArray[np.bool_]  # (N, 1, 1)
-    wraps: IntArray  # (N,)
+    observation_probs: Float[Array, "S N I R"]
+    passive_probs: Float[Array, "S N I R"]
+    reward_passive: Float[Array, "N I R"]
+    reward_active: Float[Array, "N I R"]
+    always: Bool[BoolArray, "N 1 1"]
+    wraps: Int[IntArray, " N"]
 
     def played(self, value: Array) -> Array:
-        """E of values (N, I, trials) after a play."""
+        """Return the expectation of values (N, I, R) after a play."""
         return self.after_observing(self.observation_probs, value)
 
-    def alone(self, value: Array) -> Array:
-        """E of values (N, I, trials) after a slot alone."""
+    def unplayed(self, value: Array) -> Array:
+        """Return the expectation of values (N, I, R) after a slot without a play."""
         xp = array_namespace(value)
         by_state = self._by_state(value)
         max_age = by_state.shape[2]
@@ -89,13 +87,13 @@ class _Rows(NamedTuple):
         return bool(self.always.any())
 
     def _by_state(self, value: Array) -> Array:
-        """(N, I, trials) as (N, S, J, trials), without never observed."""
+        """Reshape (N, I, R) to (N, S, J, R), without never observed."""
         S = self.observation_probs.shape[0]
         return value[:, 1:].reshape(value.shape[0], S, -1, value.shape[2])
 
     def after_observing(self, chances: Array, value: Array) -> Array:
-        """E of values (N, I, trials) when a state is observed with such chances (S, N, ...)."""
-        fresh = self._by_state(value)[:, :, 0]  # (N, S, trials)
+        """Return the expectation of values when states have these chances (S, N, ...)."""
+        fresh = self._by_state(value)[:, :, 0]  # (N, S, R)
         return sum(chances[s] * fresh[:, s, None] for s in range(chances.shape[0]))
 
 
@@ -114,7 +112,7 @@ def _rows(model: Model, max_age: int, wraps: IntArray | None) -> _Rows:
     always = np.array([kind.fully_observed for kind in model.kinds])[:, None, None]
 
     def paid(reward: Array) -> Array:
-        """(S, N, 1) to (N, I, trials)."""
+        """Return expected rewards (N, I, R) from rewards (S, N, 1)."""
         expected = (shown * reward[:, :, None]).sum(0)
         if not always.any():
             return expected
@@ -126,16 +124,16 @@ def _rows(model: Model, max_age: int, wraps: IntArray | None) -> _Rows:
 
 
 def _limiting(model: Model) -> Array:
-    """The limiting distribution under passivity, (S, N, trials); 0 for states an arm lacks."""
+    """Return the limiting distribution under passivity, (S, N, R); 0 for states an arm lacks."""
     passive = model.moves.passive
     xp: Any = array_namespace(passive)
     S, _, N, width = passive.shape
     rest = xp.zeros((S, N, width), passive.dtype)
-    # Arms of one size together: states that an arm does not have must not count as places to rest.
+    # States that an arm does not have would be recurrent classes of its own.
     for states in {kind.states for kind in model.kinds}:
         which = np.flatnonzero([kind.states == states for kind in model.kinds])
-        law = limiting_distributions(passive[:states, :states][:, :, which])
-        padded = xp.concatenate([law, xp.zeros((S - states, *law.shape[1:]), law.dtype)])
+        part = limiting_distributions(passive[:states, :states][:, :, which])
+        padded = xp.concatenate([part, xp.zeros((S - states, *part.shape[1:]), part.dtype)])
         place = (np.arange(N)[:, None] == which).astype(passive.dtype)  # (N, members)
         rest = rest + (place[None, :, :, None] * padded[:, None]).sum(2)
     return rest
@@ -144,23 +142,23 @@ def _limiting(model: Model) -> Array:
 def fill_lookahead(
     model: Model, max_age: int, plays: int, depth: int, wraps: IntArray | None = None
 ) -> LookaheadTables:
-    """The tables of arms of any kind, trials last.
+    """Fill the tables of arms of any kind, trials last.
 
-    wraps: (N,), how far ages past max_age fall back; 0, or no wraps: they become never observed.
+    wraps: (N,) slots by which ages past max_age fall back; 0 or None: they become never observed.
     """
     rows = _rows(model, max_age, wraps)
     value = _terminal_values(rows, plays)
     gains = []
     for _ in range(depth):
-        alone = rows.alone(value)
-        gains.append(rows.reward_active - rows.reward_passive + rows.played(value) - alone)
-        value = rows.reward_passive + alone
+        unplayed = rows.unplayed(value)
+        gains.append(rows.reward_active - rows.reward_passive + rows.played(value) - unplayed)
+        value = rows.reward_passive + unplayed
     passive = tuple(rows.passive_probs[:-1]) if rows.any_always else None
     return LookaheadTables(tuple(rows.observation_probs[:-1]), tuple(gains), passive)
 
 
 def _terminal_values(rows: _Rows, plays: int) -> Array:
-    """What each row is worth at the end, (N, I, trials), against the row of (0, 1)."""
+    """Return the terminal value of each row, (N, I, R), relative to the row of (0, 1)."""
     subsidy = _subsidy(rows, plays)
 
     def induct(_: Any, values: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -174,12 +172,12 @@ def _terminal_values(rows: _Rows, plays: int) -> Array:
 
 def _one_slot_more(rows: _Rows, subsidy: Array, value: Array) -> Array:
     xp = array_namespace(value)
-    left = rows.reward_passive + subsidy + rows.alone(value)
+    left = rows.reward_passive + subsidy + rows.unplayed(value)
     return xp.maximum(left, rows.reward_active + rows.played(value))
 
 
 def _subsidy(rows: _Rows, plays: int) -> Array:
-    """R(K + 1) - R(K), (trials,), with what _SLOTS slots bring after as many others.
+    """Return R(K + 1) - R(K), (R,), by the gain of the last half of _SLOTS slots.
 
     R(k) is the least of the sum of gains - (N - k) subsidy over the subsidies tried.
     """
@@ -193,7 +191,7 @@ def _subsidy(rows: _Rows, plays: int) -> Array:
     numbers = (plays, min(plays + 1, n_arms))
 
     def gain(subsidy: Array) -> Array:
-        """The sum over arms of the average reward, (trials,), from rest."""
+        """Return the sum over arms of the average reward from rest, (R,)."""
 
         def induct(_: Any, state: tuple[Array]) -> tuple[Array]:
             return (_one_slot_more(rows, subsidy, state[0]),)
@@ -210,39 +208,39 @@ def _subsidy(rows: _Rows, plays: int) -> Array:
             )
         return start.sum(0) / (_SLOTS // 2)
 
-    def tried(subsidies: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
-        """R(K), R(K + 1) and where they are, (2, trials) each, from subsidies (number, trials)."""
+    def tried(subsidies: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Return R(K), R(K + 1) and their subsidies, (2, R) each, from subsidies (number, R)."""
 
-        def one(number: Any, found: tuple[Array, Array]) -> tuple[Array, Array]:
+        def one(number: Any, best: tuple[Array, Array]) -> tuple[Array, Array]:
             subsidy = subsidies[number]
             total = gain(subsidy)
             costs = xp.stack([total - (n_arms - k) * subsidy for k in numbers])
-            lower = costs < found[0]
-            return xp.where(lower, costs, found[0]), xp.where(lower, subsidy, found[1])
+            lower = costs < best[0]
+            return xp.where(lower, costs, best[0]), xp.where(lower, subsidy, best[1])
 
-        best: tuple[Array, Array] = repeat(len(subsidies), one, found)
-        return best
+        result: tuple[Array, Array] = repeat(len(subsidies), one, best)
+        return result
 
     most = xp.full((2, width), np.inf, rows.reward_passive.dtype)
     first = xp.asarray(np.array(_SUBSIDIES, rows.reward_passive.dtype))[:, None] * spread
-    found = tried(first, (most, xp.zeros_like(most)))
+    coarse = tried(first, (most, xp.zeros_like(most)))
     # Fewer plays cost more: the subsidy of K + 1 is the lower one.
-    step = xp.maximum(spread / 4, xp.abs(found[1]) / 2)
-    low, high = found[1][1] - step[1], found[1][0] + step[0]
+    step = xp.maximum(spread / 4, xp.abs(coarse[1]) / 2)
+    low, high = coarse[1][1] - step[1], coarse[1][0] + step[0]
     parts = np.arange(1, _FINER_SUBSIDIES + 1, dtype=rows.reward_passive.dtype)[:, None] / (
         _FINER_SUBSIDIES + 1
     )
-    least, _ = tried(low + (high - low) * parts, found)
+    least, _ = tried(low + (high - low) * parts, coarse)
     return least[1] - least[0]
 
 
 def known_lookahead(
     arms: Arms, plays: int, depth: int, max_age: int
 ) -> Callable[[InformationStates], LookaheadState]:
-    """For known arms: from information states (N, X) to what a lookahead needs there.
+    """Return the function from information states (N, X) of known arms to their lookahead state.
 
-    A fully observed arm has its state now as the last observed, and any age; max_age: ages that are
-    distinguished unless all arms are channels.
+    A fully observed arm has its state now as the last observed, and any age. Ages up to max_age are
+    distinguished, or all if all arms are channels.
     """
     if arms.are_channels:
         values = channel_values(Dynamics(*(x[:, None] for x in arms.dynamics)), plays)
@@ -253,8 +251,8 @@ def known_lookahead(
     return lambda states: state_from_tables(tables, states, depth, wraps, always)
 
 
-def known_wraps(arms: Arms, max_age: int) -> IntArray:
-    """(N,) how far ages past max_age fall back; 0: they become never observed."""
+def known_wraps(arms: Arms, max_age: int) -> Int[IntArray, " N"]:
+    """Return slots by which ages past max_age fall back, 0 where they become never observed."""
     return np.array(
         [0 if arm.observed == "always" else expansion(arm, max_age).wrap for arm in arms]
     )

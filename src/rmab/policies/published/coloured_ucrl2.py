@@ -29,7 +29,7 @@ from rmab.policies.options import AGES, shared
 from rmab.policies.policy import Policy
 
 if TYPE_CHECKING:
-    from rmab.learning.learners import Evidence
+    from rmab.learning.evidence import Evidence
     from rmab.rng.variates import Draws
 
 __all__ = ["ENTRIES", "colours"]

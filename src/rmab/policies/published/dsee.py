@@ -24,7 +24,7 @@ from rmab.policies.policy import Lengths, Policy
 from rmab.policies.rules.turns import TurnsRule
 
 if TYPE_CHECKING:
-    from rmab.learning.learners import Evidence
+    from rmab.learning.evidence import Evidence
     from rmab.rng.variates import Draws
 
 __all__ = ["ENTRIES", "block_arms", "block_explores", "block_slots"]

@@ -1,7 +1,7 @@
 """Fed1-UCB: arms are eliminated in phases until K remain.
 
 In a phase every agent pulls every arm in play int(10 ln T) times. When K arms are left, all agents
-play them. `rmab.learning.learners.survivors` has the elimination.
+play them. `rmab.learning.ucb.survivors` has the elimination.
 
 Reference: C. Shi and C. Shen, "Federated multi-armed bandits", AAAI 2021.
 """
@@ -21,7 +21,7 @@ from rmab.policies.rules.turns import TurnsRule
 from rmab.text import is_number, shown
 
 if TYPE_CHECKING:
-    from rmab.learning.learners import Evidence
+    from rmab.learning.evidence import Evidence
 
 __all__ = ["ENTRIES", "phase_slots"]
 
@@ -58,7 +58,7 @@ def fed1_ucb(
     name: str, horizon: int, *, sigma: float = 0.5, epsilon: float | None = None
 ) -> Policy:
     """Return Fed1-UCB; epsilon: of the Laplace noise of agents' means, None for none."""
-    from rmab.learning.learners import survivors
+    from rmab.learning.ucb import survivors
 
     pulls = max(1, int(10 * math.log(horizon)))
     return Policy(

@@ -27,7 +27,7 @@ from rmab.policies.published.fed1_ucb import phase_slots
 from rmab.policies.rules.turns import WaitingTurnsRule
 
 if TYPE_CHECKING:
-    from rmab.learning.learners import Evidence
+    from rmab.learning.evidence import Evidence
     from rmab.rng.variates import Draws
 
 __all__ = ["ENTRIES", "joining_survivors"]

@@ -1,7 +1,7 @@
 """Thompson sampling of channels on a grid: the posterior of (p01, p11) on finitely many points.
 
 The prior is uniform on n x n points, both coordinates at 1/(n + 1), ..., n/(n + 1): with n = 9
-these are .1, ..., .9. With counts by gap up to G (`rmab.learning.learners`) the weight of a point
+these are .1, ..., .9. With counts by gap up to G (`rmab.learning.evidence`) the weight of a point
 theta is
 
     ln w(theta) = sum over g <= G, s, x of counts[g - 1, s, x] ln P_theta^g(s, x)
@@ -31,7 +31,7 @@ from rmab.policies.options import GAPS, choice, shared, whole
 from rmab.policies.policy import Policy
 
 if TYPE_CHECKING:
-    from rmab.learning.learners import Evidence
+    from rmab.learning.evidence import Evidence
     from rmab.rng.variates import Draws
 
 __all__ = ["ENTRIES", "grid", "log_weights", "points"]

@@ -20,7 +20,7 @@ __all__ = ["ENTRIES"]
 
 def rb_tsde(name: str, _horizon: int, *, prior: float | tuple[float, float] = 1.0) -> Policy:
     """Return RB-TSDE."""
-    from rmab.learning.learners import thompson
+    from rmab.learning.thompson import thompson
     from rmab.policies.planners import WHITTLE
 
     return Policy(

@@ -25,7 +25,7 @@ from rmab.policies.options import number, shared
 from rmab.policies.policy import Lengths, Policy
 
 if TYPE_CHECKING:
-    from rmab.learning.learners import Evidence
+    from rmab.learning.evidence import Evidence
     from rmab.policies.rules.dynamics import ExploringDynamics
     from rmab.rng.variates import Draws
 

@@ -22,7 +22,7 @@ def tsde(
     name: str, _horizon: int, *, ages: int = AGES, prior: float | tuple[float, float] = 1.0
 ) -> Policy:
     """Return TSDE; ages: slots since an observation that the plan distinguishes."""
-    from rmab.learning.learners import thompson
+    from rmab.learning.thompson import thompson
     from rmab.policies.rules.joint import JointRule
 
     return Policy(

@@ -44,7 +44,7 @@ from rmab.policies.options import shared
 from rmab.policies.policy import IndexRule, Lengths, Policy
 
 if TYPE_CHECKING:
-    from rmab.learning.learners import Evidence
+    from rmab.learning.evidence import Evidence
     from rmab.planning.tables import Model
     from rmab.rng.variates import Draws
 

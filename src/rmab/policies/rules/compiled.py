@@ -18,7 +18,7 @@ from jax import Array
 
 from rmab.linalg import compute_in_branch
 from rmab.model.arms import Arms, Moves
-from rmab.model.beliefs import NEVER, InformationStates
+from rmab.model.information import NEVER, InformationStates
 from rmab.planning.lookahead.tables import known_wraps
 from rmab.policies.constraint import Constraint
 from rmab.policies.own_index import Observations

@@ -14,7 +14,7 @@ from rmab.errors import ModelError
 from rmab.linalg import Array
 from rmab.markov import period
 from rmab.model.arms import ArmKind, Arms, Intervals, Moves, Uncertain
-from rmab.model.information import settled_age
+from rmab.model.expansion import settled_age
 from rmab.planning.tables import Model
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from rmab.model.beliefs import InformationStates, row_of
+from rmab.model.information import InformationStates, row_of
 from rmab.policies.constraint import Constraint
 from rmab.policies.rules.rule import Cut, Floats, Places, Plan, Rule, read_ages, written
 

@@ -11,7 +11,7 @@ from jax import Array, lax
 
 from rmab.errors import ModelError
 from rmab.model.arms import Arms, Dynamics
-from rmab.model.beliefs import InformationStates, information_states, row_of
+from rmab.model.information import InformationStates, information_states, row_of
 from rmab.planning.tables import Model
 from rmab.policies.constraint import Constraint
 from rmab.policies.lookahead import table_entries

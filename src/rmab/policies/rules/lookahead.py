@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from rmab.linalg import Array
-from rmab.model.beliefs import InformationStates
+from rmab.model.information import InformationStates
 from rmab.policies.rules.rule import Cut, Places, Plan, Rule, read_ages, written
 from rmab.text import shown
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rmab.model.beliefs import NEVER
+from rmab.model.information import NEVER
 from rmab.policies.rules.compiled import CompiledRule, SlotInputs
 from rmab.policies.rules.dynamics import wide
 from rmab.policies.rules.rule import Rule

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rmab.model.beliefs import InformationStates
+from rmab.model.information import InformationStates
 
 if TYPE_CHECKING:  # an agent loads no JAX, and a rule no engine
     from rmab.model.arms import ArmKind, Arms
@@ -37,8 +37,8 @@ class Plan(ABC):
     """A value that a server makes and an agent plays by, from its *information states*.
 
     Those are of each arm the state last observed and its age, the slots since. Tables have the rows
-    of `rmab.model.beliefs.information_states`; older arms fall back by `wrap` ages, or become never
-    observed where wrap is 0.
+    of `rmab.model.information.information_states`; older arms fall back by `wrap` ages, or become
+    never observed where wrap is 0.
     """
 
     looks: ClassVar[bool] = True  # an arm that is always observed is in (state now, 1)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.linalg import Array, array_namespace
-from rmab.model.beliefs import NEVER, InformationStates
+from rmab.model.information import NEVER, InformationStates
 from rmab.policies.constraint import Constraint
 from rmab.policies.rules.rule import Cut, Places, Plan, Rule
 from rmab.text import shown

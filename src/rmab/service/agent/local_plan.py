@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.learning.channel.local_posterior import PLACES, UNIFORMS, draw_own
-from rmab.model.arms import Dynamics
-from rmab.model.beliefs import information_states
+from rmab.model.information import Dynamics, information_states
 from rmab.planning.channel.whittle import myopic, whittle_at
 from rmab.policies.plans import IndexPlan
 from rmab.privacy.prior_summaries import LawsMessage

@@ -6,7 +6,7 @@ import pytest
 
 from rmab.errors import ModelError, TooLargeError
 from rmab.model.arms import channels
-from rmab.model.beliefs import stationary_belief
+from rmab.model.information import stationary_belief
 from rmab.planning.joint.optimum import optimal
 from tests.oracles.pbvi import point_based_value
 
