@@ -15,8 +15,8 @@ from tests.cli.commands import PROGRAM, Ran
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 MODULES = ("steady", "recordings", "beams")
 STUDY = """\
-horizon = 30
-trials = 8
+horizon = 50
+trials = 32
 policies = ["steady", "random"]
 options.steady.bonus = 0.5
 [[arm]]
@@ -24,8 +24,8 @@ p01 = 0.2
 p11 = 0.8
 reward = 1.0
 [[arm]]
-p01 = 0.4
-p11 = 0.5
+p01 = 0.05
+p11 = 0.1
 reward = 1.0
 """
 # A backend that zips the package: what pip needs to install it without a network.
