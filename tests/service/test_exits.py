@@ -156,7 +156,8 @@ def test_certificates_that_are_bad_stay_so(ended, more, words):
 
 
 def test_a_package_that_is_missing(ended, monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("rmab.service.server.")]:
+    ours = ("rmab.service.server.", "rmab.service.http.")
+    for name in [name for name in sys.modules if name.startswith(ours)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     code, told = on_database(ended, "server")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rmab.service.http.connections import HttpLimits
 from rmab.service.http.telemetry import ConnectionMetrics, Log
 
 __all__ = ["CertificateWatch", "expiry"]
@@ -28,17 +29,11 @@ class CertificateWatch:
     """Tells when a certificate expires: at once, and again from time to time."""
 
     def __init__(
-        self,
-        log: Log,
-        metrics: ConnectionMetrics,
-        clock: Callable[[], float],
-        *,
-        days: float,
-        every: float,
+        self, log: Log, metrics: ConnectionMetrics, limits: HttpLimits, clock: Callable[[], float]
     ) -> None:
         self._log = log
         self._metrics = metrics
-        self._days, self._every = days, every
+        self._limits = limits
         self._clock = clock
         self._file = ""
         self._expires = float("inf")
@@ -53,7 +48,7 @@ class CertificateWatch:
     def warn(self) -> None:
         """Write a warning if little or no time is left."""
         days = (self._expires - self._clock()) / DAY
-        if days <= self._days:
+        if days <= self._limits.certificate_days:
             self._log(
                 "warning",
                 "certificate expires soon" if days > 0 else "certificate has expired",
@@ -65,7 +60,7 @@ class CertificateWatch:
     async def run(self) -> None:
         """Warn once a day, until cancelled."""
         while True:
-            await asyncio.sleep(self._every)
+            await asyncio.sleep(self._limits.certificate_seconds)
             self.warn()
 
 

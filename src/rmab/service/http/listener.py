@@ -84,17 +84,9 @@ class Listener(ABC):
         self._metrics = metrics
         self._proxies = Proxies(settings.trusted_proxies)
         self._tls = _tls(settings)
-        self._certificate = (
-            None
-            if self._tls is None
-            else CertificateWatch(
-                self.log,
-                metrics,
-                clock,
-                days=settings.limits.certificate_days,
-                every=settings.limits.certificate_seconds,
-            )
-        )
+        self._certificate = None
+        if self._tls is not None:
+            self._certificate = CertificateWatch(self.log, metrics, settings.limits, clock)
         family, address = _resolve(settings.host)
         self.loopback = ipaddress.ip_address(address).is_loopback
         if not self.loopback and self._tls is None:

@@ -63,7 +63,7 @@ class Credentials:
         """Drop all that is remembered."""
         self._known: dict[str, Credential] = {}
         self._owners: dict[str, int] | None = None
-        self._as_of = ""  # the counter when they were read
+        self._as_of: str | None = ""  # the counter when they were read
         self._read_at = -math.inf  # when that was, on the monotonic clock
         self._checked = False
 
@@ -150,7 +150,7 @@ class Credentials:
     def _check(self) -> None:
         """Drop credentials that others have changed, once in each transaction."""
         if self.inside and not self._checked:
-            now, as_of = time.monotonic(), self._database.counter(_COUNTER)
+            now, as_of = time.monotonic(), self._database.meta(_COUNTER)
             if as_of != self._as_of:
                 self._known = {}
                 self._owners = None

@@ -134,12 +134,6 @@ class Database(ABC):
         rows = self.rows("SELECT value FROM meta WHERE name = ?", (name,))
         return str(rows[0][0]) if rows else None
 
-    def counter(self, name: str) -> str:
-        """Return the value of a counter in `meta`."""
-        value = self.meta(name)
-        assert value is not None, name
-        return value
-
     def set_meta(self, name: str, value: str) -> None:
         """Insert or replace a text in `meta`."""
         self.run(

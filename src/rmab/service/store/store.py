@@ -268,7 +268,7 @@ class Store:
         self._weights = federation.weights
         self._cap = federation.cap
         self._claimed = False
-        self._claims = ""
+        self._claims: str | None = ""
         self._inside = False
         self._session = database.sessions
         self._last_erasure = 0
@@ -290,7 +290,7 @@ class Store:
         self.database.claim()
         with self._atomic():
             self.database.count_up("claims")
-            self._claims = self.database.counter("claims")
+            self._claims = self.database.meta("claims")
         self._claimed = True
         self._forget()
 
@@ -333,7 +333,7 @@ class Store:
         one may have changed. It must not go on with them.
         """
         self._forget()
-        if self._claimed and self.database.counter("claims") != self._claims:
+        if self._claimed and self.database.meta("claims") != self._claims:
             raise ClaimLostError(
                 f"database {self.database.place} was served by another process since the "
                 "connection was lost; this server must be started again"
@@ -730,7 +730,7 @@ class Store:
         """Agent slots that closed rounds have brought, those that were dropped too."""
         with self._atomic():
             kept = self._slots_of("FROM rounds WHERE closed IS NOT NULL")
-            return kept + int(self.database.counter(_DROPPED))
+            return kept + int(self.database.meta(_DROPPED) or 0)
 
     def _slots_of(self, which: str, values: Sequence[Value] = ()) -> int:
         ((slots,),) = self.database.rows(
