@@ -1,6 +1,6 @@
 """Regret against horizon, agents and arms: the files, the fits, the errors, the judges."""
 
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -422,10 +422,9 @@ def test_one_run_has_the_regret_at_every_horizon():
 def test_a_learner_does_not_know_the_horizon(name):
     """What differs between a policy for one horizon and for another: nothing but identity."""
 
-    def parts(policy):
-        return [
-            (part.func, part.args, part.keywords) if isinstance(part, partial) else part
-            for part in vars(policy).values()
-        ]
+    def parts(part):
+        if isinstance(part, partial):
+            return part.func, part.args, part.keywords
+        return {key: parts(each) for key, each in vars(part).items()} if is_dataclass(part) else part
 
     assert parts(named(name, 25)) == parts(named(name, 40))
