@@ -425,6 +425,8 @@ def test_a_learner_does_not_know_the_horizon(name):
     def parts(part):
         if isinstance(part, partial):
             return part.func, part.args, part.keywords
-        return {key: parts(each) for key, each in vars(part).items()} if is_dataclass(part) else part
+        return (
+            {key: parts(each) for key, each in vars(part).items()} if is_dataclass(part) else part
+        )
 
     assert parts(named(name, 25)) == parts(named(name, 40))
