@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import ipaddress
 import resource
 import signal
 import socket
@@ -34,6 +33,7 @@ from rmab.service.http.certificate import CertificateWatch
 from rmab.service.http.connections import Connection, HttpLimits, Secured, Watch
 from rmab.service.http.proxies import Proxies
 from rmab.service.http.telemetry import ConnectionMetrics, Log, quieten
+from rmab.text import is_loopback
 
 __all__ = [
     "Http",
@@ -88,7 +88,7 @@ class Listener(ABC):
         if self._tls is not None:
             self._certificate = CertificateWatch(self.log, metrics, settings.limits, clock)
         family, address = _resolve(settings.host)
-        self.loopback = ipaddress.ip_address(address).is_loopback
+        self.loopback = is_loopback(address)
         if not self.loopback and self._tls is None:
             raise FederationError(
                 f"host {settings.host} is not loopback and so needs --tls-cert and --tls-key"
