@@ -124,7 +124,7 @@ class MeanRewards:
     c: float = 2.0
 
     def init(self, n_states: int, shape: tuple[int, ...]) -> _Sums:  # noqa: ARG002 - every learner's
-        """Nothing was played."""
+        """Return the state before any play."""
         return _Sums(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
 
     def update(self, state: _Sums, seen: Observations) -> _Sums:
@@ -171,7 +171,7 @@ class RegenerativeCycles:
     L: float = 1.0
 
     def init(self, n_states: int, shape: tuple[int, ...]) -> _Cycles:  # noqa: ARG002 - every learner's
-        """Nothing was played."""
+        """Return the state before any play."""
         return _Cycles(
             np.full(shape, -1, np.int16),
             np.zeros(shape, np.int8),
@@ -230,7 +230,7 @@ class _Step(NamedTuple):
         return cls(state, seen.played, seen.reward.astype(np.float32))
 
     def pairs(self, n_states: int, stepped: Array) -> Array:
-        """Which state and action it was, (S, 2, N, ...); none where there was no whole step."""
+        """Return the mask of state and action, (S, 2, N, ...); none without a whole step."""
         xp = array_namespace(self.state, stepped)
         here = _each(n_states, self.state) & stepped
         return xp.stack([here & ~self.played, here & self.played], 1)
@@ -280,12 +280,12 @@ class ActionValues:
     """
 
     def init(self, n_states: int, shape: tuple[int, ...]) -> _Values:
-        """Nothing is known."""
+        """Return the state before any slot."""
         nothing = np.zeros((n_states, 2, *shape), np.float32)
         return _Values(nothing, nothing, *_Step.none(shape))
 
     def look(self, state: _Values, now: Now) -> _Values:
-        """The last slot's steps have led to the states that are shown."""
+        """Learn from the last slot's steps, which led to the states that are shown."""
         xp = array_namespace(state.q, now.state)
         here = state.step.pairs(len(state.q), now.stepped)
         visits = state.visits + here
@@ -342,7 +342,7 @@ class IndexLearning:
     equal: bool = False
 
     def init(self, n_states: int, shape: tuple[int, ...]) -> _Indices:
-        """Nothing is known."""
+        """Return the state before any slot."""
         tables = (1, *shape[1:]) if self.equal else shape
         return _Indices(
             np.zeros((n_states, 2, n_states, *tables), np.float32),
@@ -352,7 +352,7 @@ class IndexLearning:
         )
 
     def look(self, state: _Indices, now: Now) -> _Indices:
-        """The last slot's steps have led to the states that are shown."""
+        """Learn from the last slot's steps, which led to the states that are shown."""
         xp = array_namespace(state.q, now.state)
         n_arms = now.state.shape[0]
         q, index, visits, step = state.q, state.index, state.visits, state.step

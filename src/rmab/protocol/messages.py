@@ -94,7 +94,7 @@ class Shape(NamedTuple):
 
     @property
     def kinds_by_arm(self) -> list[int]:
-        """How many kinds of pairs are counted separately of each arm."""
+        """Number of kinds of pairs that are counted separately of each arm."""
         kinds = [self.gaps + 1] * self.n_arms
         for arm in self.always:
             kinds[arm] = 2
@@ -116,7 +116,7 @@ class Shape(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many counts an upload has."""
+        """Number of counts of an upload."""
         arms = zip(self.kinds_by_arm, self.states, strict=True)
         return sum(kinds * states**2 for kinds, states in arms)
 
