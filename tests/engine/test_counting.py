@@ -90,7 +90,7 @@ def counter(setting: Setting, gaps: int, trials: int) -> Callable[..., Any]:
             pairs, sharing = counting.pairs(counts.pairs), counting.sharing
             shared, _ = sharing.after_episode(pairs, counts.visits, None, none, lambda _: drawn)
             found = sharing.evidence(shared, there, jnp.int32(1), none)
-            return found.counts[..., 0, :], found.visits[..., 0, :]
+            return found.counts, found.visits
 
         start = arms.unobserved(setting.n_agents, trials), counting.start(trials)
         now = played, states.astype(arms.state_type), jnp.arange(setting.horizon)

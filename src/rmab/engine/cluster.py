@@ -80,7 +80,7 @@ def _task(settings: Mapping[str, str], mine: Mapping[str, str]) -> Callable[...,
 
 
 def answer(parts: tuple[bytes, ...] = (), start: int = 0, count: int = 0) -> _Answer:
-    """A worker's, to a block of trials of some work, which may be none: it is compiled then."""
+    """Answer to a block of trials of some work; one without trials only compiles."""
     if not parts:
         return _Answer(_device())
     width, run = _compiled(parts)
@@ -108,7 +108,7 @@ def _compiled(parts: tuple[bytes, ...]) -> tuple[int, Callable[[int, int], Batch
 
 
 class Cluster:
-    """A Ray cluster, for as long as it is entered.
+    """Ray cluster, for as long as it is entered.
 
     address: "auto" finds the Ray that runs on this machine, "local" starts one here, HOST:PORT is a
     cluster's head. A Ray that this process has already been connected to is used and left as it is.
@@ -267,7 +267,7 @@ class _Blocks:
         return max(2, _WINDOW * self.cluster.n_workers // len(self.cluster.pools))
 
     def block(self, left: int) -> int:
-        """A batch at first; later as many as take the seconds that a block should take."""
+        """Return the trials of the next block: a batch at first, later by its seconds."""
         workers = max(1, self.cluster.n_workers)
         batches = 1.0
         if self.seconds is not None:

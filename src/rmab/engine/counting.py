@@ -59,7 +59,7 @@ class Counts(NamedTuple):
 
 
 class Counting:
-    """How the agents of a policy count in a setting.
+    """Counting of observations by the agents of a policy in a setting.
 
     visits, idle: whether plays, and slots without one, end episodes.
     """

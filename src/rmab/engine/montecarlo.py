@@ -107,8 +107,10 @@ def batch_size(setting: Setting) -> int:
 
 
 def even_width(setting: Setting, n_trials: int, threads: int) -> int:
-    """The same for a number of trials; on a CPU threads get as many batches each, for which one may
-    be half as large again."""
+    """Return the width for a number of trials.
+
+    On a CPU threads get equally many batches, for which one may be half as large again.
+    """
     if jax.default_backend() == "cpu":
         batches = threads * max(1, round(n_trials / (threads * batch_size(setting))))
     else:
@@ -124,7 +126,7 @@ def default_threads() -> int:
 
 
 class SumsStore(Protocol):
-    """Where the sums over the first trials outlive the process."""
+    """Store of the sums over the first trials, which outlives the process."""
 
     @property
     def before(self) -> Batch | None:
@@ -168,10 +170,10 @@ class Pool(Protocol):
 
 
 class Workers(Protocol):
-    """Where a pool comes from, if not from the threads of this process."""
+    """Source of pools other than the threads of this process."""
 
     def pool(self, work: Work) -> AbstractContextManager[Pool]:
-        """One for this work."""
+        """Open a pool for this work."""
 
 
 def simulate(
@@ -350,7 +352,7 @@ def _run_blocks(
     progress: Progress | None,
     kept: SumsStore | None,
 ) -> None:
-    """The blocks of all trials that are not in the result yet, merged in order."""
+    """Run the blocks of all trials that are not in the result yet, merged in order."""
     waiting: deque[PendingBlock] = deque()
     # Only the main thread sees Ctrl-C, so a merge in another is done whole or not at all.
     with ThreadPoolExecutor(1) as merger:

@@ -1,4 +1,4 @@
-"""A batch of trials of one policy, as one JAX program.
+"""Programs: a batch of trials of one policy, as one JAX program.
 
 Arrays have shape (N arms, M agents, R trials), trials last, so that the innermost loop runs over
 trials. A slot, for all trials at once:
@@ -42,13 +42,13 @@ from rmab.policies.policy import Policy
 from rmab.policies.refusal import refusal
 from rmab.policies.rules.compiled import CompiledRule, Scene, SlotInputs
 from rmab.policies.rules.dynamics import LearnerOutput, channel_pair, matrices
-from rmab.rng.variates import CHANNELS, DRAWS, EXPERTS, PLAYS, Draws, Key, stream
+from rmab.rng.variates import CHANNELS, EXPERTS, PLAYS, Draws, Key, stream
 
 __all__ = ["BatchProgram", "BatchStart", "compiled_rule", "simulator"]
 
 
 class _Episode(NamedTuple):
-    """Where each trial stands in its episode; arrays end in R."""
+    """State of each trial in its episode; arrays end in R."""
 
     plan: Any  # see rmab.policies.rules.compiled
     explores: Array | None  # (A, R) bool: whether its plays are visits; None: all are
@@ -147,24 +147,6 @@ def _as_needed(setting: Setting, policy: Policy) -> Setting:
     return setting if draws is None else replace(setting, draws=draws)
 
 
-def _draws_differ(setting: Setting, policy: Policy) -> bool:
-    """Whether agents draw for themselves."""
-    per_agent = setting.draws != "shared" and policy.learner.randomised
-    return per_agent or not setting.aggregation.shared
-
-
-def _drawers(setting: Setting, policy: Policy) -> int:
-    """Return A, how many agents have their own dynamics to play by; 1: all have the same.
-
-    Agents whose rewards differ plan by themselves, if from the same dynamics.
-    """
-    if policy.learns:
-        apart = _draws_differ(setting, policy) or setting.rewards_differ
-    else:
-        apart = setting.laws_differ or setting.rewards_differ
-    return setting.n_agents if apart else 1
-
-
 @lru_cache(maxsize=64)
 def _compiled(
     setting: Setting,
@@ -216,7 +198,7 @@ class BatchProgram:
         self.watches = policy.learns and episodes.watches(setting)
         # Whether all trials' episodes end together.
         self.in_step = episodes.in_step and not self.watches
-        self.drawers = _drawers(setting, policy)
+        self.drawers = self.sharing.drawers
         visits = self.watches and episodes.watches_visits
         idle = visits and episodes.watches_idle and self.environment.any_always
         self.counting = Counting(
@@ -261,65 +243,34 @@ class BatchProgram:
         return fresh, error, kept
 
     def learn(self, start: BatchStart) -> tuple[Evidence | None, LearnerOutput, Any]:
-        """Return evidence and dynamics for A agents, and the state of shared evidence.
+        """Return evidence and dynamics for A agents, and the sharing's state.
 
-        They end in A R, agent after agent. Each agent draws from its own stream; where all share
-        one draw it is the first's. A learner with its own state reads no evidence.
+        They end in A R, agent after agent. A learner with its own state reads no evidence.
         """
         seed, trials, episode = start.seed, start.trials, start.episode
         counts, own, kept = start.memory
-        number, sharing = episode.number + 1, self.sharing
-
-        def in_line(x: Array) -> Array:
-            """(..., A or 1, R) -> (..., A R)."""
-            if x.shape[-2] == 1:
-                return jnp.tile(x[..., 0, :], self.drawers)
-            return x.reshape(*x.shape[:-2], -1)
-
-        lane = jnp.repeat(jnp.arange(self.drawers, dtype=jnp.uint32), trials.size)
-        if not _draws_differ(self.setting, self.policy) and self.drawers > 1:
-            lane = jnp.zeros_like(lane)  # each has what all draw
-        key = stream(seed, jnp.tile(trials, self.drawers), lane, DRAWS)
-        due = jnp.tile(episode.over, self.drawers)
-        draws = Draws(key, jnp.tile(number, self.drawers), due)
-        evidence = None
-        if self.policy.learner.function is None:
-            state = jax.tree.map(lambda x: in_line(sharing.combined(x)), own)
-            drawn = self.policy.learner.own.dynamics(state, draws)
+        number, sharing, learner = episode.number + 1, self.sharing, self.policy.learner
+        draws, evidence = sharing.draws(seed, trials, number, episode.over), None
+        if learner.function is None:
+            state = jax.tree.map(lambda x: sharing.in_line(sharing.combined(x)), own)
+            drawn = learner.own.dynamics(state, draws)
         else:
 
             def chances(lane: int, of: Array | None = None) -> Draws:
                 key = stream(seed, trials, jnp.uint32(lane), EXPERTS)
                 return Draws(key, number if of is None else jnp.full_like(number, of))
 
-            plays = start.constraint.plays
-            pairs = self.counting.pairs(counts.pairs)
+            plays, pairs = start.constraint.plays, self.counting.pairs(counts.pairs)
             given = pairs if counts.given is None else self.counting.pairs(counts.given)
             shared, kept = sharing.after_episode(
                 given, counts.visits, kept, episode.length, chances, plays
             )
-            evidence = sharing.evidence(shared, start.truth, plays, number)
-            agents: Any = evidence.agents
-            if not sharing.running:
-                agents = in_line(agents)
-            evidence = evidence._replace(
-                counts=in_line(evidence.counts),
-                visits=in_line(evidence.visits),
-                episode=jnp.tile(number, self.drawers),
-                agents=agents,
-                prior=None if evidence.prior is None else in_line(evidence.prior),
-                slot=start.slot,
-                lanes=self.drawers,
-            )
-            if self.setting.rewards_differ:
-                evidence = evidence._replace(  # (S, N, A R)
-                    rewards=jnp.repeat(start.truth.reward_active, trials.size, -1),
-                    idle_rewards=jnp.repeat(start.truth.reward_passive, trials.size, -1),
-                )
+            evidence = sharing.evidence(shared, start.truth, plays, number, start.slot)
             drawn = sharing.drawn(evidence, shared.pairs, pairs, draws)
         # A learner may leave what is the same in all trials at a width of one.
+        width = self.drawers * trials.size
         output: LearnerOutput = jax.tree.map(
-            lambda x: jnp.broadcast_to(x, (*x.shape[:-1], lane.size)), drawn
+            lambda x: jnp.broadcast_to(x, (*x.shape[:-1], width)), drawn
         )
         return evidence, output, kept
 

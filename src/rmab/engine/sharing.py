@@ -31,7 +31,7 @@ from rmab.privacy.accounting import FIRST_SLOTS
 from rmab.privacy.denoising import LEAST_FOR_SUMMARIES, denoised
 from rmab.privacy.noise import MOST_RELEASES, mixing
 from rmab.privacy.survey import scheduled
-from rmab.rng.variates import Draws
+from rmab.rng.variates import DRAWS, Draws, stream
 
 __all__ = ["EvidenceSharing", "NoisyState", "SharingState"]
 
@@ -66,13 +66,20 @@ class NoisyState(NamedTuple):
 
 
 class EvidenceSharing:
-    """How agents' counts become the evidence of their learners in a setting."""
+    """Evidence of learners from all agents' counts in a setting."""
 
     def __init__(self, setting: Setting, policy: Policy) -> None:
         learns, own = policy.learner.function is not None, setting.draws == "own"
         self.setting = setting
         self.policy = policy
         self.local = own  # each agent draws by itself, by what is shared
+        # Whether agents draw for themselves.
+        per_agent = setting.draws != "shared" and policy.learner.randomised
+        self.draws_differ = per_agent or not setting.aggregation.shared
+        # A, agents with dynamics of their own to play by; 1: all have the same. Agents whose
+        # rewards differ plan by themselves, if from the same dynamics.
+        apart = self.draws_differ if policy.learns else setting.laws_differ
+        self.drawers = setting.n_agents if apart or setting.rewards_differ else 1
         self.count_kinds = count_kinds(setting.kinds, policy.learner.gaps)
         self.running = setting.aggregation.running
         self.weights = jnp.asarray(setting.weights or (1.0,) * setting.n_agents, jnp.float32)
@@ -157,35 +164,49 @@ class EvidenceSharing:
         now = SharingState(memory, None if kept.visits is None else visits)
         return self.recall.picked(memory, shared, chances(_EXPERTS_LANE).uniform()), now
 
-    def evidence(self, shared: Shared, truth: Truth, plays: Array, episode: Array) -> Evidence:
-        """Return the evidence of the learner; arrays (..., A, R), A = 1 where agents share it.
+    def evidence(
+        self, shared: Shared, truth: Truth, plays: Array, episode: Array, slot: Array | None = None
+    ) -> Evidence:
+        """Return the evidence of A agents' learners; arrays (..., A R), agent after agent.
 
-        shared: of all agents' counts; episode: (R,) its number.
+        shared: of all agents' counts; episode: (R,) its number; slot: the slots before it.
         """
-        setting, S = self.setting, self.setting.n_states
+        setting, S, A = self.setting, self.setting.n_states, self.drawers
         weights = self.weights if shared.weights is None else shared.weights
         pairs = shared.pairs[..., :1, :] if self.sums > 1 else shared.pairs  # of all agents
-        visits = shared.visits
         agents: Any = sum(setting.weights or (1,) * setting.n_agents)
         if mixes_evidence(setting.aggregation):  # of what all agents see the mean is that of all
             agents = jnp.full((setting.n_agents, episode.size), agents, jnp.float32)
         elif not self.running:
             agents = self.combined(jnp.ones((setting.n_agents, episode.size)), weights)
-        if visits is None:
-            plays_by_state = jnp.zeros((S, *pairs.shape[-3:]))
+        if not self.running:
+            agents = self.in_line(agents)
+        if shared.visits is None:
+            visits = jnp.zeros((S, *pairs.shape[-3:]))
         else:
-            plays_by_state = self.combined(visits, weights)
+            visits = self.combined(shared.visits, weights)
+        rewards: Any = truth.reward_active[:, :, None], truth.reward_passive[:, :, None]
+        if setting.rewards_differ:  # (S, N, M) to (S, N, A R)
+            rewards = [jnp.repeat(x[:, :, 0], episode.size, -1) for x in rewards]
         return Evidence(
-            counts=pairs,
-            visits=plays_by_state,
-            episode=episode,
-            rewards=truth.reward_active[:, :, None],
-            idle_rewards=truth.reward_passive[:, :, None],
+            counts=self.in_line(pairs),
+            visits=self.in_line(visits),
+            episode=jnp.tile(episode, A),
+            rewards=rewards[0],
+            idle_rewards=rewards[1],
             plays=plays,
             agents=agents,
             kinds=setting.kinds,
-            prior=shared.prior,
+            prior=None if shared.prior is None else self.in_line(shared.prior),
+            slot=slot,
+            lanes=A,
         )
+
+    def in_line(self, numbers: Array) -> Array:
+        """Bring numbers (..., A or 1, R) into (..., A R)."""
+        if numbers.shape[-2] == 1:
+            return jnp.tile(numbers[..., 0, :], self.drawers)
+        return numbers.reshape(*numbers.shape[:-2], -1)
 
     def combined(self, numbers: Array, weights: Array | None = None) -> Array:
         """Combine all agents' numbers for each agent's learner, (..., M, R) -> (..., A, R).
@@ -252,6 +273,17 @@ class EvidenceSharing:
         )
 
     # ---------------------------------------------------------------- draws and surveys
+
+    def draws(self, seed: Array, trials: Array, number: Array, due: Array) -> Draws:
+        """Return the random numbers of A agents in R trials, (A R).
+
+        Each agent draws from its own stream; where all share one draw it is the first's.
+        """
+        lane = jnp.repeat(jnp.arange(self.drawers, dtype=jnp.uint32), trials.size)
+        if not self.draws_differ and self.drawers > 1:
+            lane = jnp.zeros_like(lane)
+        key = stream(seed, jnp.tile(trials, self.drawers), lane, DRAWS)
+        return Draws(key, jnp.tile(number, self.drawers), jnp.tile(due, self.drawers))
 
     def drawn(self, evidence: Evidence, sums: Array, pairs: Array, draws: Draws) -> LearnerOutput:
         """Return the learner's output, or that of each agent by its own counts and the sums.

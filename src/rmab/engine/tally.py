@@ -80,7 +80,7 @@ class Moments:
         self.sums: Sums | None = None
 
     def add(self, more: Sums) -> None:
-        """The sums of more trials."""
+        """Add the sums of more trials."""
         known = self.sums
         self.sums = more if known is None else Sums(*map(np.add, known, more))
 
@@ -91,7 +91,7 @@ class Moments:
 
     @property
     def count(self) -> Floats:
-        """How many trials gave a value."""
+        """Number of trials with a value."""
         return np.asarray(self._known().count, np.float64)
 
     @property
@@ -120,7 +120,7 @@ class CoMoments:
         self.sums: tuple[Ints, Ints, Ints] = np.zeros(size, np.int64), square, square
 
     def add(self, count: int, total: Ints, high: Ints, low: Ints) -> None:
-        """The sums (size,) of more trials and, in two halves, of their products (size, size)."""
+        """Add sums (size,) of more trials and, in two halves, of their products (size, size)."""
         self.count += count
         before = self.sums
         self.sums = before[0] + total, before[1] + high, before[2] + low
@@ -163,7 +163,7 @@ class Tally:
 
 
 def final_slots(horizon: int) -> int:
-    """How many slots the last tenth has; at least one."""
+    """Return the number of slots of the last tenth; at least one."""
     return max(1, round(horizon / 10))
 
 
@@ -361,7 +361,7 @@ class Simulated:
         self._units = units
 
     def add(self, batch: Batch) -> None:
-        """One more batch."""
+        """Add a batch."""
         for name, part in batch.parts.items():
             tally = self.tallies.setdefault(name, Tally(self._units))
             for key, more in part.items():

@@ -1,4 +1,4 @@
-"""One agent that plays K of N arms, as a Gymnasium environment."""
+"""Gymnasium environment of one agent that plays K of N arms."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ArmsEnv(gymnasium.Env[Observation, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """A new trial, see the class."""
+        """Begin a trial, see the class."""
         super().reset(seed=seed)
         self._named = trial_of(seed, options, self._named, self.study.seed, self.np_random)
         self._game = Game(
@@ -98,7 +98,7 @@ class ArmsEnv(gymnasium.Env[Observation, Any]):
         return self._observation(), reward, False, game.over, self._info()
 
     def render(self) -> Any:
-        """A picture, a text, or nothing, by `render_mode`."""
+        """Return a picture, a text, or nothing, by `render_mode`."""
         self._begun(over=True)
         return rendered(self._film, self.render_mode)
 
@@ -151,14 +151,14 @@ def scene(
 
 
 def checked_mode(mode: str | None) -> str | None:
-    """One of RENDER_MODES, or None."""
+    """Check a mode: one of RENDER_MODES, or None."""
     if mode is not None:
         one_of("render_mode", mode, RENDER_MODES)
     return mode
 
 
 def rendered(film: Film, mode: str | None) -> Any:
-    """A game as its mode says."""
+    """Render a game by its mode."""
     if mode == "ansi":
         return film.as_text()
     return film.as_picture() if mode == "rgb_array" else None
@@ -176,7 +176,7 @@ def observation_space(study: Study) -> spaces.Space[Any]:
 
 
 def action_space(actions: str, choices: Choices) -> spaces.Space[Any]:
-    """How one agent says its choice; actions: one of `rmab.envs.game.ACTIONS`."""
+    """Return the action space of one agent; actions: one of `rmab.envs.game.ACTIONS`."""
     check_actions(actions, choices)
     if actions == "sets":
         return spaces.Discrete(choices.n_sets)

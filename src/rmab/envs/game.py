@@ -39,7 +39,7 @@ Source = Study | Arms | Sequence[Arm] | str | PathLike[str]
 
 
 def study_of(source: Source) -> Study:
-    """A study, from its file or its bundled name too, or arms as one."""
+    """Return a study, from its file or its bundled name too, or arms as one."""
     if isinstance(source, str | PathLike):
         return load(source)
     if isinstance(source, Study):
@@ -59,14 +59,14 @@ def scene_of(source: Source, **changes: Any) -> Study:
 
 @dataclass(frozen=True)
 class Choices:
-    """How K = `plays` of N arms are chosen."""
+    """Choices of K = `plays` of N arms."""
 
     n_arms: int
     plays: int
 
     @property
     def n_sets(self) -> int:
-        """How many sets of K arms there are."""
+        """Number of sets of K arms."""
         return Constraint(self.plays).n_subsets(self.n_arms)
 
     @cached_property
@@ -82,7 +82,7 @@ class Choices:
         return masks
 
     def played(self, actions: npt.ArrayLike, lead: tuple[int, ...]) -> Bools:
-        """Which arms are played, (*lead, N): actions are (*lead,) sets or (*lead, N) scores."""
+        """Return the mask of arms played, (*lead, N), by (*lead,) sets or (*lead, N) scores."""
         try:
             given = np.asarray(actions)
         except ValueError:  # rows of different lengths

@@ -78,13 +78,13 @@ class ParallelArmsEnv(ParallelEnv[str, Observation, Any]):
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        """How an agent says its choice."""
+        """Return the action space of an agent."""
         return self.action_spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Observation], Infos]:
-        """A new trial, by the rule of `ArmsEnv`."""
+        """Begin a trial, by the rule of `ArmsEnv`."""
         self._named = trial_of(seed, options, self._named, self.study.seed, self._random)
         self.agents = self.possible_agents.copy()
         self._game = Game(
@@ -123,12 +123,12 @@ class ParallelArmsEnv(ParallelEnv[str, Observation, Any]):
         return answer
 
     def render(self) -> Any:
-        """A picture, a text, or nothing, by `render_mode`."""
+        """Return a picture, a text, or nothing, by `render_mode`."""
         self._begun()
         return rendered(self._film, self.render_mode)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Close nothing: nothing is open."""
 
     @property
     def states(self) -> npt.NDArray[np.int64]:

@@ -49,7 +49,7 @@ __all__ = [
 
 
 class Aggregation(Protocol):
-    """How the counts of M agents become the evidence of their learners."""
+    """Map from the counts of M agents to the evidence of their learners."""
 
     @property
     def shared(self) -> bool:
@@ -60,7 +60,7 @@ class Aggregation(Protocol):
         """Whether the evidence is sum over m of w_m x_m, so that it may be added up as it comes."""
 
     def combine(self, counts: Array, weights: Array) -> Array:
-        """From each agent's numbers (..., M, R) to the evidence (..., A, R).
+        """Return the evidence (..., A, R) of each agent's numbers (..., M, R).
 
         A = 1 if it is shared, else M; R: trials. weights: (M,).
         """
@@ -155,7 +155,7 @@ class Gossip:
 
 
 def _exact(xp: Any) -> dict[str, Any]:
-    """For a product whose terms no accelerator is to round."""
+    """Return options of a product whose terms no accelerator rounds."""
     return {} if xp is np else {"precision": "highest"}
 
 

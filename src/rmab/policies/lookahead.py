@@ -1,4 +1,4 @@
-"""Which K arms to play, by looking a few slots ahead over information states.
+"""Lookahead: K arms to play, by looking a few slots ahead over information states.
 
 Arm n is in row x_n of its information states. A play there shows or leads to state s with chance
 c(x_n, s), and the arm is then in (s, 1); left alone it ages by one slot, or, if it is fully
@@ -87,7 +87,7 @@ _TIE_ROUNDINGS = 16  # values that differ by less, in units of rounding, are equ
 
 @dataclass(frozen=True)
 class SearchLimits:
-    """How far a lookahead searches.
+    """Limits of the search of a lookahead.
 
     ways: sets times outcomes up to which all sets are tried; outcomes: of a slot, up to which they
     are enumerated; margin: arms on either side of the K-th that are exchanged where not all sets
@@ -117,7 +117,7 @@ class PassivePath(NamedTuple):
 
     @property
     def aged(self) -> PassivePath:
-        """After a slot alone."""
+        """Path after a slot without a play."""
         passive = self.passive_probs and self.passive_probs[1:]
         return PassivePath(self.gains[1:], self.observation_probs[1:], passive)
 
@@ -396,7 +396,7 @@ def _of(array: Array, arms: Array, axis: int = 0) -> Array:
 
 
 def _observed_next(state: LookaheadState, arms: Array) -> Array:
-    """Which arms (N, ...) are observed next: those played, and those that always are."""
+    """Return the mask (N, ...) of arms observed next: those played, and those that always are."""
     played = _played(state, arms)
     return played if state.fully_observed is None else played | state.fully_observed
 

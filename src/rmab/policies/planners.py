@@ -1,4 +1,4 @@
-"""The index rules that several policies plan by: one for each map from dynamics to indices."""
+"""Index rules that several policies plan by: one for each map from dynamics to indices."""
 
 from __future__ import annotations
 

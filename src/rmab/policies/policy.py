@@ -69,7 +69,7 @@ class Learner:
     gaps
         G > 0: pairs of observations of an arm observed when played are counted by the slots between
         them, 1 to G and all further ones together (an action-dependent arm's waits one by one,
-        those that are too long not at all). 0: see `rmab.learning.evidence.count_kinds`.
+        those that are too long never). 0: see `rmab.learning.evidence.count_kinds`.
     reads_visits
         False spares counting evidence.visits.
     randomised
@@ -99,7 +99,7 @@ class Learner:
 
 @dataclass(frozen=True)
 class Sharing:
-    """How agents' evidence and draws are joined; None: as the study says.
+    """Joining of agents' evidence and draws; None: as the study says.
 
     aggregation: a name or an object of `rmab.policies.aggregation`; draws: "shared" or "per-agent".
     """
@@ -128,7 +128,7 @@ _LEAST = MappingProxyType({"depth": 0, "gaps": 0, "max_age": 1, "longest": 1})
 
 @dataclass(frozen=True, eq=False, init=False)
 class Policy:
-    """How agents choose arms: a name and four parts.
+    """Policy: a name and four parts.
 
     Parts are given as such, or by their own parts: a planner, a table or a depth (of a rule),
     a function (of a learner), and options, which docs/own-policy.md lists.

@@ -1,4 +1,4 @@
-"""An agent without input or output: it chooses by a plan, observes, and counts.
+"""Agent without input or output: it chooses by a plan, observes, and counts.
 
 Of each arm it keeps the state last observed and the slots since, and counts every pair of
 successive observations by their gap (`rmab.protocol.messages`). An episode ends by its round's
@@ -40,7 +40,7 @@ __all__ = ["Player"]
 
 
 class Player:
-    """One incarnation of an agent.
+    """Incarnation of an agent.
 
     last_seen, age: (N,) each, the information states, age 0 where an arm was never observed. Of an
     arm that is always observed: the state s in which it was last read, ~s if that was not in the

@@ -1,4 +1,4 @@
-"""An open round without input or output: who is awaited, and when it closes.
+"""Open rounds without input or output: awaited agents, and the time to close.
 
 Awaited are the agents that reported in the previous round and those that fetched this one, unless
 they left. A report is an upload of this round from an episode that had begun (length > 0). The
@@ -28,7 +28,7 @@ MOST_MISSED = 2  # deadlines that an agent may miss before it is no longer await
 
 
 class Coordinator:
-    """One open round.
+    """An open round.
 
     limit: the most slots of its episodes; awaited, reports: agents, and lengths by agent, where it
     resumes a round; missed: deadlines that agents have missed since they last reported; deadline:
@@ -55,12 +55,12 @@ class Coordinator:
         self._first_report = now if self.reports else None
 
     def fetched(self, agent: str) -> None:
-        """The agent has this round and plays it."""
+        """Note that the agent has this round and plays it."""
         if self.missed.get(agent, 0) < MOST_MISSED:
             self.awaited.add(agent)
 
     def reported(self, agent: str, length: int, now: float) -> None:
-        """The agent's upload of this round was accepted; length: slots of its episode."""
+        """Note that the agent's upload of this round was accepted; length: slots of its episode."""
         if length < 1:
             return
         self.awaited.add(agent)
@@ -70,7 +70,7 @@ class Coordinator:
             self._first_report = now
 
     def left(self, agent: str) -> None:
-        """The agent is not awaited any more."""
+        """Await the agent no longer."""
         self.awaited.discard(agent)
 
     def due(self, now: float) -> str | None:
@@ -87,8 +87,7 @@ class Coordinator:
         return None if self._first_report is None else self._first_report + self.deadline
 
     def close(self, reason: str) -> None:
-        """It is being closed, as `due` said. Whoever still reports until the next one opens is not
-        late."""
+        """Close the round, as `due` said; a report until the next one opens is not late."""
         self._late = self.awaited - self.reports.keys() if reason == "deadline" else set()
 
     def next(self, schedule: str, longest: int | None = None) -> Coordinator:

@@ -101,7 +101,7 @@ class SlotPlans(NamedTuple):
 
 
 class CompiledRule(ABC):
-    """How agents are given plans and choose; the methods here are of a rule without a plan."""
+    """Plans and choices of agents by a rule; the methods here are of a rule without a plan."""
 
     # Filling a plan is quick, so that it is done for all trials at once where many are due.
     light = True
