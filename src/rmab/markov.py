@@ -36,7 +36,6 @@ __all__ = [
     "stationary",
 ]
 
-
 _FEW_STATES = 64  # up to here powers of a matrix are faster than a search of its graph
 
 

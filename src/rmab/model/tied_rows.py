@@ -3,8 +3,8 @@
 In every tied row one event, a success say, has the same chance theta. The event is a set of next
 states. Given that it happens, or does not, the distribution of the next state is known, so that row
 s is theta times its row if the event is certain, plus 1 - theta times its row without the event.
-The posterior of theta is a Beta: in all tied rows of all arms with one tie the event happened a
-times and did not happen b times.
+The prior Beta(a, b) of theta becomes Beta(a + h, b + n) if, in all tied rows of all arms with one
+tie, the event happened h times and did not happen n times.
 """
 
 from __future__ import annotations

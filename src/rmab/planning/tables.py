@@ -74,7 +74,6 @@ __all__ = [
     "whittle_table",
 ]
 
-
 # ------------------------------------------------------------------------------------- channels
 
 Planner = Callable[[Dynamics, InformationStates], Any]

@@ -42,7 +42,6 @@ from rmab.planning.index.subsidy_line import (
 
 __all__ = ["follow_by_pivots"]
 
-
 _BLOCK_SIZE = 64  # changes of policy between two matrix products
 _MIN_ADVANTAGE = 1e-12  # smaller advantages in a whole interval mean that both actions are equal
 _MIN_SLOPE = 1e-11  # smaller slopes cross nothing

@@ -58,7 +58,6 @@ from rmab.planning.index.subsidy_line import Apart, History, LineProblem
 
 __all__ = ["Indices", "changes_back", "checked_discount", "finite_indices"]
 
-
 _NEAR_ONE = 1 - 1e-4  # discount that replaces average reward
 _MAX_ERROR = 1e-6  # largest rounding of an advantage without a doubt
 _MAX_EXACT_STATES = 30  # exact arithmetic would take minutes for more states

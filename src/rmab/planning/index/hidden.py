@@ -50,7 +50,6 @@ from rmab.planning.index.parametric import ArmBatch, Models, StepRecord, follow,
 
 __all__ = ["Limits", "information_indices", "information_table"]
 
-
 _SETTLED = 1e-13  # beliefs this close to their limit, in total variation, have settled
 _NEAR_FACTOR = 1.5  # arms whose ages end within this factor are followed together
 _FAR_FACTOR = 2.5  # few arms are followed together within this factor

@@ -90,7 +90,6 @@ __all__ = [
     "values_observed",
 ]
 
-
 _MAX_ITERATIONS = 100  # more than policy iteration at one t ever takes
 _STATES_AT_ONCE = 40_000  # information states in all lanes
 _MIN_LANES = 16

@@ -37,7 +37,6 @@ from rmab.planning.index.subsidy_line import (
 
 __all__ = ["OptimalPolicy", "add_interval", "confirmed", "follow_by_solving", "settle"]
 
-
 _EPSILON = 8 * float(np.finfo(np.float64).eps)
 _NUDGE = 1e-10  # distance above a border at which policies are compared
 _MIN_CHANCE = 1e-12  # smaller chances of ending up in another class are 0

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_SWEEPS", "Solution", "chain_gain", "end_components", "optimal_gain"]
 
-
 MAX_SWEEPS = 50_000
 _MAX_WORK = 4e9  # transitions read in all sweeps
 _PRECISION = 1e-9  # precision of a gain, in units of the largest reward

@@ -74,7 +74,6 @@ __all__ = [
     "transitions",
 ]
 
-
 # Tolerances of beliefs, from fine to coarse: 1e-9, 3e-9, ... 1e-2.
 TOLERANCES: tuple[float, ...] = tuple(10.0 ** -(half / 2) for half in range(18, 3, -1))
 MAX_CAP = 5_000  # an arm that takes longer to forget makes a chain that takes too long to settle

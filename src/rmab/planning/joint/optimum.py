@@ -62,7 +62,6 @@ from rmab.planning.joint.chain import (
 
 __all__ = ["Optimum", "optimal", "solve_optimum"]
 
-
 _MAX_STATES = 1_000_000
 _MAX_TABLE_CODES = 2**25  # entries of a dense action table
 _TABLE_TOLERANCE = 1e-4  # the coarsest that is taken so that an action table fits

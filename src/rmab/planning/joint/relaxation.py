@@ -73,7 +73,6 @@ if TYPE_CHECKING:
 
 __all__ = ["relaxed_value", "upper_bound"]
 
-
 _TOLERANCES = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 _MAX_COLUMNS = 200_000  # columns of the programme
 _MAX_STATES = 2_000  # states of an arm in the second form, whose matrices are dense

@@ -41,7 +41,6 @@ from rmab.policies.lookahead import LookaheadState, LookaheadTables, state_from_
 
 __all__ = ["fill_lookahead", "known_lookahead", "known_wraps"]
 
-
 _SLOTS = 24  # slots of the backward induction
 # Subsidies tried first, in units of the largest difference of an arm's rewards.
 _SUBSIDIES = (-8.0, -4.0, -2.0, -1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
