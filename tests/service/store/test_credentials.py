@@ -3,7 +3,6 @@
 import pytest
 
 from rmab.errors import FederationError
-from rmab.service.store import credentials as module
 from rmab.service.store.credentials import Sighting
 from rmab.service.store.store import open_store
 from tests.service.support.storing import enrolled
@@ -92,7 +91,7 @@ def test_a_revoked_credential_is_not_remembered_within_the_transaction(opened):
 
 def test_recent_credentials_are_as_old_as_the_counter_that_was_read(opened, monkeypatch):
     now = 100.0
-    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    monkeypatch.setattr("rmab.service.store.credentials.time.monotonic", lambda: now)
     key, _ = enrolled(opened)
     recent = opened.credentials.recent
     opened.credentials.forget()
@@ -115,8 +114,8 @@ def test_recent_credentials_are_as_old_as_the_counter_that_was_read(opened, monk
 def test_others_changes_are_noticed_in_the_next_transaction(opened, database_url, federation):
     key, _ = enrolled(opened)
     with opened.transaction():
-        assert opened.credentials.owned("alice") == 1
         assert not opened.credential(key).revoked
+        assert opened.credentials.owned("alice") == 1  # both are remembered from now on
     other = open_store(database_url, federation, create=False)
     other.revoke("alice", 3.0)
     other.close()
