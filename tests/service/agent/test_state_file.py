@@ -562,7 +562,7 @@ def test_a_learners_state_is_of_whole_numbers_of_eight_bytes(path):
     found = file.learner_state()
     assert found is not None
     assert found.tolist() == [0.5, -1.0]
-    with file._file.transaction() as keeper:
+    with file.transaction() as keeper:
         keeper.execute("REPLACE INTO slots VALUES (0, 0, ?)", (b"123456789",))
     assert file.learner_state() is None
     file.close()

@@ -11,14 +11,8 @@ import pytest
 from starlette.requests import ClientDisconnect
 
 from rmab.errors import ProtocolError
-from rmab.service.server.uploads import (
-    Rate,
-    announced,
-    authenticate,
-    check_type,
-    read_body,
-    receive,
-)
+from rmab.service.http.body import announced_size, check_type, read_body
+from rmab.service.server.uploads import Rate, UploadRules, authenticate, receive
 from rmab.service.store.store import open_store
 from tests.service.support.counting import Counting
 from tests.service.support.serving import served, spectrum
@@ -70,9 +64,9 @@ def test_a_limit_of_slots_is_there_only_where_it_is_asked_for(opened, federation
     assert opened.database.rows("SELECT owner FROM pace") == []
     more = Counting(federation.shape, "b").upload(1, slots=1)
     with opened.transaction():
-        found = refusal(receive, opened, *token, more, 1, 2, 1.0, slot_seconds=1.0)
+        found = refusal(receive, opened, *token, more, 1, 2, 1.0, UploadRules(slot_seconds=1.0))
         assert found[:2] == (429, "slots")
-        assert receive(opened, *token, more, 1, 2, 11.0, slot_seconds=1.0) == "new"
+        assert receive(opened, *token, more, 1, 2, 11.0, UploadRules(slot_seconds=1.0)) == "new"
     assert len(opened.database.rows("SELECT owner FROM pace")) == 1
 
 
@@ -81,13 +75,13 @@ def test_a_new_incarnation_waits_and_one_that_is_known_does_not(opened, federati
     life, other = (Counting(federation.shape, name) for name in ("one", "other"))
     given(opened, token, life.upload(1))
     with opened.transaction():
-        assert receive(opened, *token, life.upload(2), 1, 2, 2.0, wait=7.5) == "new"
+        assert receive(opened, *token, life.upload(2), 1, 2, 2.0, UploadRules(wait=7.5)) == "new"
         begun = other.upload(1)
         for wait, seconds in ((7.5, 8), (7.0, 7), (0.1, 1)):
-            found = refusal(receive, opened, *token, begun, 1, 2, 2.0, wait=wait)
+            found = refusal(receive, opened, *token, begun, 1, 2, 2.0, UploadRules(wait=wait))
             assert found == (429, "rate", {"retry_after": seconds})
-        assert opened.totals() == (2, 6)
-        assert receive(opened, *token, begun, 1, 2, 2.0, wait=0.0) == "new"
+        assert opened.uploads.totals() == (2, 6)
+        assert receive(opened, *token, begun, 1, 2, 2.0, UploadRules(wait=0.0)) == "new"
 
 
 @pytest.fixture
@@ -103,7 +97,7 @@ def ended(opened, federation):
     opened.open_round(some_round(9, federation))
     given(opened, token, new.upload(1, round=9), 9, 10.0 + 2 * DAY)
     opened.tidy(["alice"], 10.0 + 2 * DAY)
-    assert opened.ended("alice", old.incarnation).sequence == 3
+    assert opened.uploads.ended("alice", old.incarnation).sequence == 3
     return opened, token, last
 
 
@@ -126,7 +120,7 @@ def test_what_comes_of_an_ended_incarnation(ended, changes, code):
             assert receive(opened, key_id, secret_hash, upload, 9, 2, 3.0) == "repeat"
         else:
             assert refusal(receive, opened, *token, upload, 9, 2, 3.0) == (409, code, {})
-        assert opened.totals() == (2, 9)
+        assert opened.uploads.totals() == (2, 9)
 
 
 def test_incarnations_up_to_the_floor_are_not_known_any_more(ended, federation):
@@ -196,10 +190,10 @@ def test_bodies_are_plain_json(headers, taken):
 
 
 def test_a_body_is_as_large_as_it_may_be():
-    assert announced({}, 10) == 10
-    assert announced({b"content-length": b"10"}, 10) == 10
-    assert announced({b"content-length": b"0"}, 10) == 0
-    assert refusal(announced, {b"content-length": b"11"}, 10)[:2] == (413, "size")
+    assert announced_size({}, 10) == 10
+    assert announced_size({b"content-length": b"10"}, 10) == 10
+    assert announced_size({b"content-length": b"0"}, 10) == 0
+    assert refusal(announced_size, {b"content-length": b"11"}, 10)[:2] == (413, "size")
 
 
 def body_of(*messages):
@@ -224,8 +218,8 @@ def test_a_body_is_read_to_its_end_and_not_beyond_its_size():
 
 def test_requests_beyond_the_bounds_are_turned_away_and_leave_nothing_behind(tmp_path):
     """Of a route that is called by hand: bytes and uploads in flight go back to none."""
-    from rmab.service.http.telemetry import Metrics
     from rmab.service.server.limits import ServerLimits
+    from rmab.service.server.metrics import Metrics
     from rmab.service.server.uploads import Uploads
 
     federation = spectrum(uploads_per_second=0.0)

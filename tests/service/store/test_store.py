@@ -10,7 +10,7 @@ import pytest
 from rmab.errors import FederationError, ProtocolError
 from rmab.privacy.settings import Privacy
 from rmab.service.http.tokens import make_token
-from rmab.service.server.uploads import authenticate, receive
+from rmab.service.server.uploads import UploadRules, authenticate, receive
 from rmab.service.store.credentials import Credential, Sighting
 from rmab.service.store.store import CLOCK_SECONDS, AgentRow, open_store
 from tests.service.support.counting import Counting
@@ -313,17 +313,17 @@ def test_a_commit_that_is_undone_leaves_nothing_in_mind(opened, federation):
     def undone():
         with opened.transaction():
             opened.open_round(some_round(1, federation))
-            upload = Counting(federation.shape).upload(1)
-            assert receive(opened, *token, upload, 1, 2, 2.0, slot_seconds=1.0) == "new"
+            upload, rules = Counting(federation.shape).upload(1), UploadRules(slot_seconds=1.0)
+            assert receive(opened, *token, upload, 1, 2, 2.0, rules) == "new"
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         undone()
     with opened.transaction():
         assert opened.open_number() == 0
-        assert opened.totals() == (0, 0)
-        credential = opened.credential(token[0])
-        left = opened.left_credit(credential, 10, 0, 2.0, 1.0)
+        assert opened.uploads.totals() == (0, 0)
+        credential = opened.credentials.credential(token[0])
+        left = opened.spent_credit(credential, 10, 2.0, 1.0)
         assert left.seconds == pytest.approx(1.0)  # 10 of the first burst, and one has passed
     assert opened.database.rows("SELECT owner FROM pace") == []
 
@@ -332,12 +332,13 @@ def test_an_agents_own_records_are_asked_for_by_its_name(opened, federation):
     token = enrolled(opened)
     upload = Counting(federation.shape).upload(4)
     given(opened, token, upload)
-    assert opened.record("alice", upload.incarnation).sequence == 4
-    assert opened.record(upload.incarnation, "alice") is None
-    assert opened.digest("alice", upload.incarnation, 4) == upload.digest
-    assert opened.digest("alice", upload.incarnation, 3) is None
-    assert (opened.slots_of("alice"), opened.slots_of("bob")) == (3, 0)
-    assert opened.contributors() == ["alice"]
+    assert opened.uploads.record("alice", upload.incarnation).sequence == 4
+    assert opened.uploads.record(upload.incarnation, "alice") is None
+    assert opened.uploads.digest("alice", upload.incarnation, 4) == upload.digest
+    assert opened.uploads.digest("alice", upload.incarnation, 3) is None
+    tallies = opened.uploads.tallies()
+    assert {name: tally.slots for name, tally in tallies.items()} == {"alice": 3}
+    assert opened.retention.agents() == ["alice"]
 
 
 def row_of(**changes):

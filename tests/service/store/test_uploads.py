@@ -540,16 +540,16 @@ def test_the_last_records_are_remembered_and_no_more(
             assert receive(opened, *token, life.upload(1), 1, 2, 2.0) == "new"
         seen = watched(monkeypatch, opened)
         for life in lives[1:]:
-            found = opened.record("alice", life.incarnation)
+            found = opened.uploads.record("alice", life.incarnation)
             assert found is not None
             assert found.slots == 3
         assert seen == []
         for _ in range(2):  # once, and then it is remembered
-            found = opened.record("alice", lives[0].incarnation)
+            found = opened.uploads.record("alice", lives[0].incarnation)
             assert found is not None
             assert found.slots == 3
             assert len(seen) == 1
-        assert opened.record("alice", "f" * 32) is None
+        assert opened.uploads.record("alice", "f" * 32) is None
         assert len(seen) == 2
     opened.close()
 
@@ -566,7 +566,7 @@ def test_rows_are_written_when_as_many_wait_as_may(
     token = enrolled(opened)
     lives = [Counting(federation.shape, str(n)) for n in range(5)]
     with opened.transaction():
-        opened.totals()
+        opened.uploads.totals()
         for n, life in enumerate(lives, start=1):
             assert receive(opened, *token, life.upload(1), 1, 2, 2.0) == "new"
             ((written,),) = opened.database.rows("SELECT COUNT(*) FROM uploads")
@@ -597,7 +597,7 @@ def test_counts_and_sums_that_are_handed_out_are_copies(opened, federation):
 def test_a_tally_is_of_the_latest_time_and_round(opened, federation):
     token = enrolled(opened)
     with opened.transaction():
-        opened.totals()
+        opened.uploads.totals()
         for round, now in ((3, 20.0), (2, 30.0), (1, 10.0)):
             upload = Counting(federation.shape, str(round)).upload(1, round=round)
             assert receive(opened, *token, upload, round, 2, now) == "new"
@@ -643,11 +643,11 @@ def test_what_is_taken_out_is_told_by_incarnations_uploads_and_slots(opened, fed
         assert (erasure.incarnations, erasure.uploads, erasure.slots) == (3, 5, 21)
         paid = ((visits + late.visits) * federation.rewards).sum()
         assert erasure.paid == pytest.approx(paid)
-        assert opened.totals() == (1, 9)
+        assert opened.uploads.totals() == (1, 9)
     for incarnation in (*(life.incarnation for life in lives), late.incarnation):
-        assert opened.is_gone("alice", incarnation)
-        assert not opened.is_gone("bob", incarnation)
-    assert not opened.is_gone("alice", kept.incarnation)
+        assert opened.uploads.is_gone("alice", incarnation)
+        assert not opened.uploads.is_gone("bob", incarnation)
+    assert not opened.uploads.is_gone("alice", kept.incarnation)
     assert np.array_equal(opened.merged().counts, kept.counts)
     assert opened.erase("alice", 9.0)[4:7] == (0, 0, 0)
 
@@ -672,7 +672,7 @@ def test_sums_of_many_ended_incarnations_are_read_in_pieces(database_url, federa
     assert opened.database.rows("SELECT COUNT(*) FROM folded") == [(5,)]
     opened.close()
     again = open_store(database_url, federation, limits=StoreLimits(statement_rows=2))
-    assert again.totals() == (10, 30)
+    assert again.uploads.totals() == (10, 30)
     assert np.array_equal(again.merged().counts, sum(each.counts for each in uploads))
     assert np.array_equal(again.merged().visits, sum(each.visits for each in uploads))
     assert [row.last_seen for row in again.agents()] == [10.0 + 2 * 86_400.0] * 5
