@@ -6,14 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rmab.errors import ModelError
 from rmab.learning.evidence_state import Recall, recall_of
 from rmab.learning.thompson import thompson
 from rmab.model.arms import CHANNEL, ArmKind
 from rmab.planning.tables import whittle_at
 from rmab.policies.aggregation import AGGREGATIONS
+from rmab.policies.capabilities import Conditions
 from rmab.policies.policy import POPULATION, Forgetting, Policy
 from rmab.policies.published.ucb import MeanRewards
+from rmab.policies.refusal import refusal
 
 SUM, NONE, PAIRS, GOSSIP = (AGGREGATIONS[name] for name in ("sum", "none", "pairs", "gossip"))
 SHOWN = ArmKind(2, fully_observed=True, action_dependent=False)
@@ -42,7 +43,7 @@ def learner(**options):
     ],
 )
 def test_who_needs_more_than_added_counts(options, aggregation, needed):
-    found = recall_of(learner(**options), (CHANNEL,), aggregation)
+    found = recall_of(learner(**options), aggregation)
     assert (found is not None) == needed
     if found is not None:
         assert found.mixes == (aggregation is GOSSIP)
@@ -50,7 +51,7 @@ def test_who_needs_more_than_added_counts(options, aggregation, needed):
         assert found.learns_prior == (options.get("prior") == POPULATION)
         assert (found.forgetting is not None) == ("forget" in options or aggregation is GOSSIP)
     known = Policy("known", whittle_at, statewise=True)
-    assert recall_of(known, (CHANNEL,), aggregation) is None
+    assert recall_of(known, aggregation) is None
 
 
 @pytest.mark.parametrize(
@@ -59,10 +60,13 @@ def test_who_needs_more_than_added_counts(options, aggregation, needed):
 )
 def test_a_learner_with_its_own_state_shares_none_of_it(options, aggregation):
     own = Policy("own", whittle_at, own=Gives(), statewise=True, **options)
-    with pytest.raises(ModelError, match="policy own: a learner with its own state must not have"):
-        recall_of(own, (CHANNEL,), aggregation)
+    assert refusal(own, Conditions((CHANNEL,), aggregation=aggregation)) == (
+        "policy own: a learner with its own state must not have a prior that is learnt, forget, or "
+        "have agents that gossip or are compared by their counts"
+    )
     plain = Policy("own", whittle_at, own=Gives(), statewise=True)
-    assert recall_of(plain, (CHANNEL,), SUM) is None
+    assert refusal(plain, Conditions((CHANNEL,), aggregation=SUM)) is None
+    assert recall_of(plain, SUM) is None
 
 
 @pytest.mark.parametrize(
@@ -76,13 +80,15 @@ def test_a_learner_with_its_own_state_shares_none_of_it(options, aggregation):
     ],
 )
 def test_what_is_for_channels(options, aggregation, refused):
-    kinds = (CHANNEL, SHOWN)
-    assert recall_of(learner(**options), (CHANNEL, CHANNEL), aggregation) is not None
-    if refused:
-        with pytest.raises(ModelError, match=r"mine: .* are for arms of two states, observe"):
-            recall_of(learner(**options), kinds, aggregation)
-    else:
-        assert recall_of(learner(**options), kinds, aggregation) is not None
+    policy = learner(**options)
+    assert recall_of(policy, aggregation) is not None
+    assert refusal(policy, Conditions((CHANNEL, CHANNEL), aggregation=aggregation)) is None
+    assert refusal(policy, Conditions((CHANNEL, SHOWN), aggregation=aggregation)) == (
+        "policy mine: a prior that is learnt, agents compared by their counts and several "
+        "half-lives are for arms of two states, observed when played, that move alike"
+        if refused
+        else None
+    )
 
 
 def test_nothing_is_kept_where_nothing_is_forgotten_or_mixed():
