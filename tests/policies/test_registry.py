@@ -230,8 +230,9 @@ def test_what_a_federation_may_run():
         *("ucb", "rca", "wiql"),
     ]
     assert set(SERVED) < set(LEARNERS)
-    assert KNOWN == ("whittle", "myopic", "lookahead", "optimal", "fixed", "fixed-best", "random")
-    assert (*LEARNERS, *KNOWN, "stay", "round-robin") == STUDIED
+    known = ("whittle", "myopic", "lookahead", "optimal", "fixed", "fixed-best", "random")
+    assert tuple(KNOWN) == known
+    assert tuple(STUDIED) == (*LEARNERS, *KNOWN, "stay", "round-robin")
 
 
 CHANNELS_ONLY = "is not of two states, observed when played, moving alike played or not"

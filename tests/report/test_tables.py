@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rmab.studies.powers import fit
 
 from rmab import Arm, Arms, Study, Sweep, channels
+from rmab.experiments.powers import fit
 from rmab.report.tables import (
     arms_table,
     exact_table,
