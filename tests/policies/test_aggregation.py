@@ -10,7 +10,16 @@ import rmab
 from rmab.learning.evidence import Evidence
 from rmab.linalg import Array, array_namespace
 from rmab.planning.tables import whittle_at
-from rmab.policies.aggregation import AGGREGATIONS, capped, evidence_of, owner_weights
+from rmab.policies.aggregation import (
+    AGGREGATIONS,
+    Gossip,
+    aggregation_of,
+    capped,
+    compares_agents,
+    evidence_of,
+    mixes_evidence,
+    owner_weights,
+)
 from rmab.protocol.config import Federation, KnownArm
 from rmab.protocol.planner import Planner
 from rmab.protocol.uploads import Merged
@@ -239,3 +248,106 @@ def test_pairs_weigh_what_an_agent_takes_of_each_other(xp):
     for arm, a, trial in np.ndindex(2, 3, 4):
         due = sum(weights[a, b, trial] * counts[arm, b, trial] for b in range(3))
         assert got[arm, a, trial] == pytest.approx(due, rel=1e-5)
+
+
+# ------------------------------------------------------------------------------- in plain NumPy
+
+
+def test_evidence_of_one_agent_by_every_aggregation():
+    rng = np.random.default_rng(4)
+    counts = [rng.integers(0, 9, (2, 3)) for _ in range(3)]
+    weights = np.array([0.5, 0.0, 2.0])
+    for agent in range(3):
+        total = evidence_of(AGGREGATIONS["sum"], counts, agent)
+        np.testing.assert_array_equal(total, sum(counts))
+        assert total.dtype == counts[0].dtype
+        weighed = evidence_of(AGGREGATIONS["sum"], counts, agent, weights)
+        np.testing.assert_allclose(weighed, 0.5 * counts[0] + 2 * counts[2])
+        for name in ("none", "gossip"):
+            for given in (None, weights):
+                own = evidence_of(AGGREGATIONS[name], counts, agent, given)
+                np.testing.assert_array_equal(own, counts[agent])
+    takes = rng.random((3, 3, 1))
+    takes[0, 1], takes[1, 0] = 0.0, 1.0  # what 1 takes of 2 is not what 2 takes of 1
+    for agent in range(3):
+        found = evidence_of(AGGREGATIONS["pairs"], counts, agent, takes)
+        due = sum(takes[agent, other, 0] * counts[other] for other in range(3))
+        np.testing.assert_allclose(found, due)
+
+
+def test_what_aggregations_say_of_themselves():
+    said = {
+        name: (each.shared, each.running, compares_agents(each), mixes_evidence(each))
+        for name, each in AGGREGATIONS.items()
+    }
+    assert said == {
+        "sum": (True, True, False, False),
+        "none": (False, False, False, False),
+        "pairs": (False, False, True, False),
+        "gossip": (False, False, False, True),
+    }
+    assert not compares_agents(Ring())
+    assert not mixes_evidence(Ring())
+
+
+def test_settings_are_of_gossip():
+    made = aggregation_of("gossip", graph="regular", degree=4, failure=0.5)
+    assert isinstance(made, Gossip)
+    assert (made.graph, made.degree, made.failure) == ("regular", 4, 0.5)
+    plain = aggregation_of("gossip")
+    assert isinstance(plain, Gossip)
+    assert (plain.graph, plain.degree, plain.failure) == ("ring", 2, 0.0)
+    for name in ("sum", "none", "pairs"):
+        assert aggregation_of(name, graph="regular", degree=4) is AGGREGATIONS[name]
+
+
+@pytest.mark.parametrize("failure", [0.0, 0.5])
+def test_what_agents_see_is_a_mixture_of_their_neighbours(failure):
+    """Of five agents in a ring, in plain loops; a link fails where its number is below failure."""
+    rng = np.random.default_rng(2)
+    gossip = aggregation_of("gossip", graph="ring", failure=failure)
+    assert isinstance(gossip, Gossip)
+    links = gossip.links(5)
+    kept, new = rng.random((2, 5, 3, 4)), rng.random((2, 5, 1, 4))
+    weights = np.array([1.0, 2.0, 0.5, 0.0, 1.0])
+    told = kept + 5 * weights[:, None, None] * new
+    chances = None if failure == 0 else rng.choice([0.25, 0.5, 0.75], (len(links.ends), 4))
+    found = gossip.mixed(kept, new, weights, chances)
+    for run in range(4):
+        if chances is None:
+            matrix = links.matrix()
+        else:
+            matrix = links.matrix_without(chances[:, run : run + 1] < failure)[..., 0]
+            assert (chances == failure).any()
+        due = np.einsum("ij,kjb->kib", matrix, told[..., run])
+        np.testing.assert_allclose(found[..., run], due)
+    # Nothing is lost: the mean of what all see is the sum of what they saw and have counted.
+    np.testing.assert_allclose(found.mean(1), (kept + 5 * weights[:, None, None] * new).mean(1))
+    assert found.shape == kept.shape
+
+
+def test_the_cap_is_of_the_lower_median_of_those_that_weigh_anything():
+    ones = np.ones(4)
+    for sizes, due in (
+        ([1, 1, 1, 10], [1, 1, 1, 0.3]),
+        ([0, 0, 2, 10], [1, 1, 1, 0.6]),
+        ([0, 0, 0, 10], [1, 1, 1, 1]),
+        ([0, 0, 0, 0], [1, 1, 1, 1]),
+        ([1, 2, 6, 9], [1, 1, 1, 6 / 9]),
+    ):
+        np.testing.assert_allclose(capped(ones, np.array(sizes), 3.0), due)
+    weights = np.array([2.0, 1.0, 0.0])
+    np.testing.assert_allclose(capped(weights, np.array([10, 1, 99]), 3.0), [0.3, 1.0, 0.0])
+
+
+def test_owners_of_several_agents_have_one_voice():
+    weights, owners = np.array([2.0, 2.0, 1.0, 1.0]), np.array([0, 0, 2, 3])
+    sizes = np.array([30, 10, 8, 0])
+    found = owner_weights(weights, sizes, owners)
+    np.testing.assert_allclose(found, [1.5, 1.5, 1.0, 1.0])
+    assert (found * sizes)[:2].sum() == 2.0 * 30
+    # Owners are held against one another by the largest of their agents: 60 and 8, of which 8 is
+    # the lower median.
+    capped_found = owner_weights(weights, sizes, owners, 3.0)
+    np.testing.assert_allclose((capped_found * sizes)[:2].sum(), 3.0 * 8)
+    np.testing.assert_allclose(capped_found[2:], 1.0)

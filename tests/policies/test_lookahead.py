@@ -215,3 +215,53 @@ def test_a_depth_that_would_take_too_long_is_refused():
     # A number of outcomes with more digits than Python prints.
     with pytest.raises(ModelError, match=r"of 15000 played arms, .* got 3"):
         check_depth(PAPER.kinds * 3750, 15_000, 3)
+
+
+# ------------------------------------------------------------------------------------------- edges
+
+
+def test_entries_of_a_table_are_those_of_each_agent():
+    rng = np.random.default_rng(1)
+    rows = rng.integers(0, 5, (3, 2, 4))
+    for agents in (1, 2):
+        table = rng.random((3, 5, agents, 4))
+        found = lookahead.table_entries(table, rows)
+        for n, agent, run in product(range(3), range(2), range(4)):
+            due = table[n, rows[n, agent, run], agent % agents, run]
+            assert found[n, agent, run] == due
+
+
+def test_ages_fall_back_by_arm_and_agent():
+    """Ages past the tables' 3 fall back by 0 (never observed), 1 (to 3) or 2 (to 2 or 3)."""
+    gains = np.arange(2 * 7, dtype=float).reshape(2, 7, 1, 1)
+    built = lookahead.LookaheadTables((gains / 100,), (gains,), None)
+    states = InformationStates(np.ones((2, 2, 1), int), np.full((2, 2, 1), 4))
+    for wraps in (np.array([[0, 1], [2, 1]]), np.array([0, 2]), np.int64(2)):
+        found = lookahead.state_from_tables(built, states, 1, wraps)
+        by_arm = np.asarray(wraps)
+        wide = np.broadcast_to(by_arm[:, None] if by_arm.ndim == 1 else by_arm, (2, 2))
+        due = np.array([[0, 6, 5][wrap] for wrap in wide.ravel()]).reshape(2, 2)
+        np.testing.assert_array_equal(found.now.gains[0][..., 0], due + np.array([[0], [7]]))
+
+
+@pytest.mark.parametrize(
+    ("n_arms", "plays", "margin", "inside", "outside"),
+    [
+        (6, 2, 1, [1], [2]),
+        (6, 2, 2, [0, 1], [2, 3]),
+        (4, 3, 2, [1, 2], [3]),
+        (5, 2, 9, [0, 1], [2, 3, 4]),
+    ],
+)
+def test_sets_near_the_border_exchange_one_or_two(n_arms, plays, margin, inside, outside):
+    found = [tuple(arms) for arms in lookahead._near_sets(n_arms, plays, margin).tolist()]
+    whole = set(range(plays))
+    due = {tuple(range(plays))}
+    for number in (1, 2):
+        for leave, enter in product(combinations(inside, number), combinations(outside, number)):
+            due.add(tuple(sorted((whole - {*leave}) | {*enter})))
+    assert found[0] == tuple(range(plays))
+    assert set(found) == due
+    assert len(found) == len(due)
+    one = [arms for arms in found if len(whole - {*arms}) == 1]
+    assert found[1 : 1 + len(one)] == one  # exchanges of one come first

@@ -16,9 +16,11 @@ import pytest
 import rmab
 from rmab import Policy, Results, StorageError, Study, StudyError, UnavailableError, run
 from rmab.engine import montecarlo
+from rmab.engine.tally import Sums
 from rmab.files import replaced
 from rmab.studies import checkpoint
-from rmab.studies.checkpoint import Checkpoint, differences
+from rmab.studies.checkpoint import Checkpoint, Job, differences
+from rmab.studies.sweep import Sweep
 from tests.studies.small import STUDY
 
 LONG = replace(STUDY, trials=200)  # the same programs as those of other tests here
@@ -330,3 +332,152 @@ def test_differences_name_every_key():
         "arms: 2 in the checkpoint, 1 now"
     )
     assert differences(before, before, "now") == []
+
+
+# ------------------------------------------------------------------- edges, without running a study
+
+
+def kept_point(folder: Path, study: Study = LONG, trials: int = 32) -> Checkpoint:
+    """A checkpoint with a point of so many trials, of made-up sums."""
+    begun = Checkpoint(folder)
+    job = Job(Sweep(study, {}))
+    begun.begin(job)
+    sums = np.arange(6.0).reshape(3, 2)
+    arrays: dict[str, Any] = {
+        "trials": np.int64(trials),
+        "seconds": np.float64(2.5),
+        **{f"joint/{key}": sums + n for n, key in enumerate(("total", "high", "low"))},
+        **{
+            f"sums/{n}/reward": np.stack([sums] * len(Sums._fields))
+            for n, _ in enumerate(study.policies)
+        },
+    }
+    digest = checkpoint._digest(study, arrays)
+    with (folder / POINT).open("wb") as file:
+        np.savez(file, **arrays, digest=np.frombuffer(digest, np.uint8))
+    return begun
+
+
+def test_nothing_was_begun_in_an_empty_folder(tmp_path):
+    with Checkpoint(tmp_path) as empty:
+        assert empty.job() is None
+        with pytest.raises(StudyError, match="has no checkpoint to go on from"):
+            empty.resume()
+        begun = empty.resume_or_begin(Job(Sweep(LONG, {}), file="a.toml"))
+        assert empty.job() is not None
+        assert empty.resume_or_begin(begun).file == "a.toml"
+        point = empty.point(begun, "")
+        assert (point.before, point.n_trials, empty.n_trials(begun)) == (None, 0, 0)
+
+
+def test_the_time_of_what_is_done_stands_still(tmp_path, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("rmab.studies.checkpoint.time.monotonic", lambda: now)
+    for trials, seconds in ((LONG.trials, 2.5), (LONG.trials - 1, 2.5 + 7.0)):
+        with kept_point(tmp_path / str(trials), trials=trials) as begun:
+            point = begun.point(begun.resume(), "")
+            assert (point.n_trials, point.seconds) == (trials, 2.5)
+            now += 7.0
+            assert point.seconds == seconds
+
+
+def test_a_job_that_is_done_gives_way_and_one_that_is_not_stays(tmp_path):
+    other = Job(Sweep(replace(LONG, seed=9), {}))
+    with kept_point(tmp_path / "done", trials=LONG.trials) as done:
+        done.begin(other)
+        assert done.resume().sweep.study.seed == 9
+        assert not (tmp_path / "done" / POINT).exists()
+    with (
+        kept_point(tmp_path / "part", trials=1) as part,
+        pytest.raises(StudyError, match="has a run of which 1 of 200 trials are done; rmab run"),
+    ):
+        part.begin(other)
+    with kept_point(tmp_path / "none", trials=0) as none:
+        none.begin(other)
+
+
+@pytest.mark.parametrize("change", ["value", "shape", "dtype", "name", "missing", "digest"])
+def test_every_change_of_a_point_is_noticed(tmp_path, change):
+    with kept_point(tmp_path) as begun:
+        job = begun.resume()
+        assert begun.point(job, "").n_trials == 32
+        with np.load(tmp_path / POINT) as file:
+            arrays = {name: file[name] for name in file.files}
+        key, total = "joint/total", arrays["joint/total"]
+        changed = {
+            "value": {key: total + 1},
+            "shape": {key: total.reshape(2, 3)},
+            "dtype": {key: total.view(np.int64)},
+            "name": {"joint/totals": arrays.pop(key)} if change == "name" else {},
+            "missing": {},
+            "digest": {"digest": arrays["digest"][::-1]},
+        }[change]
+        if change == "missing":
+            del arrays[key]
+        with (tmp_path / POINT).open("wb") as file:
+            np.savez(file, **{**arrays, **changed})
+        with pytest.raises(StudyError, match=r"is torn, of another study, or was changed; to begi"):
+            begun.point(job, "")
+
+
+def test_a_point_that_cannot_be_read_is_trouble_of_the_disk(tmp_path, monkeypatch):
+    with kept_point(tmp_path) as begun:
+        job = begun.resume()
+        opened = Path.open
+
+        def failing(path: Path, *mode: Any) -> Any:
+            if path.name == POINT.name:
+                raise OSError(errno.EIO, "bad sector")
+            return opened(path, *mode)
+
+        monkeypatch.setattr(Path, "open", failing)
+        with pytest.raises(StorageError, match=r"point-1\.npz cannot be read: "):
+            begun.point(job, "")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": 2}, "its format is 2, and 1 is known"),
+        ({"file": 3}, "a name is no text"),
+        ({"changes": {"seed": "x"}}, "invalid literal"),
+        ({"time": {}}, "no key 'begun'"),
+    ],
+)
+def test_what_is_wrong_with_a_job_is_said(tmp_path, change, said):
+    with kept_point(tmp_path) as begun:
+        table = json.loads((tmp_path / JOB).read_text())
+        (tmp_path / JOB).write_text(json.dumps({**table, **change}))
+        with pytest.raises(StudyError, match="is no checkpoint: ") as caught:
+            begun.job()
+        assert said in str(caught.value)
+
+
+def test_lines_of_differences_are_few():
+    many = {f"key{n}": n for n in range(9)}
+    with_one_more = differences(many, {}, "here")
+    assert len(with_one_more) == 9
+    for lines, tail in (
+        (with_one_more[:8], "key7: 7 in the checkpoint, none here"),
+        (with_one_more, "and 1 more"),
+    ):
+        assert checkpoint._some(lines).endswith(tail)
+    assert differences({"arm": [{"a": 1}]}, {"arm": [{"a": 1}, {"a": 2}]}, "now") == [
+        "arms: 1 in the checkpoint, 2 now"
+    ]
+    assert differences({"arm": [{"a": 1}, {"a": 1}]}, {"arm": [{"a": 1}, {"a": 2}]}, "now") == [
+        "arm 2.a: 1 in the checkpoint, 2 now"
+    ]
+    assert differences({"arm": []}, {"arm": [{"a": 2}]}, str.upper) == [
+        "arm: [] in the checkpoint, [{'a': 2}] ARM"
+    ]
+
+
+def test_keys_of_a_sweep_in_another_order_are_another_study(tmp_path):
+    values: dict[str, Any] = {"agents": [1, 2], "seed": [3, 4]}
+    with Checkpoint(tmp_path) as begun:
+        job = begun.resume_or_begin(Job(Sweep(LONG, values)))
+        begun.refuse_changes(job, Sweep(LONG, values), lambda _: "now")
+        other = Sweep(LONG, dict(reversed(values.items())))
+        with pytest.raises(StudyError, match="the study has changed: "):
+            begun.refuse_changes(job, other, lambda _: "now")

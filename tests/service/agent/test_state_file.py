@@ -398,3 +398,171 @@ def test_nothing_is_said_of_a_file_in_order(path, caplog):
     AgentFile(path).close()
     AgentFile(path).close()
     assert caplog.text == ""
+
+
+# ---------------------------------------------------------- looks, counts, mask keys, marks, owners
+
+
+def test_an_observation_comes_back_with_its_looks():
+    for seen in (
+        Observation((3, 0), (1, None), (None, 2, 0)),
+        Observation((), (), (1, 0)),
+        Observation((7,), (0,)),
+        Observation((), ()),
+        Observation((2**31 - 1,), (2**32 - 2,), (5,)),
+    ):
+        assert Observation.unpack(seen.pack()) == seen
+    assert len(Observation((1,), (2,), (0, 1)).pack()) == 4 * 6
+
+
+def test_looks_are_kept_with_the_slot(path):
+    file = AgentFile(path)
+    file.begin(ONE)
+    file.keep_slot(1, [2], [None], looks=[0, None, 1])
+    file.close()
+    (kept,) = reopened(path)
+    assert kept.observations == (Observation((2,), (None,), (0, None, 1)),)
+
+
+def test_own_counts_are_those_kept_last_and_of_their_size(path):
+    file = AgentFile(path)
+    assert file.own_counts(3) is None
+    file.keep_own_counts(np.array([9, 9, 9]))
+    file.keep_own_counts(np.array([1, -2, 2**40]))
+    file.close()
+    file = AgentFile(path)
+    found = file.own_counts(3)
+    assert found is not None
+    assert found.dtype == np.int64
+    assert found.tolist() == [1, -2, 2**40]
+    assert file.own_counts(2) is file.own_counts(4) is None
+    file.close()
+
+
+def test_whose_round_it_was_is_known(path):
+    for key, other in (("one", None), ("one", False), ("two", True), ("two", False)):
+        file = AgentFile(path, key_id=key)
+        assert file.of_another_key() == bool(other)
+        file.keep_message(key.encode())
+        assert not file.of_another_key()
+        file.close()
+    file = AgentFile(path)  # without a credential that is known
+    assert file.of_another_key()
+    file.keep_message(b"third")
+    assert (file.message(), file.of_another_key()) == (b"third", True)
+    file.close()
+
+
+def test_a_masked_incarnation_goes_on_where_it_began(path):
+    file = AgentFile(path)
+    assert file.masked() is None
+    assert file.masked_by() is None
+    file.begin(ONE)
+    file.keep_slot(1, [0], [1])
+    file.begin_masked(TWO, 40, b"key", 5, b"player")
+    file.keep_slot(6, [0], [1])
+    file.close()
+    file = AgentFile(path)
+    found = file.masked()
+    assert found is not None
+    kept, since = found
+    assert (kept.incarnation, since, file.masked_by()) == (TWO, 40, b"key")
+    assert (kept.slots, kept.snapshot, len(kept.observations)) == (5, b"player", 1)
+    assert len(file.earlier()) == 1  # nothing is left of the other
+    file.forget([TWO])
+    assert file.masked() is None
+    file.begin_masked(ONE, 0, b"other")
+    file.close()
+    file = AgentFile(path)
+    found = file.masked()
+    assert found is not None
+    kept, since = found
+    assert (kept.incarnation, since, kept.slots, kept.snapshot) == (ONE, 0, 0, None)
+    assert file.masked_by() == b"other"
+    file.close()
+
+
+def test_another_incarnation_is_not_taken_for_the_masked_one(path):
+    file = AgentFile(path)
+    file.begin_masked(ONE, 7, b"key")
+    file.begin(TWO)
+    file.keep_slot(1, [0], [1])
+    file.close()
+    file = AgentFile(path)
+    found = file.masked()
+    assert found is not None
+    kept, since = found
+    assert (kept.incarnation, since) == (ONE, 7)
+    file.close()
+
+
+def test_uploads_at_marks_are_kept_in_order_until_they_are_acknowledged(path):
+    file = AgentFile(path)
+    file.begin_masked(ONE, 0, b"key")
+    for slot in (1, 2, 3):
+        file.keep_slot(slot, [0], [1])
+    three = [(4, b"four", b"4 slots"), (5, b"", b"5 slots"), (12, b"twelve", b"")]
+    file.keep_marks(ONE, three[:2], None)
+    file.keep_marks(ONE, three, (2, b"two slots"))
+    assert file.marks(ONE) == [(body, snapshot) for _, body, snapshot in three]
+    assert file.marks(TWO) == []
+    file.close()
+    (kept,) = reopened(path)
+    assert (kept.sequence, kept.slots, kept.snapshot) == (12, 2, b"two slots")
+    assert len(kept.observations) == 1
+    file = AgentFile(path)
+    file.go_on(ONE, 3, b"three slots")
+    file.acknowledge(ONE, 5)
+    assert file.marks(ONE) == [(b"twelve", b"")]
+    file.keep_marks(ONE, [(6, b"six", b"6 slots")], None)  # in place of those that are not named
+    assert file.marks(ONE) == [(b"six", b"6 slots")]
+    file.keep_marks(ONE, [], None)
+    assert file.marks(ONE) == []
+    file.close()
+    (kept,) = reopened(path)
+    assert (kept.sequence, kept.slots, kept.snapshot) == (12, 3, b"three slots")
+    assert kept.observations == ()
+
+
+def test_an_incarnation_that_goes_on_is_this_process_s(path):
+    file = AgentFile(path)
+    file.begin(ONE)
+    file.keep_slot(1, [0], [1])
+    file.keep_slot(2, [0], [0])
+    file.close()
+    file = AgentFile(path)
+    file.go_on(ONE, 1, b"one slot")
+    assert file.earlier() == []  # it is no earlier one now
+    file.keep_slot(3, [0], [1])
+    file.acknowledge(ONE, 1)  # which leaves what still runs
+    file.close()
+    (kept,) = reopened(path)
+    assert (kept.slots, kept.snapshot) == (1, b"one slot")
+    assert [seen.states for seen in kept.observations] == [(0,), (1,)]
+
+
+def test_a_file_in_use_is_told_by_its_owner(path):
+    """To another credential it is no passing trouble."""
+    file = AgentFile(path, key_id="one")
+    with pytest.raises(UnavailableError):  # nobody's yet
+        AgentFile(path, key_id="two")
+    file.keep_message(b"round")
+    with pytest.raises(UnavailableError):
+        AgentFile(path, key_id="one")
+    with pytest.raises(FederationError):
+        AgentFile(path, key_id="two")
+    file.close()
+
+
+def test_a_learners_state_is_of_whole_numbers_of_eight_bytes(path):
+    file = AgentFile(path)
+    assert file.learner_state() is None
+    file.begin(ONE)
+    file.keep_slot(1, [0], [1], np.array([0.5, -1.0]))
+    found = file.learner_state()
+    assert found is not None
+    assert found.tolist() == [0.5, -1.0]
+    with file.transaction() as keeper:
+        keeper.execute("REPLACE INTO slots VALUES (0, 0, ?)", (b"123456789",))
+    assert file.learner_state() is None
+    file.close()

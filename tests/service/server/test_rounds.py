@@ -8,6 +8,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import numpy as np
@@ -16,16 +18,17 @@ import pytest
 from benchmarks.liar import lie
 
 from rmab.cli import main
-from rmab.errors import StorageError
+from rmab.errors import ProtocolError, StorageError
 from rmab.policies.plans import IndexPlan
 from rmab.protocol.config import load_federation
 from rmab.protocol.messages import Upload
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.server.limits import ServerLimits
+from rmab.service.server.rounds import LongPolls, Presence
 from rmab.service.server.status import Status
 from rmab.service.store.database import SqliteDatabase
 from rmab.service.store.limits import StoreLimits
-from rmab.service.store.store import claimed_store
+from rmab.service.store.store import CLOCK_SECONDS, AgentRow, claimed_store
 from tests.service.support.processes import SPECTRUM
 from tests.service.support.serving import PATIENCE, ByHand, Flat, Planned, served, spectrum, until
 
@@ -465,3 +468,112 @@ def test_one_agent_cannot_take_all_the_waiting(tmp_path):
         assert [one.result(PATIENCE).status_code for one in held] == [204, 204]
         live.client(b.token).post("/v1/leave")
         assert other.result(PATIENCE) is None
+
+
+# ---------------------------------------------------------------------- parts, without a server
+
+
+def test_a_request_waits_until_it_is_woken_or_its_time_is_over():
+    async def scenario():
+        polls = LongPolls(replace(ServerLimits(), round_waits=3, round_waits_of_agent=2))
+        assert not await polls.wait("a", 0.0)
+        assert not await polls.wait("a", -1.0)
+        started = time.monotonic()
+        assert not await polls.wait("a", 0.05)
+        assert time.monotonic() - started >= 0.04
+        assert (polls.count, polls.names) == (0, set())
+        waits = [asyncio.ensure_future(polls.wait(name, 60.0)) for name in ("a", "a", "b")]
+        await asyncio.sleep(0)
+        assert (polls.count, polls.names) == (3, {"a", "b"})
+        for name in ("a", "c"):  # two of an agent, three of all
+            with pytest.raises(ProtocolError) as caught:
+                await polls.wait(name, 60.0)
+            assert (caught.value.status, caught.value.code) == (503, "overload")
+        polls.wake("nobody", True)
+        polls.wake("b", True)
+        assert await waits[2]
+        assert (polls.count, polls.names - {"c"}) == (2, {"a"})
+        with pytest.raises(ProtocolError):
+            await polls.wait("a", 60.0)
+        polls.release()
+        assert await asyncio.gather(*waits[:2]) == [False, False]
+        assert polls.count == 0
+        assert not await polls.wait("b", 60.0)  # nobody waits any more
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_what_the_database_may_not_have_yet_is_told_of_an_agent():
+    now = 100.0
+    said: list[Any] = []
+    kept: list[Any] = []
+
+    class Jobs:
+        async def run(self, job):
+            job(SimpleNamespace(sighted=kept.extend))
+
+    jobs: Any = Jobs()
+    log: Any = lambda *event, **more: said.append(more)  # noqa: E731 - as Any
+    presence = Presence(jobs, log, lambda: now)
+    blank: dict[str, Any] = dict.fromkeys(AgentRow._fields)
+    row = AgentRow(**{**blank, "name": "a", "last_seen": 90.0, "last_round": 4, "refused": 2})
+    assert presence.updated(row) == row
+    asyncio.run(presence.write())
+    assert kept == []
+    presence.met("a")
+    presence.met("a")
+    presence.refused("a")
+    presence.refused("b")
+    presence.fetched["a"] = 3
+    assert said == [{"agent": "a"}]  # the first time only
+    found = presence.updated(row)
+    assert (found.last_seen, found.last_round, found.refused) == (100.0, 4, 3)
+    presence.fetched["a"] = 5
+    assert presence.updated(row).last_round == 5
+    assert presence.updated(row._replace(last_seen=None, last_round=None))[5:7] == (100.0, 5)
+    assert presence.updated(row._replace(last_seen=200.0)).last_seen == 200.0
+    now = 100.0 - CLOCK_SECONDS
+    assert presence.updated(row).last_seen == 100.0
+    now -= 0.1  # the clock was ahead when it was seen
+    assert presence.updated(row).last_seen == 90.0
+    asyncio.run(presence.write())
+    assert sorted(kept) == [("a", 100.0, 5, 1), ("b", 0.0, None, 1)]
+    assert presence.updated(row).refused == 2  # the database has it now
+    asyncio.run(presence.write())
+    assert len(kept) == 2
+
+
+def test_the_log_rounds_rewards_and_says_none_where_there_are_none(live, pair):
+    a, b = pair
+    for agent in (a, b):
+        assert agent.send(agent.play()).status_code == 201
+    assert a.fetch(after=1, wait=20).round == 2
+    (closed,) = (event for event in live.events() if event["event"] == "round closed")
+    assert (closed["round"], closed["reason"], closed["reports"]) == (1, "all", 2)
+    assert closed["reward"] == round(closed["reward"], 6) > 0
+
+
+def test_agents_of_an_owner_are_planned_for_by_their_own_counts(tmp_path):
+    """Their sum is weighed, so the server needs what each has counted."""
+    for owners, each in ((("acme", "acme"), True), ((None, None), False)):
+        folder = tmp_path / str(each)
+        folder.mkdir()
+        federation = spectrum()
+        with served(folder, federation) as live:
+            boss = live.client(live.enroll("boss", "admin"))
+            agents = []
+            for name, owner in zip("ab", owners, strict=True):
+                body = {"name": name} if owner is None else {"name": name, "owner": owner}
+                made = boss.post("/v1/agents", json=body).json()
+                agents.append(ByHand(live, name, made["token"]))
+            for agent in agents:
+                agent.fetch()
+            for agent in agents:
+                assert agent.send(agent.play()).status_code == 201
+            assert agents[0].fetch(after=1, wait=20).round == 2
+            live_database = live.database
+        store = claimed_store(live_database, federation)
+        found = store.current_round()
+        store.close()
+        assert found is not None
+        assert (found.by_lane is not None) == each

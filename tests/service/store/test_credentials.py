@@ -114,8 +114,8 @@ def test_recent_credentials_are_as_old_as_the_counter_that_was_read(opened, monk
 def test_others_changes_are_noticed_in_the_next_transaction(opened, database_url, federation):
     key, _ = enrolled(opened)
     with opened.transaction():
-        assert opened.credentials.owned("alice") == 1
         assert not opened.credentials.credential(key).revoked
+        assert opened.credentials.owned("alice") == 1  # both are remembered from now on
     other = open_store(database_url, federation, create=False)
     other.revoke("alice", 3.0)
     other.close()

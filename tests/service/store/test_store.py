@@ -1,15 +1,18 @@
 """Credentials and rounds in the store, the same on both databases."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from rmab.errors import FederationError, ProtocolError
+from rmab.privacy.settings import Privacy
 from rmab.service.http.tokens import make_token
-from rmab.service.server.uploads import authenticate
+from rmab.service.server.uploads import UploadRules, authenticate, receive
 from rmab.service.store.credentials import Credential, Sighting
-from rmab.service.store.store import open_store
+from rmab.service.store.store import CLOCK_SECONDS, AgentRow, open_store
 from tests.service.support.counting import Counting
 from tests.service.support.storing import enrolled, given, refused, some_round
 
@@ -298,3 +301,171 @@ def test_who_is_awaited(opened, federation):
     opened.revoke("gone", 9.0)
     assert opened.awaited(7) == ({"last", "now", "both"}, {"now": 8, "both": 7, "gone": 9})
     assert opened.awaited(9) == (set(), {})
+
+
+# ------------------------------------------------------------------------------------------- edges
+
+
+def test_a_commit_that_is_undone_leaves_nothing_in_mind(opened, federation):
+    """Neither credentials, uploads, credit nor the open round."""
+    token = enrolled(opened)
+
+    def undone():
+        with opened.transaction():
+            opened.open_round(some_round(1, federation))
+            upload, rules = Counting(federation.shape).upload(1), UploadRules(slot_seconds=1.0)
+            assert receive(opened, *token, upload, 1, 2, 2.0, rules) == "new"
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        undone()
+    with opened.transaction():
+        assert opened.open_number() == 0
+        assert opened.uploads.totals() == (0, 0)
+        credential = opened.credentials.credential(token[0])
+        left = opened.spent_credit(credential, 10, 2.0, 1.0)
+        assert left.seconds == pytest.approx(1.0)  # 10 of the first burst, and one has passed
+    assert opened.database.rows("SELECT owner FROM pace") == []
+
+
+def test_an_agents_own_records_are_asked_for_by_its_name(opened, federation):
+    token = enrolled(opened)
+    upload = Counting(federation.shape).upload(4)
+    given(opened, token, upload)
+    assert opened.uploads.record("alice", upload.incarnation).sequence == 4
+    assert opened.uploads.record(upload.incarnation, "alice") is None
+    assert opened.uploads.digest("alice", upload.incarnation, 4) == upload.digest
+    assert opened.uploads.digest("alice", upload.incarnation, 3) is None
+    tallies = opened.uploads.tallies()
+    assert {name: tally.slots for name, tally in tallies.items()} == {"alice": 3}
+    assert opened.retention.agents() == ["alice"]
+
+
+def row_of(**changes):
+    values = dict.fromkeys(AgentRow._fields)
+    given_values = {"name": "a", "role": "agent", "lane": 2, "last_seen": 100.0, "owner": "a"}
+    return AgentRow(**{**values, **given_values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "now", "live"),
+    [
+        ({}, 100.0, True),
+        ({}, 130.0, True),
+        ({}, 130.1, False),
+        ({}, 100.0 - CLOCK_SECONDS, True),
+        ({}, 99.9 - CLOCK_SECONDS, False),
+        ({"role": "admin"}, 100.0, False),
+        ({"revoked": 50.0}, 100.0, False),
+        ({"last_seen": None}, 100.0, False),
+    ],
+)
+def test_an_agent_is_live_for_so_many_seconds(changes, now, live):
+    assert row_of(**changes).is_live(now, 30.0) == live
+
+
+def test_a_row_tells_of_owner_and_weight_where_there_are_any():
+    plain = row_of().to_table({})
+    assert plain["lane"] == 2
+    assert not {"owner", "weight"} & set(plain)
+    assert row_of(owner="acme").to_table({})["owner"] == "acme"
+    assert row_of(owner="acme").to_table({"acme": 3.0})["weight"] == 3.0
+    assert row_of().to_table({"acme": 3.0})["weight"] == 1.0
+    admin = row_of(role="admin", lane=-1).to_table({"a": 3.0})
+    assert (admin["lane"], "weight" in admin) == (None, False)
+
+
+def owned(opened, name, owner, slots, federation, incarnation=None):
+    _, key_id, secret_hash = make_token()
+    opened.enroll(name, "agent", key_id, secret_hash, 1.0, owner)
+    upload = Counting(federation.shape, incarnation or name).upload(1, slots=slots)
+    given(opened, (key_id, secret_hash), upload)
+
+
+def test_weights_are_of_owners_and_lanes_in_their_order(database_url, federation):
+    of = replace(federation, weights={"acme": 3.0, "solo": 0.5})
+    opened = open_store(database_url, of)
+    opened.claim()
+    for name, owner, slots in (("x", "acme", 40), ("solo", None, 30), ("y", "acme", 40)):
+        owned(opened, name, owner, slots, federation)
+    assert opened.lanes() == {"x": 0, "solo": 1, "y": 2}
+    assert opened.has_owners()
+    found = opened.counts_by_lane()
+    sizes = found.counts[:, :-1].sum((1, 2, 3, 4))
+    share = sizes[[0, 2]].max() / sizes[[0, 2]].sum()
+    assert found.weights is not None
+    np.testing.assert_allclose(found.weights, [3 * share, 0.5, 3 * share])
+    opened.close()
+
+
+@pytest.mark.parametrize("unlike", [0, 1])
+def test_who_contradicts_a_clear_majority_weighs_nothing_under_a_cap(
+    database_url, federation, unlike, monkeypatch
+):
+    """Scores are stand-ins: of the second agent, which is unlike the others, or of none."""
+    from rmab.service.store import store as module
+
+    capped_federation = replace(federation, cap=3.0)
+    opened = open_store(database_url, capped_federation)
+    opened.claim()
+    for n in range(3):
+        owned(opened, f"agent{n}", None, 30, federation)
+
+    def scored(divided):
+        def compared(named, shape, owners):
+            assert list(owners) == list(named)
+            scores = {name: 1e6 if unlike and name == "1" else None for name in named}
+            return SimpleNamespace(scores=scores, divided=divided)
+
+        return compared
+
+    monkeypatch.setattr(module, "compared", scored(()))
+    weights = opened.counts_by_lane().weights
+    assert weights is not None
+    assert [weight == 0 for weight in weights] == [False, bool(unlike), False]
+    monkeypatch.setattr(module, "compared", scored((1,)))  # no majority is clear
+    weights = opened.counts_by_lane().weights
+    assert weights is not None
+    assert weights.min() > 0
+    opened.close()
+
+
+def test_slots_of_rounds_are_counted_from_the_database(opened, federation):
+    assert (opened.closed_slots(), opened.open_number(), opened.newest()) == (0, 0, 0.0)
+    opened.open_round(some_round(1, federation))
+    assert (opened.closed_slots(), opened.open_number()) == (0, 1)
+    opened.close_round(1, 20.0, "all", 3, 21, 0.75)
+    assert (opened.closed_slots(), opened.open_number()) == (21, 0)
+    assert opened.newest() == 20.0
+    opened.keep_estimates("one")
+    opened.keep_estimates("two")
+    assert opened.estimates() == "two"
+
+
+def test_erasures_are_numbered_and_of_agents(opened, federation):
+    token = enrolled(opened)
+    enrolled(opened, "boss", "admin")
+    assert (opened.last_erasure(), opened.erase("boss", 1.0), opened.erase("no", 1.0)) == (
+        0,
+        None,
+        None,
+    )
+    assert opened.erase("alice", 2.0).number == 0  # there was nothing
+    assert opened.last_erasure() == 0
+    for number, name in ((1, "one"), (2, "two")):
+        given(opened, token, Counting(federation.shape, name).upload(1))
+        assert opened.erase("alice", 3.0, "boss").number == number
+        assert opened.last_erasure() == number
+    assert [row.number for row in opened.audit()] == [1, 2]
+    assert opened.erased()[:2] == (2, 6)
+
+
+def test_what_is_in_sums_cannot_be_taken_out(database_url, federation):
+    noisy = replace(federation, privacy=Privacy(epsilon=1.0))
+    opened = open_store(database_url, noisy)
+    enrolled(opened)
+    with pytest.raises(FederationError, match="what alice gave is released in sums, as"):
+        opened.erase("alice", 1.0)
+    assert (opened.visits_by_agent(), opened.counts_by_agent()) == ({}, {})
+    assert opened.agents()[0].reward is None
+    opened.close()

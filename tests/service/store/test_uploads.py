@@ -16,7 +16,7 @@ from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import open_store
 from rmab.service.store.uploads import Pace
 from tests.service.support.counting import Counting
-from tests.service.support.storing import enrolled, given, refused
+from tests.service.support.storing import enrolled, given, refused, some_round
 
 
 def test_new_repeat_conflict_backwards(opened, federation):
@@ -504,3 +504,193 @@ def test_what_is_forgotten_is_read_again(opened):
     with opened.transaction():
         pace.write()
     assert pace.credit("acme", 5.0, 1.0, 1) is None
+
+
+# ------------------------------------------------------------------------------------------- edges
+
+
+def watched(monkeypatch, store):
+    """Statements that read or write uploads and incarnations, from now on."""
+    seen = []
+    for name in ("rows", "run"):
+        known = getattr(store.database, name)
+
+        def counted(sql, values=(), known=known):
+            seen.append(sql)
+            return known(sql, values)
+
+        monkeypatch.setattr(store.database, name, counted)
+    return seen
+
+
+@pytest.mark.parametrize("remembered", [1, 2])
+def test_the_last_records_are_remembered_and_no_more(
+    database_url, federation, monkeypatch, remembered
+):
+    """As many as fit into their bytes: the oldest is read again, the others are not."""
+    size = 8 * (33 * 2 + 1) * 2 * 4
+    assert federation.shape.kinds == 33
+    limits = StoreLimits(remembered_bytes=remembered * size + size - 1)
+    opened = open_store(database_url, federation, limits=limits)
+    opened.claim()
+    token = enrolled(opened)
+    lives = [Counting(federation.shape, str(n)) for n in range(remembered + 1)]
+    with opened.transaction():
+        for life in lives:
+            assert receive(opened, *token, life.upload(1), 1, 2, 2.0) == "new"
+        seen = watched(monkeypatch, opened)
+        for life in lives[1:]:
+            found = opened.uploads.record("alice", life.incarnation)
+            assert found is not None
+            assert found.slots == 3
+        assert seen == []
+        for _ in range(2):  # once, and then it is remembered
+            found = opened.uploads.record("alice", lives[0].incarnation)
+            assert found is not None
+            assert found.slots == 3
+            assert len(seen) == 1
+        assert opened.uploads.record("alice", "f" * 32) is None
+        assert len(seen) == 2
+    opened.close()
+
+
+@pytest.mark.parametrize(("rows", "size"), [(3, 10**9), (64, 3)])
+def test_rows_are_written_when_as_many_wait_as_may(
+    database_url, federation, monkeypatch, rows, size
+):
+    """As many as a statement has, or as the bytes that may wait."""
+    waiting = size if size > 64 else size * 8 * (33 * 2 + 1) * 2 * 4
+    limits = StoreLimits(statement_rows=rows, waiting_bytes=waiting)
+    opened = open_store(database_url, federation, limits=limits)
+    opened.claim()
+    token = enrolled(opened)
+    lives = [Counting(federation.shape, str(n)) for n in range(5)]
+    with opened.transaction():
+        opened.uploads.totals()
+        for n, life in enumerate(lives, start=1):
+            assert receive(opened, *token, life.upload(1), 1, 2, 2.0) == "new"
+            ((written,),) = opened.database.rows("SELECT COUNT(*) FROM uploads")
+            assert written == (0 if n < 3 else 3)
+        seen = watched(monkeypatch, opened)
+    # Two rows are left: a statement for the incarnations, and one for the ledger.
+    assert len([sql for sql in seen if sql.startswith("INSERT")]) == 2
+    assert opened.database.rows("SELECT COUNT(*) FROM incarnations") == [(5,)]
+    opened.close()
+
+
+def test_counts_and_sums_that_are_handed_out_are_copies(opened, federation):
+    token = enrolled(opened)
+    upload = Counting(federation.shape).upload(1)
+    with opened.transaction():
+        opened.counts_by_lane()
+        assert receive(opened, *token, upload, 1, 2, 2.0) == "new"
+        first, lanes, visits = opened.merged(), opened.counts_by_lane(), opened.visits_by_agent()
+        for part in (first.counts, first.visits, lanes.counts, lanes.visits, visits["alice"]):
+            part += 7
+        assert np.array_equal(opened.merged().counts, upload.counts)
+        assert np.array_equal(opened.merged().visits, upload.visits)
+        assert np.array_equal(opened.counts_by_lane().counts[0], upload.counts)
+        assert np.array_equal(opened.counts_by_lane().visits[0], upload.visits)
+        assert np.array_equal(opened.visits_by_agent()["alice"], upload.visits)
+
+
+def test_a_tally_is_of_the_latest_time_and_round(opened, federation):
+    token = enrolled(opened)
+    with opened.transaction():
+        opened.uploads.totals()
+        for round, now in ((3, 20.0), (2, 30.0), (1, 10.0)):
+            upload = Counting(federation.shape, str(round)).upload(1, round=round)
+            assert receive(opened, *token, upload, round, 2, now) == "new"
+    (row,) = opened.agents()
+    assert (row.last_seen, row.last_round, row.uploads, row.slots) == (30.0, 3, 3, 9)
+
+
+def test_counts_of_agents_are_compared_up_to_their_bytes(database_url, federation):
+    size = 8 * 33 * 2 * 2 * 4
+    for room, shown in ((2 * size, {"a", "b"}), (2 * size - 1, set())):
+        opened = open_store(database_url, federation, limits=StoreLimits(compared_bytes=room))
+        opened.claim()
+        if room == 2 * size:
+            uploads = {}
+            for name in ("a", "b"):
+                token = enrolled(opened, name)
+                uploads[name] = Counting(federation.shape, name).upload(1)
+                with opened.transaction():
+                    receive(opened, *token, uploads[name], 1, 2, 2.0)
+                    waiting = opened.counts_by_agent()
+                    assert np.array_equal(waiting[name], uploads[name].counts)
+        found = opened.counts_by_agent()
+        assert set(found) == shown
+        for name, counts in found.items():
+            assert np.array_equal(counts, uploads[name].counts)
+        opened.close()
+
+
+def test_what_is_taken_out_is_told_by_incarnations_uploads_and_slots(opened, federation):
+    token, other = enrolled(opened), enrolled(opened, "bob")
+    lives = [Counting(federation.shape, name) for name in ("one", "two")]
+    kept = Counting(federation.shape, "kept").upload(1, slots=9)
+    given(opened, other, kept)
+    for sequence in (1, 2):
+        for life in lives:
+            last = life.upload(sequence, slots=4)
+            given(opened, token, last)
+    visits = opened.visits_by_agent()["alice"]
+    with opened.transaction():
+        late = Counting(federation.shape, "late").upload(1, slots=5)
+        assert receive(opened, *token, late, 1, 2, 2.0) == "new"  # and is not written yet
+        erasure = opened.erase("alice", 9.0)
+        assert (erasure.incarnations, erasure.uploads, erasure.slots) == (3, 5, 21)
+        paid = ((visits + late.visits) * federation.rewards).sum()
+        assert erasure.paid == pytest.approx(paid)
+        assert opened.uploads.totals() == (1, 9)
+    for incarnation in (*(life.incarnation for life in lives), late.incarnation):
+        assert opened.uploads.is_gone("alice", incarnation)
+        assert not opened.uploads.is_gone("bob", incarnation)
+    assert not opened.uploads.is_gone("alice", kept.incarnation)
+    assert np.array_equal(opened.merged().counts, kept.counts)
+    assert opened.erase("alice", 9.0)[4:7] == (0, 0, 0)
+
+
+def test_sums_of_many_ended_incarnations_are_read_in_pieces(database_url, federation):
+    """Agents by agents, two rows of a table at a time."""
+    opened = open_store(database_url, federation, limits=StoreLimits(statement_rows=2))
+    opened.claim()
+    opened.open_round(some_round(1, federation))
+    uploads, tokens = [], {}
+    for name in ("a", "b", "c", "d", "e"):
+        tokens[name] = enrolled(opened, name)
+        uploads.append(Counting(federation.shape, name).upload(1))
+        given(opened, tokens[name], uploads[-1], now=10.0)
+    opened.close_round(1, 11.0, "all", 5, 15, None)
+    opened.open_round(some_round(9, federation))
+    for name, token in tokens.items():
+        uploads.append(Counting(federation.shape, f"new {name}").upload(1, round=9))
+        given(opened, token, uploads[-1], round=9, now=10.0 + 2 * 86_400.0)
+    with opened.transaction():
+        assert opened.tidy(list(tokens), 10.0 + 2 * 86_400.0) == []
+    assert opened.database.rows("SELECT COUNT(*) FROM folded") == [(5,)]
+    opened.close()
+    again = open_store(database_url, federation, limits=StoreLimits(statement_rows=2))
+    assert again.uploads.totals() == (10, 30)
+    assert np.array_equal(again.merged().counts, sum(each.counts for each in uploads))
+    assert np.array_equal(again.merged().visits, sum(each.visits for each in uploads))
+    assert [row.last_seen for row in again.agents()] == [10.0 + 2 * 86_400.0] * 5
+    again.close()
+
+
+def test_a_round_keeps_counts_of_lanes_beside_their_sum(opened, federation):
+    tokens = [enrolled(opened, name) for name in ("a", "b")]
+    for lane, token in enumerate(tokens):
+        given(opened, token, Counting(federation.shape, str(lane)).upload(1, slots=4 + lane))
+    merged, by_lane = opened.merged(), opened.counts_by_lane()
+    opened.open_round(some_round(1, federation, merged=merged, by_lane=by_lane))
+    found = opened.current_round()
+    assert np.array_equal(found.merged.counts, merged.counts)
+    assert np.array_equal(found.merged.visits, merged.visits)
+    assert np.array_equal(found.by_lane.counts, by_lane.counts)
+    assert np.array_equal(found.by_lane.visits, by_lane.visits)
+    assert found.by_lane.visits[1].sum() == 2 * 5
+    opened.close_round(1, 2.0, "all", 2, 9, None)
+    opened.open_round(some_round(2, federation, merged=merged))
+    assert opened.current_round().by_lane is None
