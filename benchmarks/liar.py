@@ -50,10 +50,11 @@ from rmab.model.arms import channels
 from rmab.model.simulated import SimulatedArms
 from rmab.policies.episodes import first_limit
 from rmab.protocol.config import Federation, KnownArm
-from rmab.protocol.messages import RoundMessage, Shape, Upload
+from rmab.protocol.messages import RoundMessage
 from rmab.protocol.outliers import scores_by_name
 from rmab.protocol.player import Player
 from rmab.protocol.rounds import Coordinator
+from rmab.protocol.shape import Shape, Upload
 from rmab.service.agent.local_plan import own_plan
 from rmab.service.http.tokens import make_token
 from rmab.service.server.planning import Counted

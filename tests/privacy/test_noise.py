@@ -29,8 +29,8 @@ from rmab.privacy.noise import (
     factor,
     mixing,
 )
-from rmab.protocol.messages import Shape
 from rmab.protocol.player import Player
+from rmab.protocol.shape import Shape
 from tests.protocol.test_messages import message_of
 
 SLOTS = 7

@@ -33,7 +33,7 @@ from rmab.engine.memory import Counting, Counts, Kept, Noisy, by_colour, first_s
 from rmab.engine.setting import Fitted, Guide, Outcome, Setting, Simulate
 from rmab.engine.world import RecordedWorld, Recording, Truth, World
 from rmab.errors import ModelError
-from rmab.learning.channel.local_draws import check_own_draws, draw_each
+from rmab.learning.channel.local_draws import check_own_draws, draw_for_agents
 from rmab.learning.learners import Evidence
 from rmab.model.arms import Moves, Uncertain
 from rmab.model.beliefs import InformationStates
@@ -331,7 +331,7 @@ class _Simulator:
                 )
             if self.setting.draws == "own":
                 apart = self.counting.pairs(counts)
-                p01, p11, _ = draw_each(self.policy, told, apart, draws, self.setting.doubt)
+                p01, p11, _ = draw_for_agents(self.policy, told, apart, draws, self.setting.doubt)
                 drawn = p01, p11
             else:
                 drawn = self.policy.learner(evidence, draws)

@@ -18,7 +18,6 @@ are rules of a helper, must not.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -27,9 +26,10 @@ from urllib.parse import urlsplit
 from rmab.errors import FederationError, ModelError
 from rmab.privacy.accounting import DELTA, Budget
 from rmab.privacy.survey import MOST_SLOTS
+from rmab.protocol.checks import is_loopback
 from rmab.text import is_whole, shown
 
-__all__ = ["LEAST_AGENTS", "LEAST_SURVEY", "Privacy", "check_survey", "is_loopback", "privacy_of"]
+__all__ = ["LEAST_AGENTS", "LEAST_SURVEY", "Privacy", "check_survey", "privacy_of"]
 
 LEAST_AGENTS, _MOST = 3, 10_000  # of a sum
 LEAST_SURVEY = 2  # slots: one has no pair
@@ -134,11 +134,3 @@ def _check_address(address: Any) -> None:
             f"privacy.helper must begin with https:// unless it is on this machine, "
             f"got {shown(address)}"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine, by its address or its usual name."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

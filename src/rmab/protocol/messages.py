@@ -22,28 +22,13 @@ import numpy.typing as npt
 from rmab.model.beliefs import OBSERVED
 from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, Plan, TurnsPlan
 from rmab.protocol.checks import floats, listed, malformed, read_object, take, whole_number
-from rmab.protocol.shape import (
-    NAME_RULE,
-    PROTOCOL,
-    UPLOAD_KEYS,
-    Shape,
-    Upload,
-    check_protocol,
-    is_name,
-)
+from rmab.protocol.shape import PROTOCOL, Shape, check_protocol, is_name
 from rmab.text import is_number, shown
 
 __all__ = [
     "MAX_COUNTS",
-    "NAME_RULE",
-    "PROTOCOL",
-    "UPLOAD_KEYS",
     "RoundMessage",
-    "Shape",
-    "Upload",
-    "check_protocol",
     "fingerprint_of",
-    "is_name",
     "parse_plan",
     "parse_round",
     "plan_table",

@@ -33,7 +33,8 @@ from rmab.model.beliefs import NEVER, InformationStates
 from rmab.policies.episodes import LONGEST, visit_limit
 from rmab.policies.plans import OwnPlan, Plan, TurnsPlan, largest
 from rmab.privacy.survey import first_turn, scheduled
-from rmab.protocol.messages import RoundMessage, Upload
+from rmab.protocol.messages import RoundMessage
+from rmab.protocol.shape import Upload
 
 __all__ = ["Player"]
 

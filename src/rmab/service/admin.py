@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmab.errors import FederationError, UnreachableError
-from rmab.privacy.settings import is_loopback
+from rmab.protocol.checks import is_loopback
 from rmab.protocol.config import Federation
-from rmab.protocol.messages import NAME_RULE, is_name
+from rmab.protocol.shape import NAME_RULE, is_name
 from rmab.service.http.tokens import make_token, parse_token
 from rmab.text import shown
 

@@ -7,8 +7,8 @@ theta is
     ln w(theta) = sum over g <= G, s, x of counts[g - 1, s, x] ln P_theta^g(s, x)
                   + sum over s, x of counts[G, s, x] ln pi_theta(x),
 
-a product of a fixed matrix and the counts: exact but for gaps above G, whose law is taken as the
-stationary one. A draw takes one uniform number.
+a product of a fixed matrix and the counts: exact except for gaps above G, where the chain counts as
+stationary. A draw takes one uniform number.
 
 Reference: Y. H. Jung, A. Tewari, "Regret bounds for Thompson sampling in episodic restless bandit
 problems", NeurIPS 2019; Y. H. Jung, M. Abeille, A. Tewari, "Thompson sampling in non-episodic
@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array, lax
 
+from rmab.learning.channel.log_odds import Channel, log_probabilities
 from rmab.learning.learners import Evidence
 from rmab.model.arms import Moves
 from rmab.rng.variates import Draws
@@ -30,7 +31,7 @@ __all__ = ["grid", "log_weights", "points"]
 
 
 def points(support: int) -> npt.NDArray[np.float64]:
-    """The places of each coordinate, (support,).
+    """Return the values of each coordinate, (support,).
 
     >>> points(4).round(6).tolist()
     [0.2, 0.4, 0.6, 0.8]
@@ -38,21 +39,14 @@ def points(support: int) -> npt.NDArray[np.float64]:
     return np.arange(1, support + 1) / (support + 1)
 
 
-def _log_chances(support: int, gaps: int) -> npt.NDArray[np.float64]:
-    """ln of the chance of x, g slots after s, at every point: (G + 1, 2, 2, support^2); the last
-    slice has the stationary law."""
-    p01, p11 = (x.ravel() for x in np.meshgrid(points(support), points(support), indexing="ij"))
-    memory = p11 - p01
-    settled = p01 / (1 - memory)
-    remembered = np.append(memory[None] ** np.arange(1, gaps + 1)[:, None], [0 * memory], axis=0)
-    good = np.stack([settled * (1 - remembered), settled + (1 - settled) * remembered], 1)
-    return np.asarray(np.log(np.stack([1 - good, good], 2)))
-
-
 def log_weights(counts: Array, support: int) -> Array:
-    """ln w of every point, (support^2, N, trials), p11 running first; counts: (G + 1, 2, 2, N,
-    trials)."""
-    chances = _log_chances(support, counts.shape[0] - 1).reshape(-1, support**2)
+    """Return ln w of every point, (support^2, N, trials), p11 running first.
+
+    counts: (G + 1, 2, 2, N, trials).
+    """
+    p01, p11 = (x.ravel() for x in np.meshgrid(points(support), points(support), indexing="ij"))
+    channel = Channel(p01, 1 - p01, p11, 1 - p11, p11 - p01)
+    chances = log_probabilities(channel, counts.shape[0]).reshape(support**2, -1).T
     counts = counts.reshape(-1, *counts.shape[3:])
     return jnp.einsum(
         "cp,cnr->pnr",
@@ -63,7 +57,7 @@ def log_weights(counts: Array, support: int) -> Array:
 
 
 def grid(evidence: Evidence, draws: Draws, *, support: int = 9, gaps: int) -> Moves:
-    """A draw of each channel from its posterior on the grid."""
+    """Draw each channel from its posterior on the grid."""
     logs = log_weights(evidence.counts[: gaps + 1], support)
     mass = jnp.cumsum(jnp.exp(logs - logs.max(0)), axis=0)
     chance = draws.uniform(logs.shape[1]) * mass[-1]

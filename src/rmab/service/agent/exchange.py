@@ -51,7 +51,7 @@ from rmab.service.agent.outbox import Offer, Outbox, Outgoing, Resumed, Seldom, 
 from rmab.service.agent.state_file import AgentFile
 
 if TYPE_CHECKING:  # loaded with the first laws
-    from rmab.privacy.prior_summaries import LawsMessage
+    from rmab.privacy.prior_summaries import SummariesMessage
 
 __all__ = ["Exchange"]
 
@@ -93,7 +93,7 @@ class Exchange:
         before: Resumed | None = None,
     ) -> None:
         self.message = message
-        self.laws: LawsMessage | None = None
+        self.laws: SummariesMessage | None = None
         self.slot_seconds: float | None = None
         self.met = False
         self.refusal: str | None = None
@@ -342,16 +342,16 @@ class Exchange:
         laws = await self._laws_of(message) if answer.own_draws else None
         self._take(message, answer, laws)
 
-    async def _laws_of(self, message: RoundMessage) -> LawsMessage | None:
+    async def _laws_of(self, message: RoundMessage) -> SummariesMessage | None:
         """What the agent may draw by in a round; None where that is not to be had: it then plays
         by the round's plan."""
-        from rmab.privacy.prior_summaries import parse_laws
+        from rmab.privacy.prior_summaries import parse_summaries
 
         try:
             answer = await self._client.ask("GET", "/v1/laws")
             if answer.status != 200:
                 raise NotReachedError(answer.detail)
-            laws = parse_laws(answer.body, message.shape)
+            laws = parse_summaries(answer.body, message.shape)
         except (NotReachedError, ProtocolError) as error:
             if self._seldom.is_due("laws"):
                 log.warning("no laws to draw by, so the server's plan is played: %s", error)
@@ -378,7 +378,7 @@ class Exchange:
         )
         raise _AgainError("stranger", self.stranger)
 
-    def _take(self, message: RoundMessage, answer: Answer, laws: LawsMessage | None) -> None:
+    def _take(self, message: RoundMessage, answer: Answer, laws: SummariesMessage | None) -> None:
         with self._seldom.despite_the_disk():
             self._file.keep_message(answer.body)
         self._wants_round = False

@@ -38,7 +38,7 @@ from rmab.errors import (
     UnavailableError,
     is_lasting,
 )
-from rmab.privacy.settings import is_loopback
+from rmab.protocol.checks import is_loopback
 from rmab.protocol.config import Federation, load_federation
 from rmab.service.http.certificate import CertificateWatch
 from rmab.service.http.connections import Connection, Secured, Watch

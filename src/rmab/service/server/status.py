@@ -21,7 +21,7 @@ from rmab.errors import StorageError
 from rmab.policies.plans import Plan
 from rmab.protocol.config import Federation, KnownArm
 from rmab.protocol.messages import plan_table
-from rmab.protocol.outliers import Compared, compared
+from rmab.protocol.outliers import OutlierScores, compared
 from rmab.service.http.telemetry import Metrics
 from rmab.service.server.rounds import Rounds
 from rmab.service.store.store import AgentRow, RewardRow, RoundRow, Store
@@ -32,7 +32,7 @@ __all__ = ["Status"]
 
 Table = dict[str, Any]
 
-_NOTHING = Compared({}, ())
+_NOTHING = OutlierScores({}, ())
 _REST = 20.0  # of the time that scores take, before they are made again
 
 
@@ -157,7 +157,7 @@ class Status:
         )
 
     def _page(
-        self, found: _Found, now: float, estimates: list[Table] | None, alike: Compared
+        self, found: _Found, now: float, estimates: list[Table] | None, alike: OutlierScores
     ) -> Table:
         """estimates: None before there are any; alike: agents held against one another."""
         federation, opened = self._federation, self._rounds.current
@@ -255,7 +255,7 @@ class Status:
     def _live(self, rows: Sequence[AgentRow]) -> set[str]:
         return self._rounds.live(map(self._rounds.presence.updated, rows))
 
-    def _agents(self, rows: Sequence[AgentRow], alike: Compared) -> list[Table]:
+    def _agents(self, rows: Sequence[AgentRow], alike: OutlierScores) -> list[Table]:
         """Agents and admins, with what the database may not know yet."""
         presence = self._rounds.presence
         live = self._live(rows)
@@ -288,13 +288,13 @@ class _Outliers:
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
-        self._work: asyncio.Task[Compared] | None = None
+        self._work: asyncio.Task[OutlierScores] | None = None
         self._started = 0  # how often
         self._changes = -1  # as of which the work is
         self._last = _NOTHING
         self._rests_until = 0.0
 
-    async def now(self) -> Compared:
+    async def now(self) -> OutlierScores:
         """Those of what is committed now, by other processes too."""
         asked = self._started
         while self._work is not None and not self._work.done():
@@ -304,7 +304,7 @@ class _Outliers:
         assert self._work is not None
         return await asyncio.shield(self._work)
 
-    async def lately(self, seconds: float) -> Compared:
+    async def lately(self, seconds: float) -> OutlierScores:
         """The last that were made, waiting so many seconds at most if newer ones are."""
         done = self._work is None or self._work.done()
         if done and self._changes < self._rounds.changes and time.monotonic() >= self._rests_until:
@@ -319,7 +319,7 @@ class _Outliers:
         self._work = asyncio.ensure_future(self._make())
         self._work.add_done_callback(self._made)
 
-    async def _make(self) -> Compared:
+    async def _make(self) -> OutlierScores:
         started = time.monotonic()
         counts, owners = await self._rounds.jobs.run(
             lambda store: (store.counts_by_agent(), store.credentials.owners())
@@ -330,7 +330,7 @@ class _Outliers:
         self._rests_until = now + max(least, _REST * (now - started))
         return found
 
-    def _made(self, done: asyncio.Task[Compared]) -> None:
+    def _made(self, done: asyncio.Task[OutlierScores]) -> None:
         if done.cancelled() or done.exception() is not None:
             self._work = None  # who asks next tries again
         else:
@@ -355,7 +355,7 @@ def _opened(store: Store) -> _Opened:
     )
 
 
-def _camps(alike: Compared) -> list[str]:
+def _camps(alike: OutlierScores) -> list[str]:
     """A warning where agents contradict one another and no majority is clear."""
     if not alike.divided:
         return []

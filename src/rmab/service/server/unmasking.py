@@ -31,9 +31,8 @@ from rmab.errors import FederationError, ProtocolError, UnreachableError
 from rmab.privacy.accounting import cell_noise, is_due
 from rmab.privacy.masks import numbers_of, vector_size
 from rmab.privacy.noise import MOST_RELEASES
-from rmab.privacy.settings import is_loopback
 from rmab.privacy.unmasking import AgentBacklog, ReportBatch, check_sum, choose_batch, parse_answer
-from rmab.protocol.checks import read_object
+from rmab.protocol.checks import is_loopback, read_object
 from rmab.protocol.config import Federation
 from rmab.protocol.shape import Ints, is_name
 from rmab.service.http.telemetry import Log, Metrics
