@@ -51,7 +51,7 @@ from rmab.model.simulated import SimulatedArms
 from rmab.policies.episodes import first_limit
 from rmab.protocol.config import Federation, KnownArm
 from rmab.protocol.messages import RoundMessage
-from rmab.protocol.outliers import scores_by_name
+from rmab.protocol.outliers import compared
 from rmab.protocol.player import Player
 from rmab.protocol.rounds import Coordinator
 from rmab.protocol.shape import Shape, Upload
@@ -251,7 +251,7 @@ class _Federation:
             if all(player.over for player in self.players.values()):
                 self._close_round(awake=slot + 1 > self.run.sleeps)
         counts, owners = self.store.counts_by_agent(), self.store.credentials.owners()
-        scores = scores_by_name(counts, self.shape, owners)
+        scores = compared(counts, self.shape, owners).scores
         weights, lanes = self.store.counts_by_lane().weights, self.store.lanes()
         weighed = {
             name: 1.0 if weights is None or lane >= len(weights) else float(weights[lane])

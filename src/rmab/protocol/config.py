@@ -40,7 +40,7 @@ limit.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from os import PathLike
 from types import MappingProxyType
@@ -88,6 +88,26 @@ _REWARDS = (1e-30, 1e30)  # range of single precision
 _SLOT_SECONDS = 1e-4  # default: shorter than a slot of any agent that plays without waiting
 _LARGEST_CAP = 1e6
 _MAX_WEIGHT = 1e6
+_NUMBERS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    ("deadline", lambda x: 0 < x <= 86_400, "a number of seconds above 0 and at most 86400"),
+    (
+        "slot_seconds",
+        lambda x: x == 0 or 1e-9 <= x <= 86_400,
+        "0 for no limit, or from 1e-9 to 86400",
+    ),
+    ("cap", lambda x: 1 <= x <= _LARGEST_CAP, f"a number from 1 to {_LARGEST_CAP:g}"),
+    *(
+        (key, lambda x: x == 0 or 1e-6 <= x <= 1e6, "0 for no limit, or from 1e-6 to 1e6")
+        for key in ("uploads_per_second", "incarnations_per_hour")
+    ),
+    (
+        "live_seconds",
+        lambda x: 0 < x <= _MAX_LIVE_SECONDS,
+        f"a number of seconds above 0 and at most {_MAX_LIVE_SECONDS}",
+    ),
+    ("doubt", lambda x: 0 < x <= 1, "a number above 0 and at most 1"),
+    ("reference", lambda _: True, "a number"),
+)
 _ARM_KEYS = ("states", "reward", "reward_active", "reward_passive", "observed", "action_dependent")
 
 
@@ -164,40 +184,12 @@ class Federation:
             value = getattr(self, key)
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise FederationError(f"{key} must be a whole number {rule}, got {shown(value)}")
-        if not is_number(self.deadline) or not 0 < self.deadline <= 86_400:
-            raise FederationError(
-                f"deadline must be a number of seconds above 0 and at most 86400, "
-                f"got {shown(self.deadline)}"
-            )
-        if not is_number(self.slot_seconds) or not (
-            self.slot_seconds == 0 or 1e-9 <= self.slot_seconds <= 86_400
-        ):
-            raise FederationError(
-                f"slot_seconds must be 0 for no limit, or from 1e-9 to 86400, "
-                f"got {shown(self.slot_seconds)}"
-            )
-        if self.cap is not None and not (is_number(self.cap) and 1 <= self.cap <= _LARGEST_CAP):
-            raise FederationError(
-                f"cap must be a number from 1 to {_LARGEST_CAP:g}, got {shown(self.cap)}"
-            )
-        for key in ("uploads_per_second", "incarnations_per_hour"):
-            rate = getattr(self, key)
-            if not is_number(rate) or not (rate == 0 or 1e-6 <= rate <= 1e6):
-                raise FederationError(
-                    f"{key} must be 0 for no limit, or from 1e-6 to 1e6, got {shown(rate)}"
-                )
-        seconds = self.live_seconds
-        if seconds is not None and not (is_number(seconds) and 0 < seconds <= _MAX_LIVE_SECONDS):
-            raise FederationError(
-                f"live_seconds must be a number of seconds above 0 and at most "
-                f"{_MAX_LIVE_SECONDS}, got {shown(seconds)}"
-            )
-        if not (is_number(self.doubt) and 0 < self.doubt <= 1):
-            raise FederationError(
-                f"doubt must be a number above 0 and at most 1, got {shown(self.doubt)}"
-            )
-        if self.reference is not None and not is_number(self.reference):
-            raise FederationError(f"reference must be a number, got {shown(self.reference)}")
+        for key, allowed, rule in _NUMBERS:
+            value = getattr(self, key)
+            if value is None and getattr(type(self), key) is None:
+                continue
+            if not (is_number(value) and allowed(value)):
+                raise FederationError(f"{key} must be {rule}, got {shown(value)}")
         try:
             one_of("policy", self.policy, SERVED)
             one_of("schedule", self.schedule, SCHEDULES)

@@ -42,7 +42,7 @@ import numpy.typing as npt
 from rmab.policies.aggregation import capped
 from rmab.protocol.shape import Ints, Shape
 
-__all__ = ["STANDS_OUT", "OutlierScores", "compared", "outlier_scores", "scores_by_name"]
+__all__ = ["STANDS_OUT", "OutlierScores", "compared", "outlier_scores"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -67,13 +67,6 @@ def outlier_scores(counts: Ints, shape: Shape) -> Floats:
     """Return the score (M,) of each agent, from its counts (M, C, S, S, N); NaN without anything to
     compare: too few counts, or no others."""
     return _scored(counts, shape)[0]
-
-
-def scores_by_name(
-    counts: Mapping[str, Ints], shape: Shape, owners: Mapping[str, str] | None = None
-) -> dict[str, float | None]:
-    """Return the score of each agent by name; parameters as for `compared`."""
-    return compared(counts, shape, owners).scores
 
 
 def compared(

@@ -125,10 +125,10 @@ class DatabaseAdmin:
 
     def agents(self) -> list[dict[str, Any]]:
         """All that were ever enrolled."""
-        from rmab.protocol.outliers import scores_by_name
+        from rmab.protocol.outliers import compared
 
         counts, owners = self._store.counts_by_agent(), self._store.credentials.owners()
-        scores = scores_by_name(counts, self._federation.shape, owners)
+        scores = compared(counts, self._federation.shape, owners).scores
         now = time.time()
         return [
             {

@@ -25,9 +25,8 @@ a step leaves the posterior as it is, and a bound as well. So a chain begins in 
 a mode, and each mode has exactly its share by Laplace's method. The laws of later places have long
 tails and no mode less than a least share, so that the chain finds what the beginning leaves out.
 
-Reference: L. Tierney, "Markov chains for exploring posterior distributions", Ann. Stat. 22, 1994;
-T. Hesterberg, "Weighted average importance sampling and defensive mixture distributions",
-Technometrics 37, 1995.
+Reference: T. Hesterberg, "Weighted average importance sampling and defensive mixture
+distributions", Technometrics 37, 1995.
 """
 
 from __future__ import annotations
