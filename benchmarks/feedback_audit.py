@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmab.learning.channel.local_posterior import DOUBT, Laws
+from rmab.learning.channel.local_posterior import VAGUE_WEIGHT, PosteriorSummaries
 from rmab.model.arms import Dynamics, channels
 from rmab.model.information import information_states
 from rmab.planning.channel.whittle import whittle_at
@@ -40,9 +40,10 @@ from rmab.privacy.accounting import (
     sensitivity_squared,
 )
 from rmab.privacy.noise import GRID, MOST_RELEASES, factor
-from rmab.privacy.prior_summaries import LawsMessage
-from rmab.protocol.messages import RoundMessage, Shape
+from rmab.privacy.prior_summaries import SummariesMessage
+from rmab.protocol.messages import RoundMessage
 from rmab.protocol.player import Player
+from rmab.protocol.shape import Shape
 from rmab.service.agent.local_plan import own_plan
 
 __all__ = [
@@ -109,8 +110,8 @@ def own_plans(trial: int) -> Plan:
     """A plan of each round by the agent's own draw; the laws that it is told stay the same."""
     odds = np.log([ARMS.p01 / (1 - ARMS.p01), ARMS.p11 / (1 - ARMS.p11)])
     spread = np.array([LAW_VARIANCE, 0, LAW_VARIANCE])[:, None] * np.ones(len(ARMS))
-    laws = Laws(odds[None, :, :, None], spread[None, :, :, None])
-    told = LawsMessage(NAME, 1, "whittle", GAPS, (1.0, 1.0), DOUBT, ("all",), laws)
+    laws = PosteriorSummaries(odds[None, :, :, None], spread[None, :, :, None])
+    told = SummariesMessage(NAME, 1, "whittle", GAPS, (1.0, 1.0), VAGUE_WEIGHT, ("all",), laws)
 
     def plan(number: int, counts: Ints) -> IndexPlan:
         generator = np.random.default_rng([trial, number])

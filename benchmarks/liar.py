@@ -50,10 +50,11 @@ from rmab.model.arms import channels
 from rmab.model.realisation import SimulatedArms
 from rmab.policies.episodes import first_limit
 from rmab.protocol.config import Federation, KnownArm
-from rmab.protocol.messages import RoundMessage, Shape, Upload
-from rmab.protocol.outliers import scores_by_name
+from rmab.protocol.messages import RoundMessage
+from rmab.protocol.outliers import compared
 from rmab.protocol.player import Player
 from rmab.protocol.rounds import Coordinator
+from rmab.protocol.shape import Shape, Upload
 from rmab.service.agent.local_plan import own_plan
 from rmab.service.http.tokens import make_token
 from rmab.service.server.planning import Counted
@@ -250,7 +251,7 @@ class _Federation:
             if all(player.over for player in self.players.values()):
                 self._close_round(awake=slot + 1 > self.run.sleeps)
         counts, owners = self.store.counts_by_agent(), self.store.credentials.owners()
-        scores = scores_by_name(counts, self.shape, owners)
+        scores = compared(counts, self.shape, owners).scores
         weights, lanes = self.store.counts_by_lane().weights, self.store.lanes()
         weighed = {
             name: 1.0 if weights is None or lane >= len(weights) else float(weights[lane])

@@ -32,7 +32,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import digamma, polygamma
 
-from rmab.learning.channel.local_posterior import PLACES, UNIFORMS, Laws, draw_own
+from rmab.learning.channel.local_posterior import (
+    PROPOSALS,
+    UNIFORMS,
+    PosteriorSummaries,
+    draw_local,
+)
 from rmab.model.arms import Dynamics, channels
 from rmab.model.information import NEVER, InformationStates, information_states, row_of
 from rmab.planning.channel.whittle import whittle_at
@@ -105,9 +110,9 @@ def rewards(
         if unit is not None and slot == over:
             number += 1
             over += number + 1
-            uniforms = luck.random((UNIFORMS, PLACES, N, lanes)).clip(1e-7, 1 - 1e-7)
+            uniforms = luck.random((UNIFORMS, PROPOSALS, N, lanes)).clip(1e-7, 1 - 1e-7)
             counts = own * 0 if unit.window else own
-            drawn = draw_own(counts, teller.laws, uniforms.astype(np.float32))
+            drawn = draw_local(counts, teller.laws, uniforms.astype(np.float32))
             index = _index(drawn.p01, drawn.p11)
         if unit is not None and unit.window and slot % unit.window == 0:
             age[:] = NEVER
@@ -151,7 +156,7 @@ class _Teller:
 
     def __init__(self, agents: int, unit: Unit | None, noise: np.random.Generator) -> None:
         self.agents, self.unit, self.noise = agents, unit, noise
-        self.laws: Laws | None = None
+        self.laws: PosteriorSummaries | None = None
         self._z: list[Any] = []
         self._next = FIRST_SLOTS
 
@@ -172,7 +177,7 @@ class _Teller:
         good, bad = total[:, 1] + 1, total[:, 0] + 1  # (2, N, trials), by the state before
         mean, spread = digamma(good) - digamma(bad), polygamma(1, good) + polygamma(1, bad)
         both = np.stack([spread[0], np.zeros_like(spread[0]), spread[1]])
-        self.laws = Laws(*(np.repeat(x, self.agents, -1)[None] for x in (mean, both)))
+        self.laws = PosteriorSummaries(*(np.repeat(x, self.agents, -1)[None] for x in (mean, both)))
 
 
 def measure(trials: int = 64, seed: int = 0) -> dict[str, Any]:

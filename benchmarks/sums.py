@@ -23,7 +23,7 @@ from rmab.privacy.masks import MaskKey, make_key, numbers_of, parse_key, vector_
 from rmab.privacy.settings import Privacy
 from rmab.privacy.unmasking import parse_job
 from rmab.protocol.config import Federation, KnownArm
-from rmab.protocol.messages import Upload
+from rmab.protocol.shape import Upload
 from rmab.service.helper.store import open_helper_store
 from rmab.service.http.tokens import make_token
 from rmab.service.store.store import Store, open_store

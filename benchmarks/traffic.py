@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from rmab.protocol.config import Federation
-from rmab.protocol.messages import Upload
+from rmab.protocol.shape import Upload
 from rmab.service.http.tokens import make_token
 from rmab.service.store.store import open_store
 

@@ -33,7 +33,7 @@ import numpy as np
 from benchmarks.records import Part, Row
 
 from rmab.protocol.config import Federation, KnownArm
-from rmab.protocol.messages import Upload
+from rmab.protocol.shape import Upload
 from rmab.service.http.tokens import make_token
 from rmab.service.server.uploads import receive
 from rmab.service.store.store import OpenRound, Store, open_store

@@ -28,7 +28,7 @@ from rmab.privacy.accounting import Budget, cell_noise, noise_multiplier
 from rmab.privacy.advice import enough_agents
 from rmab.privacy.noise import MOST_RELEASES
 from rmab.protocol.config import Federation, load_federation
-from rmab.protocol.messages import Shape
+from rmab.protocol.shape import Shape
 from rmab.protocol.uploads import parse_upload
 from rmab.service.helper.routes import HelperMetrics
 from rmab.service.server.metrics import Metrics

@@ -27,15 +27,16 @@ import rmab
 from benchmarks import feedback_audit, private_units, survey_loss
 from rmab.experiments.privacy import claims as study
 from rmab.experiments.registry import SECTIONS
-from rmab.learning.channel.local_posterior import DOUBT, Laws
+from rmab.learning.channel.local_posterior import VAGUE_WEIGHT, PosteriorSummaries
 from rmab.model.arms import Dynamics
 from rmab.model.information import information_states
 from rmab.planning.channel.whittle import whittle_at
 from rmab.policies.plans import IndexPlan
 from rmab.privacy.accounting import Budget, noise_multiplier
 from rmab.privacy.advice import enough_agents
-from rmab.privacy.prior_summaries import LawsMessage
-from rmab.protocol.messages import RoundMessage, Shape
+from rmab.privacy.prior_summaries import SummariesMessage
+from rmab.protocol.messages import RoundMessage
+from rmab.protocol.shape import Shape
 from rmab.service.agent.local_plan import own_plan
 
 __all__ = ["PAGE"]
@@ -116,7 +117,16 @@ def _own_cost(asked: Asked) -> Json:
         shape = Shape(2, (2,) * n_arms, gaps)
         odds, spread = np.zeros((1, 2, n_arms, 1)), np.full((1, 3, n_arms, 1), 0.25)
         spread[:, 1] = 0
-        told = LawsMessage("x", 1, "whittle", gaps, (1.0, 1.0), DOUBT, ("all",), Laws(odds, spread))
+        told = SummariesMessage(
+            "x",
+            1,
+            "whittle",
+            gaps,
+            (1.0, 1.0),
+            VAGUE_WEIGHT,
+            ("all",),
+            PosteriorSummaries(odds, spread),
+        )
         law = Dynamics(*np.array([[0.3], [0.7], [1.0]])[:, :, None].repeat(n_arms, 1))
         index = np.asarray(whittle_at(law, information_states(_AGES)), np.float32)
         plan = IndexPlan(_AGES, 2, index, shape.states)

@@ -18,9 +18,12 @@ __all__ = [
     "array_namespace",
     "compute_in_branch",
     "compute_once",
+    "inverse_root",
+    "on_accelerator",
     "propagate",
     "repeat",
     "rounding",
+    "sigmoid",
     "solve",
 ]
 
@@ -36,6 +39,31 @@ def array_namespace(*arrays: Array) -> Any:
 def rounding(array: Array) -> float:
     """Return the spacing of numbers at 1 in the array's precision."""
     return float(np.finfo(array.dtype).eps)
+
+
+def sigmoid(x: Array) -> Array:
+    """Return 1 / (1 + e^-x)."""
+    if array_namespace(x) is np:
+        return 1 / (1 + np.exp(-x))
+    from jax import nn
+
+    return nn.sigmoid(x)
+
+
+def inverse_root(x: Array) -> Array:
+    """Return 1 / sqrt(x)."""
+    if array_namespace(x) is np:
+        return 1 / np.sqrt(x)
+    from jax import lax
+
+    return lax.rsqrt(x)
+
+
+def on_accelerator() -> bool:
+    """Return whether JAX runs on a device other than the host's CPU."""
+    import jax
+
+    return jax.default_backend() != "cpu"
 
 
 def compute_once(array: Shaped[Array, "*B"]) -> Shaped[Array, "*B"]:
@@ -62,7 +90,7 @@ def compute_in_branch(holds: Shaped[Array, ""], compute: Callable[..., Any], *op
     import jax.numpy as jnp
     from jax import lax
 
-    if jax.default_backend() != "cpu":
+    if on_accelerator():
         barrier: Any = lax.optimization_barrier  # which has no types
         return barrier(compute(*barrier(operands)))
 
@@ -111,7 +139,7 @@ def solve(matrix: Float[Array, "S S *B"], right: Float[Array, "S C *B"]) -> Floa
     return xp.take_along_axis(table[:, S:], order[:, None], 0)
 
 
-def repeat(times: int, body: Callable[[Any, Any], Any], state: Any) -> Any:
+def repeat(times: int | Array, body: Callable[[Any, Any], Any], state: Any) -> Any:
     """Return the state after state = body(i, state) for i = 0, ..., times - 1, compiled on JAX."""
     if array_namespace(state[0]) is not np:
         from jax import lax

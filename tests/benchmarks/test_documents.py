@@ -152,8 +152,8 @@ def allowed(page: str) -> dict[str, str]:
             "± 3": "± 3" if ripple < 3e-34 else "",
             "± 10": "± 10" if 3 * ripple < 1e-33 else "",
             "2.5": short(denoising.LEAST_FOR_SUMMARIES),
-            ".1": short(own_draw.DOUBT),
-            ".01": short(own_draw.LEAST_ALIKE),
+            ".1": short(own_draw.VAGUE_WEIGHT),
+            ".01": short(own_draw.LEAST_BORROWING),
         }
     if page == "security.md":
         return {".1": short(1e3 * Federation.slot_seconds)}

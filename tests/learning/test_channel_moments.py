@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rmab.learning.channel import memory_grid as moments
-from rmab.learning.channel.likelihood import summed
+from rmab.learning.channel.sums import summed
 
 GAPS = 8
 HALF = moments.CELLS // 2

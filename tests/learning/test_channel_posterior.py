@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from rmab.learning.channel.posterior import channel_laws, draw_channels, mean_channels
+from rmab.learning.channel.posterior import draw_channels, log_odds_moments, mean_channels
 from rmab.rng.variates import Draws, seed_words, stream
 from tests.learning.posteriors import chances, integrate
 
@@ -384,7 +384,7 @@ def test_laws_of_pairs_one_slot_apart_have_the_numbers_of_their_prior():
     """Beta(a, b) is a for good next and b for bad next."""
     counts = np.zeros((1, 2, 2, 1, 1), np.float32)
     counts[0, :, :, 0, 0] = [[12, 3], [1, 20]]
-    mean, covariance = channel_laws(jnp.asarray(counts), (2.0, 5.0), 0)
+    mean, covariance = log_odds_moments(jnp.asarray(counts), (2.0, 5.0), 0)
     for row, (a, b) in enumerate(((2 + 3, 5 + 12), (2 + 20, 5 + 1))):
         assert float(mean[row, 0, 0]) == pytest.approx(special.psi(a) - special.psi(b), abs=1e-4)
         spread = special.polygamma(1, a) + special.polygamma(1, b)

@@ -18,7 +18,7 @@ from rmab.privacy.unmasking import (
     Watermark,
     answer_job,
 )
-from rmab.protocol.messages import Shape
+from rmab.protocol.shape import Shape
 from tests.service.support.counting import Counting
 
 FINGERPRINT = "5f" * 32

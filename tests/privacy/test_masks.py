@@ -15,13 +15,14 @@ from scipy.stats import chisquare
 from rmab.privacy.masks import (
     Header,
     MaskKey,
+    is_mark,
     make_key,
     numbers_of,
     parse_key,
     vector_of,
     vector_size,
 )
-from rmab.protocol.messages import Shape
+from rmab.protocol.shape import Shape
 from tests.privacy.masking import FINGERPRINT, SHAPE
 from tests.service.support.counting import Counting
 
@@ -157,3 +158,21 @@ def test_a_key_is_made_once_and_read_from_its_text_alone():
     for wrong in ("", text[:-1], text + "a", text.upper(), " " + text, "rmab_" + text[10:]):
         assert parse_key(wrong) is None
     assert text[10:] not in repr(MaskKey(key))
+
+
+# ----------------------------------------------------------------------------------------- marks
+
+
+def test_marks_are_what_the_protocol_says():
+    expected = [*range(1, 17), *range(18, 33, 2), *range(36, 65, 4), *range(72, 129, 8)]
+    assert [n for n in range(129) if is_mark(n)] == expected
+
+
+def test_a_mark_is_at_most_an_eighth_before_the_next():
+    marks = [n for n in range(1, 5000) if is_mark(n)]
+    for mark, following in pairwise(marks):
+        assert following - mark <= max(1, mark / 8)
+    assert len(marks) < 100
+    assert not is_mark(0)
+    assert is_mark(2**40)
+    assert not is_mark(2**40 + 1)

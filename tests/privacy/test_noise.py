@@ -23,8 +23,8 @@ from rmab.privacy.accounting import (
 )
 from rmab.privacy.denoising import denoised
 from rmab.privacy.noise import GRID, MOST_RELEASES, discrete_gaussian, factor, mixing
-from rmab.protocol.messages import Shape
 from rmab.protocol.player import Player
+from rmab.protocol.shape import Shape
 from tests.protocol.test_messages import message_of
 
 SLOTS = 7

@@ -218,7 +218,7 @@ def test_laws_are_told_of_rows_that_stand_further_out_than_plans_need():
     counts = np.zeros((2, 2, 2, 3))
     counts[0, 0] = np.array([2.4, 2.6, 9.0]) * math.sqrt(2) * s / 2
     merged = Merged(np.round(counts), np.zeros((2, 3), np.int64), 5)
-    (spread,) = made.laws(merged, 2).laws.covariance[:, 0]
+    (spread,) = made.laws(merged, 2).summaries.covariance[:, 0]
     prior = math.pi**2 / 3
     assert spread[0] == pytest.approx(prior, rel=1e-4)
     assert spread[1] < 0.9 * prior

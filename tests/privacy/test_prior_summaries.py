@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from rmab.errors import ProtocolError
-from rmab.learning.channel.local_posterior import Laws
-from rmab.privacy.prior_summaries import LawsMessage, parse_laws
-from rmab.protocol.messages import Shape
+from rmab.learning.channel.local_posterior import PosteriorSummaries
+from rmab.privacy.prior_summaries import SummariesMessage, parse_summaries
+from rmab.protocol.shape import Shape
 
 SHAPE = Shape(1, (2, 2, 2), 8)
 MEAN = np.array([[[0.5, -1, 100], [0, 2, -100]], [[1, 1, 1], [2, 2, 2]]])  # (laws, 2, arms)
 COVARIANCE = np.array(
     [[[1, 2, 100], [0.5, -1, 0], [1, 3, 1e-11]], [[1, 1, 1], [0, 0, 0], [1, 1, 1]]]
 )
-MESSAGE = LawsMessage(
+MESSAGE = SummariesMessage(
     "radio",
     7,
     "whittle",
@@ -23,15 +23,15 @@ MESSAGE = LawsMessage(
     (1.0, 0.5),
     0.1,
     ("all", "some"),
-    Laws(MEAN[..., None], COVARIANCE[..., None]),
+    PosteriorSummaries(MEAN[..., None], COVARIANCE[..., None]),
 )
 
 
 def test_what_is_sent_comes_back():
-    found = parse_laws(MESSAGE.to_json(), SHAPE)
+    found = parse_summaries(MESSAGE.to_json(), SHAPE)
     assert (found.federation, found.round, found.index, found.gaps) == ("radio", 7, "whittle", 8)
     assert (found.prior, found.doubt, found.names) == ((1.0, 0.5), 0.1, ("all", "some"))
-    for got, sent in zip(found.laws, MESSAGE.laws, strict=True):
+    for got, sent in zip(found.summaries, MESSAGE.summaries, strict=True):
         np.testing.assert_allclose(got, sent, rtol=1e-6)
 
 
@@ -48,7 +48,7 @@ def test_what_is_sent_comes_back():
     ],
 )
 def test_values_at_their_edges_are_read(path, value):
-    parse_laws(changed(path, value), SHAPE)
+    parse_summaries(changed(path, value), SHAPE)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_values_at_their_edges_are_read(path, value):
 )
 def test_what_cannot_be_is_refused(path, value, words):
     with pytest.raises(ProtocolError) as caught:
-        parse_laws(changed(path, value), SHAPE)
+        parse_summaries(changed(path, value), SHAPE)
     assert (caught.value.status, words in str(caught.value)) == (422, True), str(caught.value)
 
 

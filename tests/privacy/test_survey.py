@@ -12,8 +12,9 @@ from rmab.policies.plans import IndexPlan
 from rmab.privacy.accounting import sensitivity_squared
 from rmab.privacy.settings import Privacy
 from rmab.privacy.survey import BLOCK, first_turn, scheduled
-from rmab.protocol.messages import Shape, parse_round
+from rmab.protocol.messages import parse_round
 from rmab.protocol.player import Player
+from rmab.protocol.shape import Shape
 from tests.protocol.test_messages import message_of
 from tests.service.support.serving import spectrum
 

@@ -14,9 +14,10 @@ from rmab.errors import ModelError, ProtocolError
 from rmab.model.information import NEVER
 from rmab.policies.lookahead import LookaheadTables
 from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, TurnsPlan
-from rmab.protocol.messages import RoundMessage, Shape, parse_round
+from rmab.protocol.messages import RoundMessage, parse_round
 from rmab.protocol.outliers import outlier_scores
 from rmab.protocol.player import Player
+from rmab.protocol.shape import Shape
 from rmab.protocol.uploads import Record, check_growth, most_bytes, parse_upload
 
 # Arm 0 is as most are; 1 is action-dependent; 2 and 3 are always observed, and 3 is both.

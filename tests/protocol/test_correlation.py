@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmab.protocol.correlation import Togetherness
+from rmab.protocol.correlation import AgentCorrelation
 
 ARMS, AGENTS, ROUNDS, SLOTS = 3, 4, 80, 20
 
 
 def together(rng, realisations, rounds=ROUNDS):
     """Agents play every arm in turn; realisations: how many different ones they see."""
-    found = Togetherness(np.ones(ARMS, np.intp))
+    found = AgentCorrelation(np.ones(ARMS, np.intp))
     visits = {f"agent-{m}": np.zeros((2, ARMS), np.int64) for m in range(AGENTS)}
     state = rng.integers(0, 2, (realisations, ARMS))
     for number in range(rounds):
@@ -48,7 +48,7 @@ def test_independent_agents_are_not(seed):
 
 def test_nothing_is_said_of_a_few_rounds_or_of_one_agent():
     assert together(np.random.default_rng(0), 1, rounds=15).correlation is None
-    alone = Togetherness(np.ones(1, np.intp))
+    alone = AgentCorrelation(np.ones(1, np.intp))
     for number in range(1, 60):
         alone.add({"a": np.full((2, 1), number)})
     assert alone.correlation is None
@@ -86,7 +86,7 @@ def test_the_correlation_is_that_of_loops_over_pairs():
     rng = np.random.default_rng(4)
     best = np.array([1, 0, 2])
     total = {name: np.zeros((3, 3), np.int64) for name in "abc"}
-    found = Togetherness(best)
+    found = AgentCorrelation(best)
     history: list[dict[str, Any]] = []
     for number in range(22):
         luck = rng.random((3, 3)) * 3
@@ -102,21 +102,21 @@ def test_the_correlation_is_that_of_loops_over_pairs():
 
 @pytest.mark.parametrize("rounds", [19, 20])
 def test_twenty_rounds_are_enough(rounds):
-    found = Togetherness(np.array([1]))
+    found = AgentCorrelation(np.array([1]))
     for number in range(rounds + 1):
         found.add({name: np.array([[0], [number]]) for name in "ab"})
     assert (found.correlation is None) == (rounds < 20)
 
 
 def test_a_correlation_matters_from_a_tenth_on_and_beyond_three_errors():
-    found = Togetherness(np.array([1]))
+    found = AgentCorrelation(np.array([1]))
     for products, squares, matters in (
         (0.9, 1e-4, False),  # sure, but small
         (1.1, 1e-4, True),
         (1.1, 0.13, True),  # the root is .361
         (1.1, 0.14, False),  # and .374
     ):
-        found._rounds, found._alike = 50, 10.0
+        found._rounds, found._equal = 50, 10.0
         found._products, found._squares = products, squares
         assert found.correlation == products / 10
         assert found.correlated == matters

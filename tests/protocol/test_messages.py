@@ -18,13 +18,12 @@ from rmab.policies.rules.rule import MAX_PLAN_AGES
 from rmab.protocol.messages import (
     MAX_COUNTS,
     RoundMessage,
-    Shape,
-    is_name,
     parse_plan,
     parse_round,
     plan_table,
 )
 from rmab.protocol.player import Player
+from rmab.protocol.shape import Shape, is_name
 from rmab.protocol.uploads import Record, check_growth, most_bytes, parse_upload
 
 NAME = "test"

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from benchmarks.liar import lie
 
-from rmab.protocol.messages import Shape
 from rmab.protocol.outliers import _variance, compared, outlier_scores
+from rmab.protocol.shape import Shape
 
 SHAPE = Shape(2, (2, 2, 2, 2), 8)
 P01, P11 = [0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16]

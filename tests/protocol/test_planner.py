@@ -307,7 +307,7 @@ def test_the_laws_of_consecutive_observations_are_those_of_betas(policy, index):
     counts[1, :, :, 1] = 100
     told = Planner(federation).laws(Merged(counts, counts.sum((0, 1)), 3), 5)
     assert (told.round, told.index, told.gaps, told.doubt) == (5, index, 0, 0.3)
-    (mean,), (covariance,) = (x[..., 0] for x in told.laws)
+    (mean,), (covariance,) = (x[..., 0] for x in told.summaries)
     expected = [special.digamma(10) - special.digamma(3), special.digamma(2) - special.digamma(8)]
     assert mean[:, 1] == pytest.approx(expected, abs=1e-4)
     spread = special.polygamma(1, 10) + special.polygamma(1, 3)
@@ -322,5 +322,5 @@ def test_each_group_has_a_law_beside_that_of_all():
     planner = Planner(federation)
     told = planner.laws(both, 2, {1: one, 3: one})
     assert told.names == ("all", "group-1", "group-3")
-    for law, merged in zip(told.laws.mean, (both, one, one), strict=True):
-        np.testing.assert_array_equal(law, planner.laws(merged, 2).laws.mean[0])
+    for law, merged in zip(told.summaries.mean, (both, one, one), strict=True):
+        np.testing.assert_array_equal(law, planner.laws(merged, 2).summaries.mean[0])

@@ -12,8 +12,8 @@ from rmab.errors import ModelError
 from rmab.model.information import InformationStates, row_of
 from rmab.policies.episodes import LONGEST
 from rmab.policies.plans import IndexPlan, OwnPlan, TurnsPlan
-from rmab.protocol.messages import Shape
 from rmab.protocol.player import Player
+from rmab.protocol.shape import Shape
 from tests.protocol.test_messages import SHAPES, message_of
 
 

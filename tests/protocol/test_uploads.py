@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rmab.errors import ProtocolError
 from rmab.privacy.masks import MaskKey
-from rmab.protocol.messages import Shape, Upload
+from rmab.protocol.shape import Shape, Upload
 from rmab.protocol.uploads import (
     CREDIT_SECONDS,
     Credit,

@@ -18,7 +18,7 @@ from benchmarks.liar import (
     remedies,
 )
 
-from rmab.protocol.messages import Shape
+from rmab.protocol.shape import Shape
 from rmab.protocol.uploads import Record, check_growth, parse_upload
 
 SHAPE = Shape(2, (2, 2, 2, 2), 1)

@@ -18,8 +18,9 @@ import numpy as np
 from benchmarks.traffic import Answer, Wire, ask_for_round, upload_head
 
 from rmab.protocol.config import Federation
-from rmab.protocol.messages import Upload, parse_round
+from rmab.protocol.messages import parse_round
 from rmab.protocol.player import Player
+from rmab.protocol.shape import Upload
 from rmab.service.store.store import OpenRound, Store
 
 __all__ = ["Broken", "Found", "Life", "check_database", "same_round"]

@@ -16,7 +16,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 def new(options: argparse.Namespace) -> int:
     """Write the file of the kind and name that were given."""
-    from rmab.protocol.messages import NAME_RULE, is_name
+    from rmab.protocol.shape import NAME_RULE, is_name
     from rmab.text import shown
 
     name = options.name

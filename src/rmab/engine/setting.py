@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from jax import Array
 
 from rmab.engine.environment import Truth, differing
-from rmab.learning.channel.local_posterior import DOUBT
+from rmab.learning.channel.local_posterior import VAGUE_WEIGHT
 from rmab.model.arms import ArmKind, Arms
 from rmab.policies.aggregation import AGGREGATIONS, Aggregation
 from rmab.privacy.accounting import Budget
@@ -29,7 +29,7 @@ class Setting:
     shared: bool = False
     schedule: str = "paper"
     draws: str = "shared"  # of the dynamics: one for all agents, "per-agent" or "own"
-    doubt: float = DOUBT  # of draws = "own"
+    doubt: float = VAGUE_WEIGHT  # of draws = "own"
     aggregation: Aggregation = AGGREGATIONS["sum"]  # what agents share
     weights: tuple[float, ...] | None = None  # None: 1 for every agent
     longest: int | None = None  # slots of an episode; a policy's own may be shorter

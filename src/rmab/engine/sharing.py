@@ -20,7 +20,7 @@ from jax import Array, lax
 
 from rmab.engine.environment import Truth
 from rmab.engine.setting import Setting
-from rmab.learning.channel.local_draws import draw_each
+from rmab.learning.channel.local_draws import draw_for_agents
 from rmab.learning.evidence import Evidence, count_kinds
 from rmab.learning.evidence_state import Shared, recall_of
 from rmab.learning.forgetting import Memory
@@ -291,7 +291,7 @@ class EvidenceSharing:
         sums: (C, S, S, N, J, R); pairs: (C, S, S, N, M, R), each agent's.
         """
         if self.local:
-            p01, p11, _ = draw_each(self.policy, sums, pairs, draws, self.setting.doubt)
+            p01, p11, _ = draw_for_agents(self.policy, sums, pairs, draws, self.setting.doubt)
             return p01, p11
         assert self.policy.learner.function is not None
         output: LearnerOutput = self.policy.learner.function(evidence, draws)

@@ -43,7 +43,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.protocol.checks import malformed
-from rmab.protocol.shape import PROTOCOL, Ints, Shape, Upload
+from rmab.protocol.shape import PROTOCOL, UPLOAD_KEYS, Ints, Shape, Upload
 from rmab.text import shown
 
 __all__ = [
@@ -67,19 +67,7 @@ __all__ = [
 
 KEY_PREFIX = "rmab-mask-"
 NONCE_BYTES, TAG_BYTES = 16, 32
-MASKED_KEYS = (
-    "protocol",
-    "federation",
-    "incarnation",
-    "since",
-    "sequence",
-    "round",
-    "slots",
-    "length",
-    "nonce",
-    "masked",
-    "tag",
-)
+MASKED_KEYS = (*UPLOAD_KEYS[:3], "since", *UPLOAD_KEYS[3:7], "nonce", "masked", "tag")
 
 Words = npt.NDArray[np.uint64]
 
@@ -183,19 +171,10 @@ class MaskKey:
             fingerprint, agent, upload.incarnation, upload.sequence, upload.slots, nonce
         )
         x = vector_of(upload.counts, upload.visits, shape)
-        return MaskedUpload(
-            upload.incarnation,
-            upload.sequence,
-            upload.round,
-            upload.slots,
-            upload.length,
-            np.zeros_like(upload.counts),
-            np.zeros_like(upload.visits),
-            nonce,
-            x + self.mask(header, len(x)),
-            self.tag(header),
-            since,
-        )
+        masked, tag = x + self.mask(header, len(x)), self.tag(header)
+        zeros = np.zeros_like(upload.counts), np.zeros_like(upload.visits)
+        head = upload.incarnation, upload.sequence, upload.round, upload.slots, upload.length
+        return MaskedUpload(*head, *zeros, nonce, masked, tag, since)
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,22 +204,11 @@ class MaskedUpload(Upload):
 
     def to_json(self, shape: Shape, federation: str) -> bytes:  # noqa: ARG002 - as of every upload
         """Return the body of a request."""
-        values = (
-            PROTOCOL,
-            federation,
-            self.incarnation,
-            self.since,
-            self.sequence,
-            self.round,
-            self.slots,
-            self.length,
-            self.nonce.hex(),
-            in_base64(self.masked),
-            self.tag.hex(),
-        )
-        return json.dumps(
-            dict(zip(MASKED_KEYS, values, strict=True)), separators=(",", ":")
-        ).encode()
+        head = PROTOCOL, federation, self.incarnation, self.since
+        numbers = self.sequence, self.round, self.slots, self.length
+        values = *head, *numbers, self.nonce.hex(), in_base64(self.masked), self.tag.hex()
+        table = dict(zip(MASKED_KEYS, values, strict=True))
+        return json.dumps(table, separators=(",", ":")).encode()
 
 
 def in_base64(words: Words) -> str:

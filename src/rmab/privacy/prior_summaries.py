@@ -1,13 +1,13 @@
-"""What a server tells agents that draw for themselves: laws of every arm, as bytes and as values.
+"""Posterior summaries that a server sends to agents for local draws, as bytes and as values.
 
     {"protocol": 1, "federation": "spectrum", "round": 7, "index": "whittle", "gaps": 32,
      "prior": [1.0, 1.0], "doubt": 0.1,
      "laws": [{"of": "all", "mean": [[u, v], ...], "covariance": [[uu, uv, vv], ...]}]}
 
-A law has mean and covariance of the log odds (u, v) of each arm's (p01, p11), under the posterior
-of all that agents had counted when the round opened. `rmab.learning.channel.local_posterior` says
-what an agent
-makes of it. gaps: how far apart the pairs are that are learnt from, 0: consecutive slots alone.
+A summary (`laws` on the wire) has mean and covariance of the log odds (u, v) of each arm's
+(p01, p11), under the posterior of all counts when the round opened.
+`rmab.learning.channel.local_posterior` makes an agent's prior of it. gaps: the largest gap of pairs
+that are learnt from, 0: consecutive slots only.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rmab.learning.channel.local_posterior import Laws
+from rmab.learning.channel.local_posterior import PosteriorSummaries
 from rmab.protocol.checks import floats, listed, malformed, read_object, take, whole_number
 from rmab.protocol.shape import Shape, check_protocol, is_name
 from rmab.text import is_number, shown
 
-__all__ = ["INDICES", "LawsMessage", "parse_laws"]
+__all__ = ["INDICES", "SummariesMessage", "parse_summaries"]
 
-INDICES = ("whittle", "myopic")  # what an agent may fill its table with
+INDICES = ("whittle", "myopic")  # indices that an agent can compute
 _MAX_LAWS = 64
-_FARTHEST = 100.0  # log odds, and their variances, that a law may have
+_FARTHEST = 100.0  # largest log odds, and variance of log odds, of a summary
 _LEAST_VARIANCE = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class LawsMessage:
-    """names: of each law; laws: of N arms, one trial."""
+class SummariesMessage:
+    """Summaries of N arms in one trial, with their names."""
 
     federation: str
     round: int
@@ -42,11 +42,11 @@ class LawsMessage:
     prior: tuple[float, float]
     doubt: float
     names: tuple[str, ...]
-    laws: Laws
+    summaries: PosteriorSummaries
 
     def to_json(self) -> bytes:
-        """As it is sent."""
-        found = zip(self.names, *(np.asarray(x)[..., 0] for x in self.laws), strict=True)
+        """Return the body of an answer."""
+        rows = zip(self.names, *(np.asarray(x)[..., 0] for x in self.summaries), strict=True)
         table = {
             "protocol": 1,
             "federation": self.federation,
@@ -61,14 +61,14 @@ class LawsMessage:
                     "mean": [[float(f"{x:.7g}") for x in arm] for arm in mean.T],
                     "covariance": [[float(f"{x:.7g}") for x in arm] for arm in covariance.T],
                 }
-                for name, mean, covariance in found
+                for name, mean, covariance in rows
             ],
         }
         return json.dumps(table, separators=(",", ":"), allow_nan=False).encode()
 
 
-def parse_laws(body: bytes, shape: Shape) -> LawsMessage:
-    """The laws in an answer's body, of these arms; ProtocolError if there are none."""
+def parse_summaries(body: bytes, shape: Shape) -> SummariesMessage:
+    """Read the summaries in an answer's body, of these arms; ProtocolError if malformed."""
     keys = ("protocol", "federation", "round", "index", "gaps", "prior", "doubt", "laws")
     protocol, federation, number, index, gaps, prior, doubt, laws = take(
         read_object(body), "the laws", *keys
@@ -111,7 +111,7 @@ def parse_laws(body: bytes, shape: Shape) -> LawsMessage:
             raise malformed(f"laws[{place}].covariance must be positive definite for every arm")
         if max(np.abs(means[-1]).max(), np.maximum(uu, vv).max()) > _FARTHEST:
             raise malformed(f"laws[{place}] must have numbers of at most {_FARTHEST:g} in size")
-    return LawsMessage(
+    return SummariesMessage(
         federation=federation,
         round=whole_number("round", number, 1),
         index=index,
@@ -119,5 +119,5 @@ def parse_laws(body: bytes, shape: Shape) -> LawsMessage:
         prior=(a, b),
         doubt=float(doubt),
         names=tuple(names),
-        laws=Laws(np.array(means)[..., None], np.array(covariances)[..., None]),
+        summaries=PosteriorSummaries(np.array(means)[..., None], np.array(covariances)[..., None]),
     )

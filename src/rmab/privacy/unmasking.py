@@ -231,10 +231,9 @@ def answer_job(
     """
     before = state.answer(job.number)
     if before is None:
-        outcome = _decide(job, state, fingerprint, size, least)
+        outcome, shares = _decide(job, state, fingerprint, size, least)
         if accountant is not None:
-            new = sum(report.slots - _slots_before(report, state) for report in job.reports)
-            outcome = _with_noise(job, outcome, new, accountant(job.group))
+            outcome = _with_noise(job, outcome, shares, accountant(job.group))
         state.keep(job, outcome)
         return outcome.masks
     digest, masks = before
@@ -251,8 +250,8 @@ def answer_job(
 
 def _decide(
     job: AggregationJob, state: UnmaskingState, fingerprint: str, size: int, least: int
-) -> JobOutcome:
-    """Check a new job, and sum its masks."""
+) -> tuple[JobOutcome, Mapping[str, int]]:
+    """Check a new job and sum its masks; return also the slots that each agent brings."""
     _check_order(job, state)
     reports = _checked_reports(job, state, fingerprint)
     shares: dict[str, int] = defaultdict(int)
@@ -275,23 +274,17 @@ def _decide(
         watermarks[report.agent, report.incarnation] = Watermark(
             report.sequence, report.slots, report.nonce, agent.number
         )
-    return JobOutcome(masks, watermarks, cohorts)
-
-
-def _slots_before(report: Report, state: UnmaskingState) -> int:
-    watermark = state.watermark(report.agent, report.incarnation)
-    return 0 if watermark is None else watermark.slots
+    return JobOutcome(masks, watermarks, cohorts), shares
 
 
 def _with_noise(
-    job: AggregationJob, outcome: JobOutcome, new: int, accountant: PrivacyAccountant
+    job: AggregationJob,
+    outcome: JobOutcome,
+    shares: Mapping[str, int],
+    accountant: PrivacyAccountant,
 ) -> JobOutcome:
-    """Return the outcome as a release of its group; ProtocolError 409 if that is not due.
-
-    new: slots that the batch adds.
-    """
-    agents = len({report.agent for report in job.reports})
-    slots = (accountant.slots or 0) + new
+    """Return the outcome as a release of its group; ProtocolError 409 if that is not due."""
+    agents, slots = len(shares), (accountant.slots or 0) + sum(shares.values())
     if not accountant.remaining:
         raise ProtocolError(409, "releases", f"all releases of group {job.group} are spent")
     if not accountant.is_due(slots, agents):

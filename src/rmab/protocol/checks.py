@@ -1,4 +1,4 @@
-"""Reading JSON from the other side: every value is checked once, and refused in one line."""
+"""Checks of JSON from the other side: every value is checked once, and refused in one line."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = [
     "whole_number",
 ]
 
-MAX_WHOLE = 2**53  # of a whole number: beyond, JSON numbers of other languages are not exact
+MAX_WHOLE = 2**53  # beyond it JSON numbers of other languages are not exact
 
 
 def malformed(detail: str) -> ProtocolError:
-    """A message that cannot be."""
+    """Return the error for a message that is malformed."""
     return ProtocolError(422, "malformed", detail)
 
 
 def read_object(body: bytes) -> Mapping[str, Any]:
-    """The JSON object in a body; no key twice, no number that is none."""
+    """Read the JSON object in a body, without repeated keys and numbers that are not finite."""
     try:
         table = _DECODER.decode(body.decode())
     except (ValueError, RecursionError) as error:
@@ -58,20 +58,21 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_constant=_constant)
 
 
 def whole_number(place: str, value: Any, least: int) -> int:
-    """A whole number that was sent, from `least` to 2^53."""
+    """Read a whole number from `least` to 2^53."""
     if type(value) is not int or not least <= value <= MAX_WHOLE:
         raise malformed(f"{place} must be a whole number from {least} to 2^53, got {shown(value)}")
     return value
 
 
 def hexadecimal(place: str, text: Any, size: int) -> bytes:
-    """So many bytes in small hexadecimal digits."""
+    """Read `size` bytes in lower-case hexadecimal digits."""
     if not isinstance(text, str) or not re.fullmatch(f"[0-9a-f]{{{2 * size}}}", text):
         raise malformed(f"{place} must be {2 * size} digits from 0-9 and a-f, got {shown(text)}")
     return bytes.fromhex(text)
 
 
 def listed(place: str, value: Any, length: int) -> list[Any]:
+    """Read a list of `length` values."""
     if type(value) is not list or len(value) != length:
         got = f"{len(value)}" if isinstance(value, list) else shown(value)
         raise malformed(f"{place} must be a list of {length}, got {got}")
@@ -79,7 +80,7 @@ def listed(place: str, value: Any, length: int) -> list[Any]:
 
 
 def floats(place: str, value: Any, length: int) -> npt.NDArray[np.float32]:
-    """A list of that many numbers, in single precision."""
+    """Read a list of `length` numbers, in single precision."""
     for number, entry in enumerate(listed(place, value, length)):
         if not is_number(entry):
             raise malformed(f"{place}[{number}] must be a number, got {shown(entry)}")
@@ -88,7 +89,7 @@ def floats(place: str, value: Any, length: int) -> npt.NDArray[np.float32]:
 
 
 def take(table: Any, place: str, *keys: str) -> list[Any]:
-    """The values of exactly these keys."""
+    """Return the values of exactly these keys."""
     if not isinstance(table, dict):
         raise malformed(f"{place} must be an object, got {shown(table)}")
     for key in keys:

@@ -1,13 +1,13 @@
-"""A federation's configuration: its arms but for their dynamics, and how it learns.
+"""Configuration of a federation: its arms without their dynamics, and how it learns.
 
-A TOML file says it:
+It is a TOML file:
 
     name = "spectrum"
     plays = 2                   # K arms in each slot
     policy = "fedtswi"          # one that learns
     schedule = "linear"         # lengths of episodes: "paper", "linear", "doubling"
     draws = "shared"            # of the dynamics: one for all agents, "per-agent", or "own"
-    doubt = 0.1                 # of "own": the chance that an agent's arm is unlike the others'
+    doubt = 0.1                 # of "own": weight of the vague component in an agent's prior
     aggregation = "sum"         # what agents share: all counts, "none", or "pairs", by likeness
     deadline = 30               # seconds from a round's first report until it closes
     slot_seconds = 1            # the shortest slot: no agent claims more slots than time allows
@@ -27,20 +27,20 @@ A TOML file says it:
     reward_passive = [0.0, 0.2] # of a slot without one
     [weights]                   # of owners' counts in the sum, by name; 1 where none is given
     radio-1 = 2.0
-    [privacy]                   # the server learns sums alone, with noise if there is epsilon;
-    helper = "https://helper.example:9443"  # without a helper it draws noise for who learns from
-    epsilon = 1.0                           # it: rmab.privacy.settings, rmab.privacy.survey
+    [privacy]                   # the server learns only sums, with noise if there is epsilon;
+    helper = "https://helper.example:9443"  # without a helper it draws the noise:
+    epsilon = 1.0                           # rmab.privacy.settings, rmab.privacy.survey
 
 Further keys: `horizon`, the slots that fed1-ucb's phases are made for; `reference`, a reward to
-compare with on the page; `live_seconds`, how long after it was last heard of an agent is shown as
-live (two deadlines); and how much one agent may send: `uploads_per_second` and
-`incarnations_per_hour`, 0 for no limit.
+compare with on the page; `live_seconds`, for which an agent is shown as live after its last request
+(two deadlines); and limits on one agent, `uploads_per_second` and `incarnations_per_hour`, 0 for no
+limit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from os import PathLike
 from types import MappingProxyType
@@ -50,7 +50,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmab.errors import FederationError, StudyError
-from rmab.learning.channel.local_posterior import DOUBT
+from rmab.learning.channel.local_posterior import VAGUE_WEIGHT
 from rmab.model.arms import CHANNEL, OBSERVED, WAITS, ArmKind
 from rmab.policies.aggregation import (
     AGGREGATIONS,
@@ -75,20 +75,39 @@ __all__ = ["Federation", "KnownArm", "load_federation"]
 
 _MAX_ARMS, _MAX_STATES = 4096, 64
 _MAX_LIVE_SECONDS = 31_536_000  # a year
-_REWARDS = (1e-30, 1e30)  # sizes that single precision keeps
-_SLOT_SECONDS = 1e-4  # by default: shorter than a slot of any agent that plays as fast as it can
+_REWARDS = (1e-30, 1e30)  # range of single precision
+_SLOT_SECONDS = 1e-4  # default: shorter than a slot of any agent that plays without waiting
 _LARGEST_CAP = 1e6
 _MAX_WEIGHT = 1e6
+_NUMBERS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    ("deadline", lambda x: 0 < x <= 86_400, "a number of seconds above 0 and at most 86400"),
+    (
+        "slot_seconds",
+        lambda x: x == 0 or 1e-9 <= x <= 86_400,
+        "0 for no limit, or from 1e-9 to 86400",
+    ),
+    ("cap", lambda x: 1 <= x <= _LARGEST_CAP, f"a number from 1 to {_LARGEST_CAP:g}"),
+    *(
+        (key, lambda x: x == 0 or 1e-6 <= x <= 1e6, "0 for no limit, or from 1e-6 to 1e6")
+        for key in ("uploads_per_second", "incarnations_per_hour")
+    ),
+    (
+        "live_seconds",
+        lambda x: 0 < x <= _MAX_LIVE_SECONDS,
+        f"a number of seconds above 0 and at most {_MAX_LIVE_SECONDS}",
+    ),
+    ("doubt", lambda x: 0 < x <= 1, "a number above 0 and at most 1"),
+    ("reference", lambda _: True, "a number"),
+)
 _ARM_KEYS = ("states", "reward", "reward_active", "reward_passive", "observed", "action_dependent")
 
 
 @dataclass(frozen=True)
 class KnownArm:
-    """An arm whose moves are unknown.
+    """Arm with unknown dynamics.
 
-    reward, reward_passive: what a slot pays in each state with a play and without one, where that
-    is not given nothing; observed: one of OBSERVED; action_dependent: whether it moves otherwise
-    when it is played.
+    reward, reward_passive: reward of a slot in each state with a play and without one, by default
+    0; observed: one of OBSERVED; action_dependent: whether plays change its dynamics.
     """
 
     states: int
@@ -103,24 +122,24 @@ class KnownArm:
 
     @property
     def kind(self) -> ArmKind:
-        """What a learner knows of it."""
+        """Kind of arm, as learners distinguish them."""
         return ArmKind(self.states, self.observed == "always", self.action_dependent)
 
     @property
     def pays_when_idle(self) -> bool:
-        """Whether a slot without a play may pay."""
+        """Return whether a slot without a play may pay."""
         return any(self.reward_passive)
 
     @property
     def is_channel(self) -> bool:
-        """Whether it is a channel: two states, nothing paid in state 0, no cost in 1."""
+        """Return whether it is a channel: two states, reward 0 in state 0, no cost in 1."""
         plain = self.kind == CHANNEL
         return plain and not self.pays_when_idle and self.reward[0] == 0 and self.reward[1] >= 0
 
 
 @dataclass(frozen=True)
 class Federation:
-    """A federation, checked once, here."""
+    """Federation, checked at construction."""
 
     name: str
     plays: int
@@ -128,7 +147,7 @@ class Federation:
     policy: str = "fedtswi"
     schedule: str = "linear"
     draws: str = "shared"
-    doubt: float = DOUBT
+    doubt: float = VAGUE_WEIGHT
     aggregation: str = "sum"
     deadline: float = 30.0
     slot_seconds: float = _SLOT_SECONDS  # 0: no limit
@@ -156,40 +175,12 @@ class Federation:
             value = getattr(self, key)
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise FederationError(f"{key} must be a whole number {rule}, got {shown(value)}")
-        if not is_number(self.deadline) or not 0 < self.deadline <= 86_400:
-            raise FederationError(
-                f"deadline must be a number of seconds above 0 and at most 86400, "
-                f"got {shown(self.deadline)}"
-            )
-        if not is_number(self.slot_seconds) or not (
-            self.slot_seconds == 0 or 1e-9 <= self.slot_seconds <= 86_400
-        ):
-            raise FederationError(
-                f"slot_seconds must be 0 for no limit, or from 1e-9 to 86400, "
-                f"got {shown(self.slot_seconds)}"
-            )
-        if self.cap is not None and not (is_number(self.cap) and 1 <= self.cap <= _LARGEST_CAP):
-            raise FederationError(
-                f"cap must be a number from 1 to {_LARGEST_CAP:g}, got {shown(self.cap)}"
-            )
-        for key in ("uploads_per_second", "incarnations_per_hour"):
-            rate = getattr(self, key)
-            if not is_number(rate) or not (rate == 0 or 1e-6 <= rate <= 1e6):
-                raise FederationError(
-                    f"{key} must be 0 for no limit, or from 1e-6 to 1e6, got {shown(rate)}"
-                )
-        seconds = self.live_seconds
-        if seconds is not None and not (is_number(seconds) and 0 < seconds <= _MAX_LIVE_SECONDS):
-            raise FederationError(
-                f"live_seconds must be a number of seconds above 0 and at most "
-                f"{_MAX_LIVE_SECONDS}, got {shown(seconds)}"
-            )
-        if not (is_number(self.doubt) and 0 < self.doubt <= 1):
-            raise FederationError(
-                f"doubt must be a number above 0 and at most 1, got {shown(self.doubt)}"
-            )
-        if self.reference is not None and not is_number(self.reference):
-            raise FederationError(f"reference must be a number, got {shown(self.reference)}")
+        for key, allowed, rule in _NUMBERS:
+            value = getattr(self, key)
+            if value is None and getattr(type(self), key) is None:
+                continue
+            if not (is_number(value) and allowed(value)):
+                raise FederationError(f"{key} must be {rule}, got {shown(value)}")
         try:
             one_of("policy", self.policy, SERVED)
             one_of("schedule", self.schedule, SCHEDULES)
@@ -238,7 +229,7 @@ class Federation:
                 )
 
     def _check_sums(self) -> None:
-        """Refuse what needs more than sums over agents, where no more is learnt from."""
+        """Refuse settings that need the counts of each agent where there are only sums."""
         if self.schedule == "paper":
             raise FederationError(
                 'schedule must be "linear" or "doubling" with [privacy]: the ends of episodes '
@@ -265,31 +256,31 @@ class Federation:
 
     @property
     def paces(self) -> bool:
-        """Whether `slot_seconds` holds agents to the slots that they can have played."""
+        """Return whether `slot_seconds` limits the slots that agents may claim."""
         return self.slot_seconds > _SLOT_SECONDS
 
     @property
     def budget(self) -> Budget | None:
-        """What sums may tell of a slot; None: they have no noise."""
+        """Privacy budget of sums; None: they have no noise."""
         return None if self.privacy is None else self.privacy.budget
 
     @property
     def survey(self) -> int:
-        """Slots of a log that are counted for others; 0: all are."""
+        """Number of slots of a log that are counted for others; 0: all are."""
         return 0 if self.privacy is None else self.privacy.survey or 0
 
     @property
     def masks(self) -> bool:
-        """Whether agents mask what they upload, and the server learns sums that a helper opens."""
+        """Return whether agents mask uploads, and the server learns sums that a helper unmasks."""
         return self.privacy is not None and self.privacy.helper is not None
 
     @property
     def draws_noise(self) -> bool:
-        """Whether the server is told counts, and draws the noise of sums that others learn from."""
+        """Return whether the server gets counts and draws the noise in sums for others."""
         return self.privacy is not None and self.privacy.helper is None
 
     def cost_warning(self, agents: int) -> str | None:
-        """A line where noise costs so many agents much; None where it does not."""
+        """Return a line of warning where noise costs `agents` much, else None."""
         groups = 1 if self.privacy is None else self.privacy.groups
         draws = str(self.settings.get("draws", self.draws))
         return cost_warning(self.budget, agents, "survey" if self.survey else draws, groups)
@@ -300,13 +291,13 @@ class Federation:
 
     @property
     def heard_seconds(self) -> float:
-        """How long after it was last heard of an agent counts as live."""
+        """Seconds for which an agent counts as live after its last request."""
         return 2 * self.deadline if self.live_seconds is None else self.live_seconds
 
     @property
     def gaps(self) -> int:
-        """G: of policies that learn from observations at any gap their own, else 1; and never fewer
-        than the waits that action-dependent arms observed when played are learnt from."""
+        """G: the option of policies that learn from observations at any gap, else 1; and at least
+        the waits from which action-dependent arms observed when played are learnt."""
         by_gap = "gaps" in POLICIES[self.policy].options
         hidden = any(kind.action_dependent and not kind.fully_observed for kind in self.kinds)
         own = int(self.options.get("gaps", GAPS)) if by_gap else 1
@@ -314,11 +305,11 @@ class Federation:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The policy's options, and its own defaults where they are not given."""
+        """Options of the policy, with its defaults."""
         return settings_of(self.policy, self.options)
 
     def _check_sharing(self) -> None:
-        """Refuse what agents do without a server."""
+        """Refuse aggregations that have no server."""
         settings = {"aggregation": self.aggregation, **self.options}
         place = "options." if "aggregation" in self.options else ""
         if mixes_evidence(AGGREGATIONS[settings["aggregation"]]):
@@ -333,45 +324,45 @@ class Federation:
 
     @property
     def shares(self) -> Aggregation:
-        """What agents share: by the policy's option, else by the federation's key."""
+        """Aggregation, by the policy's option, else by the federation's key."""
         return AGGREGATIONS[self._aggregation]
 
     @property
     def plan_per_agent(self) -> bool:
-        """Whether each agent has its own plan: from its own draw, or its own evidence."""
+        """Return whether each agent has a plan of its own draw, or of its own evidence."""
         return self.settings.get("draws", self.draws) == "per-agent" or not self.shares.shared
 
     @property
     def longest(self) -> int | None:
-        """The most slots of an episode; None: as the schedule says."""
+        """Most slots of an episode; None: by the schedule."""
         found: int | None = self.settings.get("longest")
         return found
 
     @property
     def forgets(self) -> bool:
-        """Whether counts lose weight, so that they are kept from round to round."""
+        """Return whether counts lose weight, so that they are kept from round to round."""
         return bool(self.settings.get("forget", "never") != "never")
 
     @property
     def recalls(self) -> bool:
-        """Whether plans are made from more than counts that are added up."""
+        """Return whether plans are made from more than summed counts."""
         learnt = self.settings.get("prior") == POPULATION
         return self.forgets or learnt or compares_agents(self.shares)
 
     @property
     def needs_each(self) -> bool:
-        """Whether plans are made from the counts of each agent, and not from their sum alone."""
+        """Return whether plans are made from the counts of each agent instead of their sum."""
         alike = not self.weights and self.cap is None
         return not (self.shares.running and alike) or self.forgets
 
     @property
     def rewards(self) -> npt.NDArray[np.float64]:
-        """(S, N): what a play pays by state and arm; 0 for states that an arm does not have."""
+        """Rewards of a play by state and arm, (S, N); 0 for states that an arm does not have."""
         return self._by_state([arm.reward for arm in self.arms])
 
     @property
     def idle_rewards(self) -> npt.NDArray[np.float64]:
-        """(S, N): what a slot without a play pays."""
+        """Rewards of a slot without a play, (S, N)."""
         return self._by_state([arm.reward_passive for arm in self.arms])
 
     def _by_state(self, rewards: Sequence[Sequence[float]]) -> npt.NDArray[np.float64]:
@@ -382,7 +373,7 @@ class Federation:
 
     @property
     def shape(self) -> Shape:
-        """The shape of messages."""
+        """Shape of messages."""
         return Shape(
             self.plays,
             tuple(arm.states for arm in self.arms),
@@ -393,16 +384,16 @@ class Federation:
 
     @property
     def kinds(self) -> tuple[ArmKind, ...]:
-        """What a learner knows of each arm."""
+        """Kind of each arm."""
         return tuple(arm.kind for arm in self.arms)
 
     @property
     def channels(self) -> bool:
-        """Whether all arms are channels."""
+        """Return whether all arms are channels."""
         return all(arm.is_channel for arm in self.arms)
 
     def fingerprint(self) -> str:
-        """A digest of what counts mean: other federations' cannot be added to them."""
+        """Return a digest of the meaning of counts: counts are added only if digests agree."""
         return fingerprint_of(
             self.name,
             self.shape,
@@ -412,7 +403,7 @@ class Federation:
 
 
 def load_federation(path: str | PathLike[str]) -> Federation:
-    """The federation in a TOML file."""
+    """Read a federation from a TOML file."""
     try:
         table = read_toml(path)
     except StudyError as error:
@@ -487,7 +478,7 @@ def _known_arm(table: Mapping[str, Any]) -> KnownArm:
 
 
 def _rewards(key: str, pays: Any, states: int, or_one: str = "") -> tuple[float, ...]:
-    """A reward for each state."""
+    """Read a reward for each state."""
     if not isinstance(pays, list) or len(pays) != states or not all(map(is_number, pays)):
         raise FederationError(
             f"{key} must be {or_one}a list of {states} numbers, one for each state, "

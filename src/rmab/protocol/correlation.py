@@ -1,13 +1,12 @@
-"""Whether agents see the same: how their plays turn out together, round by round.
+"""Correlation of agents: how their plays turn out together, round by round.
 
 Agents that share one realisation of an arm, or sit in one place, know less together than their
-counts say: M of them with the correlation rho are worth about M / (1 + (M - 1) rho) independent
-ones. A server has no slots, but it has what every round brought. Agent a played an arm k_a times
-in a round and found it in its best state y_a times, where what it had found before lets expect
-p_a k_a: the rest r_a = y_a - p_a k_a tells how much better the round was than expected. Then
+counts suggest: with correlation rho, M are worth about M / (1 + (M - 1) rho) independent agents. A
+server has no slots, but it has the counts of every round. Agent a played an arm k_a times in a
+round and saw it in its best state y_a times, where its earlier share p_a predicts p_a k_a. With the
+residuals r_a = y_a - p_a k_a,
 
-    rho = sum of r_a r_b over pairs of agents / the same if all rests of a round were as large and
-          the same,
+    rho = sum of r_a r_b over pairs of agents / the same sum if all residuals of a round were equal,
 
 over all arms and rounds. Agents that are independent have products of mean 0, so that the sum is
 compared with the root of the sum of squares. Agents play an arm in different slots of a round,
@@ -23,16 +22,16 @@ import numpy.typing as npt
 
 from rmab.protocol.shape import Ints
 
-__all__ = ["Togetherness"]
+__all__ = ["AgentCorrelation"]
 
 
-_LEAST = 0.1  # a correlation that matters
-_ERRORS = 3.0  # by which products exceed what is chance
-_ROUNDS = 20  # before which nothing is said
+_LEAST = 0.1  # smallest correlation that matters
+_ERRORS = 3.0  # standard errors above which products are no chance
+_ROUNDS = 20  # rounds before the first estimate
 
 
-class Togetherness:
-    """Sums over rounds. best: (N,), the state of each arm that pays most."""
+class AgentCorrelation:
+    """Estimate of rho from sums over rounds; best: (N,), the state of each arm that pays most."""
 
     def __init__(self, best: npt.NDArray[np.intp]) -> None:
         self._best = best
@@ -40,12 +39,12 @@ class Togetherness:
         self._rounds = 0
         self._products = 0.0
         self._squares = 0.0
-        self._alike = 0.0  # what products would be if agents saw the same
+        self._equal = 0.0  # products if all agents saw the same
 
     def add(self, visits: Mapping[str, Ints]) -> None:
-        """A round has closed; visits: (S, N) of each agent's plays since the beginning."""
+        """Add a round that has closed; visits: (S, N) of each agent's plays since the beginning."""
         before, self._before = self._before, {name: x.copy() for name, x in visits.items()}
-        rests = []
+        residuals = []
         for name, now in visits.items():
             if name not in before:
                 continue
@@ -55,28 +54,28 @@ class Togetherness:
             plays, good = now - then, (now - then)[self._best, np.arange(now.shape[1])]
             known = then[self._best, np.arange(now.shape[1])]
             expected = (known + 0.5) / (then.sum(0) + 1)
-            rests.append(np.where(plays.sum(0) > 0, good - expected * plays.sum(0), 0.0))
-        if len(rests) < 2:
+            residuals.append(np.where(plays.sum(0) > 0, good - expected * plays.sum(0), 0.0))
+        if len(residuals) < 2:
             return
-        rest = np.stack(rests)  # (M, N)
+        rest = np.stack(residuals)  # (M, N)
         taking_part = (rest != 0).sum(0)
         squares = (rest**2).sum(0)
         products = rest.sum(0) ** 2 - squares
         self._rounds += 1
         self._products += float(products.sum())
         self._squares += float((products**2).sum())
-        self._alike += float((np.maximum(taking_part - 1, 0) * squares).sum())
+        self._equal += float((np.maximum(taking_part - 1, 0) * squares).sum())
 
     @property
     def correlation(self) -> float | None:
-        """rho; None before there is enough to tell."""
-        if self._rounds < _ROUNDS or self._alike <= 0:
+        """Estimate of rho; None before there are enough rounds."""
+        if self._rounds < _ROUNDS or self._equal <= 0:
             return None
-        return self._products / self._alike
+        return self._products / self._equal
 
     @property
     def correlated(self) -> bool:
-        """Whether it is large enough to matter, and more than chance."""
+        """Return whether rho is large enough to matter, and more than chance."""
         rho = self.correlation
         beyond = self._products > _ERRORS * float(np.sqrt(self._squares))
         return rho is not None and rho > _LEAST and beyond

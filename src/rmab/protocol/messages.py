@@ -22,11 +22,8 @@ from rmab.policies.plans import PLANS, Plan
 from rmab.protocol import checks
 from rmab.protocol.checks import floats, malformed, read_object, take, whole_number
 from rmab.protocol.shape import (
-    NAME_RULE,
     PROTOCOL,
-    UPLOAD_KEYS,
     Shape,
-    Upload,
     check_protocol,
     is_name,
 )
@@ -34,15 +31,8 @@ from rmab.text import shown
 
 __all__ = [
     "MAX_COUNTS",
-    "NAME_RULE",
-    "PROTOCOL",
-    "UPLOAD_KEYS",
     "RoundMessage",
-    "Shape",
-    "Upload",
-    "check_protocol",
     "fingerprint_of",
-    "is_name",
     "parse_plan",
     "parse_round",
     "plan_table",

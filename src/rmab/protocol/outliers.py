@@ -1,4 +1,4 @@
-"""How unlike the others' the counts of each agent are: a score for people, nothing is dropped.
+"""Outlier scores: how far the counts of each agent are from the others'. Nothing is dropped.
 
 All agents face arms of the same dynamics. So, whatever they chose to play, pairs of observations
 of an arm that begin in the same state and are the same number of slots apart follow one law, and
@@ -18,17 +18,17 @@ largest arm:
     x = sum of chi-square / its mean,  v = 2 mean^2 / variance,
     score = largest over arms of (x^(1/3) - 1 + 2 / (9 v)) / sqrt(2 / (9 v)).
 
-For an agent that tells the truth that is the largest of N numbers that are nearly standard normal,
-whatever the number of its counts: 1 to 4 as N goes from 4 to 4096.
+For an honest agent that is the largest of N numbers that are nearly standard normal, whatever the
+number of its counts: 1 to 4 as N goes from 4 to 4096.
 
-A liar is also one of the others. Were the others all added up, a liar that claims much would make
-everybody else look wrong. So agents that are unlike the rest are left out of the rest, for each arm
-separately, the worst first, as long as more than half remain; and while that goes on, nobody weighs
-more than the median agent. With two agents there is no telling which of them lies.
+A liar is also one of the others. If all others were summed, a liar with many counts would make
+everybody else an outlier. So outliers are left out of the reference, for each arm separately, the
+worst first, as long as more than half remain; meanwhile no agent weighs more than the median agent.
+With two agents it cannot be known which of them lies.
 
-Agents of one owner are added up first: whoever has ten names is one of those that are compared.
-Where as many were left out as may be, and some of the rest still stand out, there are *two camps*:
-no majority is clear, and scores do not say who is right.
+Counts of one owner are summed first, so that an owner of ten names has one score. Where as many
+were left out as may be, and some of the rest are still outliers, there are *two camps*: no majority
+is clear, and scores do not say who is right.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ import numpy.typing as npt
 from rmab.policies.aggregation import capped
 from rmab.protocol.shape import Ints, Shape
 
-__all__ = ["STANDS_OUT", "Compared", "compared", "outlier_scores", "scores_by_name"]
+__all__ = ["STANDS_OUT", "OutlierScores", "compared", "outlier_scores"]
 
 Floats = npt.NDArray[np.float64]
 
-_LEAST_EXPECTED = 1.0  # of a cell; where it is less, its column is left out
-STANDS_OUT = 6.0  # score above which an agent is shown as unlike the others
-_UNLIKE = 4.0  # score from which on an agent is left out of what others are compared with
-_STEPS = 10  # in how many all that may be left out are, where they are many
+_LEAST_EXPECTED = 1.0  # expected count of a cell below which its column is left out
+STANDS_OUT = 6.0  # score above which an agent is shown as an outlier
+_UNLIKE = 4.0  # score above which an agent is left out of the reference
+_STEPS = 10  # steps in which many agents are left out
 
 
-class Compared(NamedTuple):
-    """Agents held against one another.
+class OutlierScores(NamedTuple):
+    """Outlier scores of agents.
 
-    scores: by name, to two decimals, None where there is nothing to compare; divided: the arms,
-    from 0, about which they are two camps.
+    scores: by name, to two decimals, None without anything to compare; divided: the arms, from 0,
+    with two camps.
     """
 
     scores: dict[str, float | None]
@@ -64,30 +64,25 @@ class Compared(NamedTuple):
 
 
 def outlier_scores(counts: Ints, shape: Shape) -> Floats:
-    """The score (M,) of each agent, from its counts (M, C, S, S, N).
-
-    NaN where there is nothing to compare: too few counts, or no others.
-    """
+    """Return the score (M,) of each agent, from its counts (M, C, S, S, N); NaN without anything to
+    compare: too few counts, or no others."""
     return _scored(counts, shape)[0]
-
-
-def scores_by_name(
-    counts: Mapping[str, Ints], shape: Shape, owners: Mapping[str, str] | None = None
-) -> dict[str, float | None]:
-    """Return the score of each agent by name; parameters as for `compared`."""
-    return compared(counts, shape, owners).scores
 
 
 def compared(
     counts: Mapping[str, Ints], shape: Shape, owners: Mapping[str, str] | None = None
-) -> Compared:
-    """Hold agents against one another, from the counts (C, S, S, N) of each by name.
+) -> OutlierScores:
+    """Compare agents with one another.
 
-    owners: of agents, by name; None where each is its own. Agents of an owner are added up, and
-    have one score.
+    Parameters
+    ----------
+    counts
+        Counts (C, S, S, N) by name of the agent.
+    owners
+        Owner by name of the agent, whose agents have one score; None: each has its own.
     """
     if not counts:
-        return Compared({}, ())
+        return OutlierScores({}, ())
     of = {name: (owners or {}).get(name, name) for name in counts}
     place = {owner: n for n, owner in enumerate(dict.fromkeys(of.values()))}
     summed = np.zeros((len(place), *next(iter(counts.values())).shape), np.int64)
@@ -95,11 +90,11 @@ def compared(
         summed[place[of[name]]] += of_agent
     scores, divided = _scored(summed, shape)
     rounded = [None if np.isnan(score) else float(score) for score in np.round(scores, 2)]
-    return Compared({name: rounded[place[of[name]]] for name in counts}, divided)
+    return OutlierScores({name: rounded[place[of[name]]] for name in counts}, divided)
 
 
 def _scored(counts: Ints, shape: Shape) -> tuple[Floats, tuple[int, ...]]:
-    """Scores (M,), and arms about which there are two camps."""
+    """Return scores (M,), and the arms with two camps."""
     M, S = counts.shape[0], counts.shape[2]
     scores = np.full(M, np.nan)
     divided = []
@@ -115,8 +110,10 @@ def _scored(counts: Ints, shape: Shape) -> tuple[Floats, tuple[int, ...]]:
 
 
 def _of_arm(tables: Ints) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Scores (M,) by one arm, and whose counts (M,) the others are held against; tables: (M, T, S),
-    counts by table and state that pairs end in."""
+    """Return scores (M,) by one arm, and the agents (M,) in the reference.
+
+    tables: counts by table and state at the end of pairs, (M, T, S).
+    """
     used = tables.any((0, 2))
     own = tables[:, used].astype(np.float64)
     sizes = own.sum((1, 2))
@@ -137,7 +134,7 @@ def _of_arm(tables: Ints) -> tuple[Floats, npt.NDArray[np.bool_]]:
 
 
 def _against(own: Floats, weights: Floats) -> Floats:
-    """Scores (M,) of each agent's counts (M, T, S) against all others', weighed by (M,)."""
+    """Return scores (M,) of each agent's counts (M, T, S) against all others', weighed by (M,)."""
     weighed = own * weights[:, None, None]
     others = weighed.sum(0) - weighed
     a, b = own, np.maximum(others, 0.0)
@@ -160,7 +157,7 @@ def _against(own: Floats, weights: Floats) -> Floats:
 
 
 def _variance(total: Any, n: Any, m: Any, inverses: Any, k: Any) -> Any:
-    """Of chi-square in a table of two rows n, m and k columns, given its margins (Dawson 1954).
+    """Return the variance of chi-square in a table of rows n, m and k columns, given its margins.
 
     inverses: the sum over columns of 1 / column.
     """

@@ -25,8 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from rmab.learning.channel.local_draws import laws_of
-from rmab.learning.channel.local_posterior import Laws
+from rmab.learning.channel.local_draws import summaries_of
+from rmab.learning.channel.local_posterior import PosteriorSummaries
 from rmab.learning.evidence import Evidence, count_kinds
 from rmab.learning.evidence_state import recall_of
 from rmab.learning.forgetting import Memory, pick_expert
@@ -40,7 +40,7 @@ from rmab.policies.rules.dynamics import LearnedArms
 from rmab.privacy.accounting import cell_noise
 from rmab.privacy.denoising import LEAST_FOR_SUMMARIES, denoised
 from rmab.privacy.noise import MOST_RELEASES
-from rmab.privacy.prior_summaries import LawsMessage
+from rmab.privacy.prior_summaries import SummariesMessage
 from rmab.protocol.config import Federation
 from rmab.protocol.round_memory import RoundMemory
 from rmab.protocol.uploads import LaneCounts, Merged
@@ -91,7 +91,7 @@ class Planner:
         # What learners of a round see, and what it was made from: a round has many lanes.
         self._last: tuple[tuple[Any, ...], _Seen] | None = None
         self._fill = jax.jit(self._filled)
-        self._tell = jax.jit(partial(laws_of, self.policy))
+        self._tell = jax.jit(partial(summaries_of, self.policy))
         self._share = jax.jit(self._shared, static_argnames="merged")
         self._advance = jax.jit(self._advanced)
         self._draw = jax.jit(self._drawn, static_argnames="width")
@@ -130,7 +130,7 @@ class Planner:
 
     def laws(
         self, merged: Merged, number: int, groups: Mapping[int, Merged] | None = None
-    ) -> LawsMessage:
+    ) -> SummariesMessage:
         """Return the posterior summaries for agents that draw for themselves.
 
         merged: as of its plan; groups: the sum of each, where there are several.
@@ -145,7 +145,7 @@ class Planner:
         ]
         prior = self.policy.learner.prior
         assert not isinstance(prior, str)
-        return LawsMessage(
+        return SummariesMessage(
             federation=self.federation.name,
             round=number,
             index=self.policy.rule.name,
@@ -153,7 +153,9 @@ class Planner:
             prior=prior if isinstance(prior, tuple) else (float(prior), float(prior)),
             doubt=float(self.federation.doubt),
             names=tuple(sums),
-            laws=Laws(*(np.concatenate(x, dtype=np.float64) for x in zip(*found, strict=True))),
+            summaries=PosteriorSummaries(
+                *(np.concatenate(x, dtype=np.float64) for x in zip(*found, strict=True))
+            ),
         )
 
     def _mended(self, merged: Merged, groups: int | None = None, least: float = 1.0) -> Merged:

@@ -34,7 +34,8 @@ from rmab.policies.constraint import Constraint
 from rmab.policies.episodes import LONGEST, visit_limit
 from rmab.policies.plans import Plan
 from rmab.privacy.survey import first_turn, scheduled
-from rmab.protocol.messages import RoundMessage, Upload
+from rmab.protocol.messages import RoundMessage
+from rmab.protocol.shape import Upload
 
 __all__ = ["Player"]
 

@@ -144,17 +144,7 @@ class Upload:
             for arm, (kinds, s) in enumerate(zip(shape.kinds_by_arm, shape.states, strict=True))
         ]
         visits = [self.visits[:s, arm].tolist() for arm, s in enumerate(shape.states)]
-        values = (
-            PROTOCOL,
-            federation,
-            self.incarnation,
-            self.sequence,
-            self.round,
-            self.slots,
-            self.length,
-            counts,
-            visits,
-        )
-        return json.dumps(
-            dict(zip(UPLOAD_KEYS, values, strict=True)), separators=(",", ":")
-        ).encode()
+        head = PROTOCOL, federation, self.incarnation
+        values = *head, self.sequence, self.round, self.slots, self.length, counts, visits
+        table = dict(zip(UPLOAD_KEYS, values, strict=True))
+        return json.dumps(table, separators=(",", ":")).encode()

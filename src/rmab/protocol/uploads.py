@@ -1,4 +1,4 @@
-"""Uploads as a server receives them: read, checked for what is possible, and for what may follow.
+"""Uploads at a server: read, and checked for being possible after the ones before.
 
 In `slots` slots with K plays each an agent's observations of an arm are one sequence of at most
 one a slot. So, with p = counts summed over gaps and n the observations of an arm,
@@ -12,12 +12,12 @@ The last two lines say that what enters and what leaves a state differ by at mos
 states, that pairs 0, 1 and pairs 1, 0 do. From one upload of an incarnation to the next nothing
 falls, and what is added is possible in the slots that were added.
 
-Two kinds of arms have weaker rules, as a reading that is missing breaks their sequence in two. Of
-an action-dependent arm observed when played,
+Two kinds of arms have weaker rules, as a missing reading breaks their sequence in two. For an
+action-dependent arm observed when played,
 
     pairs from s <= visits(s), pairs to s' <= visits(s')         sum of p <= n - 1, or 0 if n = 0
 
-Of an arm that is always observed, with p_0 the pairs with a play at the first,
+For an arm that is always observed, with p_0 the pairs with a play at the first,
 
     p_0 from s <= visits(s)              n + pairs without a play at the first <= slots
     sum of p <= slots - 1                |pairs from s - pairs to s| <= slots - sum of p
@@ -70,17 +70,17 @@ __all__ = [
 ]
 
 _INT64 = np.dtype(np.int64)
-_MAX_MATRIX_STATES = 4  # up to which sums are one product
-# What an agent may have beyond its time, as restarts begin with a slot and clocks differ; no more,
-# for in the beginning, when others have little, a liar does most harm.
+_MAX_MATRIX_STATES = 4  # largest number of states for which sums are one product
+# Slots and seconds in advance, as restarts begin with a slot and clocks differ. They are few, as a
+# liar does most harm in the beginning, when others have little.
 _BURST_SLOTS, _BURST_SECONDS = 10, 10.0
 CREDIT_SECONDS = 86_400.0  # a day: the most time that may be claimed at once
-_LONGEST_PAUSE = 86_400  # seconds that an agent is told to wait
-_QUOTES = 2 * len(UPLOAD_KEYS) + 4  # in an upload: of its keys, federation and incarnation
+_LONGEST_PAUSE = 86_400  # longest wait, in seconds, that an agent is asked for
+_QUOTES = 2 * len(UPLOAD_KEYS) + 4  # quotes in an upload: keys, federation and incarnation
 
 
 class Merged(NamedTuple):
-    """Counts (C, S, S, N) and visits (S, N) of all agents, and how many gave any."""
+    """Counts (C, S, S, N) and visits (S, N) of all agents, and the number of agents with any."""
 
     counts: Ints
     visits: Ints
@@ -88,11 +88,11 @@ class Merged(NamedTuple):
 
 
 class LaneCounts(NamedTuple):
-    """What the agent of each lane has counted, over all its incarnations.
+    """Counts of each agent stream (lane), over all its incarnations.
 
     counts: (L, C, S, S, N); visits: (L, S, N). L is one more than the highest lane that was
-    enrolled, and at least 1; an agent that has given nothing has zeros. weights: (L,), of each
-    agent's counts in a sum; None where all are 1.
+    enrolled, and at least 1; an agent without uploads has zeros. weights: (L,), of each agent's
+    counts in a sum; None where all are 1.
     """
 
     counts: Ints
@@ -102,7 +102,7 @@ class LaneCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """The last upload that was accepted of an incarnation."""
+    """Last accepted upload of an incarnation."""
 
     sequence: int
     round: int
@@ -112,12 +112,12 @@ class Record:
 
 
 def most_bytes(shape: Shape) -> int:
-    """The largest body of an upload: every number with all its digits, and room for the rest."""
+    """Return the largest size of an upload's body, with all digits of every number."""
     return 4096 + 24 * vector_size(shape)
 
 
 def parse_upload(body: bytes, shape: Shape, federation: str) -> Upload:
-    """The upload in a request's body; ProtocolError if it is none, or not a possible one."""
+    """Read the upload in a request's body; ProtocolError if it is malformed or impossible."""
     table = read_object(body)
     incarnation, numbers = _read_head(table, UPLOAD_KEYS, federation)
     found = _of_like_arms(body, table, shape) or _of_any_arms(table, shape)
@@ -126,7 +126,7 @@ def parse_upload(body: bytes, shape: Shape, federation: str) -> Upload:
 
 
 def parse_masked(body: bytes, shape: Shape, federation: str) -> MaskedUpload:
-    """The masked upload in a request's body; ProtocolError if it is none."""
+    """Read the masked upload in a request's body; ProtocolError if it is malformed."""
     table = read_object(body)
     if table.keys() == set(MASKED_KEYS) - {"since"}:
         raise malformed(
@@ -154,7 +154,7 @@ def parse_masked(body: bytes, shape: Shape, federation: str) -> MaskedUpload:
 def _read_head(
     table: Mapping[str, Any], keys: Sequence[str], federation: str
 ) -> tuple[str, dict[str, int]]:
-    """The incarnation, and sequence, round, slots and length."""
+    """Read the incarnation, and sequence, round, slots and length."""
     take(table, "the upload", *keys)
     check_protocol(table["protocol"])
     if table["federation"] != federation:
@@ -172,7 +172,7 @@ def _read_head(
 
 
 def _of_like_arms(body: bytes, table: Mapping[str, Any], shape: Shape) -> tuple[Ints, Ints] | None:
-    """What `_of_any_arms` gives, fast, of arms with as many counts; None where it may refuse."""
+    """Read as `_of_any_arms` does, faster, arms of one size; None where that may refuse."""
     N, S = shape.n_arms, shape.states[0]
     if shape.states.count(S) < N or shape.always or body.count(b'"') != _QUOTES:
         return None
@@ -186,7 +186,7 @@ def _of_like_arms(body: bytes, table: Mapping[str, Any], shape: Shape) -> tuple[
 
 
 def _of_any_arms(table: Mapping[str, Any], shape: Shape) -> tuple[Ints, Ints]:
-    """Counts and visits, padded, from one list for each arm."""
+    """Read counts and visits, padded, from one list for each arm."""
     S = max(shape.states)
     counts = np.zeros((shape.kinds, S, S, shape.n_arms), np.int64)
     visits = np.zeros((S, shape.n_arms), np.int64)
@@ -287,11 +287,8 @@ def _check_always(arm: int, counts: Ints, visits: Ints, slots: int) -> None:
 
 
 def _add_up(counts: Ints, visits: Ints) -> Ints:
-    """Sums of each arm's numbers, (2 S + 3, N).
-
-    For each state its visits less the pairs from it, then less the pairs to it; observations;
-    pairs; the slots that gaps take.
-    """
+    """Return sums of each arm's numbers, (2 S + 3, N): visits less pairs from each state, then
+    less pairs to it; observations; pairs; slots of all gaps."""
     pairs = counts.sum(0)  # (S, S, N)
     gaps = np.arange(1, len(counts) + 1)
     rest = (visits.sum(0), pairs.sum((0, 1)), gaps @ counts.sum((1, 2)))
@@ -300,7 +297,7 @@ def _add_up(counts: Ints, visits: Ints) -> Ints:
 
 @lru_cache(maxsize=8)
 def _sums(kinds: int, S: int) -> Ints:
-    """`_add_up` as one matrix, (2 S + 3, C S S + S): cheaper where there are few states."""
+    """Return `_add_up` as one matrix, (2 S + 3, C S S + S): cheaper where there are few states."""
     pairs = np.zeros((2 * S + 3, kinds, S, S), np.int64)
     visits = np.zeros((2 * S + 3, S), np.int64)
     for s in range(S):
@@ -352,7 +349,7 @@ def check_growth(
 class Credit(NamedTuple):
     """Playing time for which the agents of an owner may still claim slots.
 
-    seconds: how much there is; at: when, in seconds of the server's clock.
+    seconds: remaining time; at: its date, in seconds of the server's clock.
     """
 
     seconds: float
@@ -360,10 +357,9 @@ class Credit(NamedTuple):
 
     @classmethod
     def first(cls, since: float, slots: int, now: float, slot_seconds: float) -> Credit:
-        """Return the credit of an owner of whom none is kept.
+        """Return the credit of an owner without a stored credit, at least 0.
 
-        since: when its first agent was enrolled; slots: that its agents have told of; what they
-        have told of more than time allowed is not owed.
+        since: when its first agent was enrolled; slots: that its agents have reported.
         """
         burst = _burst_seconds(slot_seconds)
         seconds = burst + max(0.0, now - since) - slots * slot_seconds
@@ -378,11 +374,11 @@ class Credit(NamedTuple):
         return Credit(min(_most_seconds(slot_seconds), seconds), now)
 
     def slots(self, slot_seconds: float) -> int:
-        """Return the slots that there is credit for."""
+        """Return the number of slots covered by the credit."""
         return int(self.seconds / slot_seconds * (1 + 1e-12) + 1e-6)
 
     def spent(self, slots: int, slot_seconds: float) -> Credit:
-        """Return what is left after so many slots."""
+        """Return the remaining credit after `slots`."""
         return self._replace(seconds=max(0.0, self.seconds - slots * slot_seconds))
 
 
@@ -397,13 +393,21 @@ def _most_seconds(slot_seconds: float) -> float:
 def check_pace(slots: int, before: int, credit: Credit, slot_seconds: float, names: int) -> None:
     """Refuse slots that time does not allow.
 
-    slots: of all incarnations of an agent with this upload; before: those without it; credit: of
-    the agent's owner now; slot_seconds: of the shortest slot; names: agents of the owner.
-
     Credit is a bucket of time: it fills as time passes, by as much for each agent of the owner,
     and holds a day (`CREDIT_SECONDS`), or the first burst if that is more: `_BURST_SLOTS` slots, or
     those of `_BURST_SECONDS`. An agent that was offline for longer sends what it has counted in
     parts, as credit comes.
+
+    Parameters
+    ----------
+    slots, before
+        Slots of all incarnations of the agent, with this upload and without it.
+    credit
+        Credit of the agent's owner now.
+    slot_seconds
+        Length of the shortest slot.
+    names
+        Number of agents of the owner.
     """
     allowed = credit.slots(slot_seconds)
     if slots - before > allowed:
@@ -419,12 +423,12 @@ def check_pace(slots: int, before: int, credit: Credit, slot_seconds: float, nam
 
 
 def backwards(detail: str) -> ProtocolError:
-    """An upload that takes back what was given."""
+    """Return the error for an upload that takes counts back."""
     return ProtocolError(409, "backwards", detail)
 
 
 def all_integers(value: Any, shape: tuple[int, ...]) -> npt.NDArray[np.int64] | None:
-    """What `integers` gives, fast; None where it may refuse.
+    """Read as `integers` does, faster; None where that may refuse.
 
     The value must have no true, no false and no string in it: NumPy takes the first two for
     numbers, and gives every entry the room of the longest string.
@@ -440,7 +444,7 @@ def all_integers(value: Any, shape: tuple[int, ...]) -> npt.NDArray[np.int64] | 
 
 
 def integers(place: str, value: Any, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
-    """Nested lists of whole numbers of exactly this shape."""
+    """Read nested lists of whole numbers of exactly this shape."""
     flat: list[Any] = [value]
     for depth, length in enumerate(shape):
         deeper: list[Any] = []

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from rmab.errors import FederationError, UnreachableError
 from rmab.protocol.config import Federation
-from rmab.protocol.messages import NAME_RULE, is_name
+from rmab.protocol.shape import NAME_RULE, is_name
 from rmab.service.http.tokens import make_token, parse_token
 from rmab.text import is_loopback, shown
 
@@ -124,10 +124,10 @@ class DatabaseAdmin:
 
     def agents(self) -> list[dict[str, Any]]:
         """All that were ever enrolled."""
-        from rmab.protocol.outliers import scores_by_name
+        from rmab.protocol.outliers import compared
 
         counts, owners = self._store.counts_by_agent(), self._store.credentials.owners()
-        scores = scores_by_name(counts, self._federation.shape, owners)
+        scores = compared(counts, self._federation.shape, owners).scores
         now = time.time()
         return [
             {

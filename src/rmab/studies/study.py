@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rmab.errors import FederationError, ModelError, StudyError
-from rmab.learning.channel.local_posterior import DOUBT
+from rmab.learning.channel.local_posterior import VAGUE_WEIGHT
 from rmab.model.arms import Arm, Arms
 from rmab.policies.aggregation import AGGREGATIONS, Aggregation, Gossip, aggregation_of
 from rmab.policies.capabilities import Conditions
@@ -147,7 +147,7 @@ class Study:
         DRAWS,
     )
     doubt: float = _key(
-        DOUBT,
+        VAGUE_WEIGHT,
         "Doubt",
         "chance that an agent's arm is unlike the others', of draws = \"own\"",
         optional=True,

@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 from scipy import special
 
-from rmab.learning.channel.local_draws import draw_each
-from rmab.learning.channel.local_posterior import PLACES, UNIFORMS, Laws, draw_own
-from rmab.learning.channel.posterior import channel_laws, draw_channels
+from rmab.learning.channel.local_draws import draw_for_agents
+from rmab.learning.channel.local_posterior import (
+    PROPOSALS,
+    UNIFORMS,
+    PosteriorSummaries,
+    draw_local,
+)
+from rmab.learning.channel.posterior import draw_channels, log_odds_moments
 from rmab.policies.registry import named
 from rmab.rng.variates import Draws, seed_words, stream
 from tests.learning.channel.test_local_posterior import observed
@@ -42,10 +47,12 @@ def test_with_full_doubt_draws_are_those_of_the_channel_posterior(from_server):
     """Means and spreads agree within 4 standard errors, whatever laws say."""
     counts = in_all_trials(counts_of_channels())
     n = len(CHANNELS)
-    uniforms = np.random.default_rng(0).random((UNIFORMS, PLACES, n, WIDTH))
-    laws = Laws(np.ones((1, 2, n, WIDTH)), np.full((1, 3, n, WIDTH), 0.01) * [[[1]], [[0]], [[1]]])
-    own = draw_own(counts, laws, uniforms, doubt=1.0)
-    assert not own.alike.round(6).any()
+    uniforms = np.random.default_rng(0).random((UNIFORMS, PROPOSALS, n, WIDTH))
+    laws = PosteriorSummaries(
+        np.ones((1, 2, n, WIDTH)), np.full((1, 3, n, WIDTH), 0.01) * [[[1]], [[0]], [[1]]]
+    )
+    own = draw_local(counts, laws, uniforms, doubt=1.0)
+    assert not own.borrowing.round(6).any()
     for mine, theirs in zip((own.p01, own.p11), from_server, strict=True):
         error = np.hypot(mine.std(1), theirs.std(1)) / np.sqrt(WIDTH)
         assert (np.abs(mine.mean(1) - theirs.mean(1)) < 4 * error).all()
@@ -57,18 +64,20 @@ def test_both_kinds_of_arrays_give_the_same_draws():
     counts = counts_of_channels()
     counts = np.broadcast_to(counts, (*counts.shape[:-1], 200))
     n = len(CHANNELS)
-    uniforms = np.random.default_rng(0).random((UNIFORMS, PLACES, n, 200)).clip(1e-6, 1 - 1e-6)
-    laws = Laws(np.zeros((1, 2, n, 200)), np.ones((1, 3, n, 200)) * [[[1]], [[0.2]], [[0.5]]])
-    plain = draw_own(counts, laws, uniforms)
+    uniforms = np.random.default_rng(0).random((UNIFORMS, PROPOSALS, n, 200)).clip(1e-6, 1 - 1e-6)
+    laws = PosteriorSummaries(
+        np.zeros((1, 2, n, 200)), np.ones((1, 3, n, 200)) * [[[1]], [[0.2]], [[0.5]]]
+    )
+    plain = draw_local(counts, laws, uniforms)
     single = [jnp.asarray(x, jnp.float32) for x in (counts, *laws, uniforms)]
-    compiled = jax.jit(lambda c, m, s, x: draw_own(c, Laws(m, s), x))(*single)
+    compiled = jax.jit(lambda c, m, s, x: draw_local(c, PosteriorSummaries(m, s), x))(*single)
     for one, other in zip(plain, compiled, strict=True):
         assert (np.abs(one - np.asarray(other)) < 1e-3).mean() > 0.97
 
 
 def test_a_law_has_the_moments_of_the_posterior(from_server):
     counts = jnp.asarray(counts_of_channels(), jnp.float32)
-    mean, covariance = jax.jit(lambda c: channel_laws(c, (1.0, 1.0), GAPS))(counts)
+    mean, covariance = jax.jit(lambda c: log_odds_moments(c, (1.0, 1.0), GAPS))(counts)
     odds = special.logit(from_server.astype(float).clip(1e-7, 1 - 1e-7))
     assert (np.abs(mean[..., 0] - odds.mean(-1)) < 0.2 * odds.std(-1)).all()
     spread = np.sqrt(np.asarray(covariance)[[0, 2], :, 0])
@@ -78,7 +87,7 @@ def test_a_law_has_the_moments_of_the_posterior(from_server):
 def test_a_law_of_consecutive_observations_is_that_of_betas():
     counts = np.zeros((1, 2, 2, 1, 1), np.float32)
     counts[0, :, :, 0, 0] = [[12, 3], [1, 20]]
-    mean, covariance = channel_laws(jnp.asarray(counts), (1.0, 1.0), 0)
+    mean, covariance = log_odds_moments(jnp.asarray(counts), (1.0, 1.0), 0)
     for row, (a, b) in enumerate(((4, 13), (21, 2))):
         expected = special.digamma(a) - special.digamma(b)
         assert mean[row, 0, 0] == pytest.approx(expected, abs=1e-4)
@@ -98,12 +107,13 @@ def test_agents_draw_from_the_laws_of_all_sums():
         for x, agents in ((two, 1), (seen[..., None, None], 3))
     )
     draws = Draws(
-        stream(seed_words(0), jnp.arange(6, dtype=jnp.uint32), jnp.uint32(0), 1), jnp.ones(6)
+        stream(seed_words(0), jnp.arange(6, dtype=jnp.uint32), jnp.uint32(0), 1),
+        jnp.ones(6, jnp.int32),
     )
-    found = jax.jit(lambda sums, own: draw_each(policy, sums, own, draws, 0.1))(sums, own)
+    found = jax.jit(lambda sums, own: draw_for_agents(policy, sums, own, draws, 0.1))(sums, own)
     assert found.p01.shape == (2, 3 * 2)
-    assert np.all(found.alike[0] > 0.9)
-    assert np.all(found.alike[1] < 0.2)
+    assert np.all(found.borrowing[0] > 0.9)
+    assert np.all(found.borrowing[1] < 0.2)
     # The law that is like the first arm tells more of it than what each has observed.
     spread = np.ptp(found.p01, axis=1)
     assert spread[0] < 0.05 < spread[1]

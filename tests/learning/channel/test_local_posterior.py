@@ -5,7 +5,12 @@ import time
 import numpy as np
 import pytest
 
-from rmab.learning.channel.local_posterior import PLACES, UNIFORMS, Laws, draw_own
+from rmab.learning.channel.local_posterior import (
+    PROPOSALS,
+    UNIFORMS,
+    PosteriorSummaries,
+    draw_local,
+)
 from tests.learning import posteriors
 
 DRAWN = 2000
@@ -38,10 +43,10 @@ def drawn(counts, laws=(LAW,), doubt=0.1, seed=1, **others):
     if laws:
         mean = np.array([mean for mean, _ in laws])[:, :, None, None]
         spread = np.array([[c[0, 0], c[0, 1], c[1, 1]] for _, c in laws])[:, :, None, None]
-        told = Laws(mean * np.ones(DRAWN), spread * np.ones(DRAWN))
-    uniforms = np.random.default_rng(seed).random((UNIFORMS, PLACES, 1, DRAWN))
-    found = draw_own(wide, told, uniforms, doubt=doubt, **others)
-    return np.stack([found.p01[0], found.p11[0]]), found.alike[0]
+        told = PosteriorSummaries(mean * np.ones(DRAWN), spread * np.ones(DRAWN))
+    uniforms = np.random.default_rng(seed).random((UNIFORMS, PROPOSALS, 1, DRAWN))
+    found = draw_local(wide, told, uniforms, doubt=doubt, **others)
+    return np.stack([found.p01[0], found.p11[0]]), found.borrowing[0]
 
 
 def integrated(counts, laws=(LAW,), doubt=0.1):
@@ -153,11 +158,11 @@ def test_a_draw_is_quick(arms, limit):
     """In seconds of this process; the best of several, as the machine may have more to do."""
     counts = np.stack([observed(0.3, 0.7, 60, gaps=32, seed=n) for n in range(arms)], -1)[..., None]
     spread = np.array([0.1, 0, 0.1]).reshape(1, 3, 1, 1) * np.ones((arms, 1))
-    laws = Laws(np.zeros((1, 2, arms, 1)), spread)
-    uniforms = np.random.default_rng(0).random((UNIFORMS, PLACES, arms, 1))
+    laws = PosteriorSummaries(np.zeros((1, 2, arms, 1)), spread)
+    uniforms = np.random.default_rng(0).random((UNIFORMS, PROPOSALS, arms, 1))
     taken = []
     for _ in range(5):
         begun = time.process_time()
-        draw_own(counts, laws, uniforms)
+        draw_local(counts, laws, uniforms)
         taken.append(time.process_time() - begun)
     assert min(taken) < limit

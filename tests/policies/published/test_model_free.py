@@ -13,8 +13,9 @@ from rmab.policies.own_index import Now, Observations
 from rmab.policies.plans import OwnPlan
 from rmab.policies.published.q_learning import ActionValues, IndexLearning
 from rmab.policies.published.rca import RegenerativeCycles
-from rmab.protocol.messages import RoundMessage, Shape
+from rmab.protocol.messages import RoundMessage
 from rmab.protocol.player import Player
+from rmab.protocol.shape import Shape
 from tests.oracles.model_free import PlainIndexLearning, PlainWiql, plain_rca
 
 PAPER = rmab.channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])

@@ -10,7 +10,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from rmab.protocol.messages import Shape
+from rmab.protocol.shape import Shape
 from rmab.service.agent import exchange
 from tests.service.support.fake_server import (
     QUICK,

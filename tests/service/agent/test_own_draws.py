@@ -14,8 +14,8 @@ import rmab
 import rmab.service.agent.agent
 import rmab.service.server.rounds
 from rmab.cli import main
-from rmab.learning.channel.local_posterior import Laws
-from rmab.privacy.prior_summaries import LawsMessage
+from rmab.learning.channel.local_posterior import PosteriorSummaries
+from rmab.privacy.prior_summaries import SummariesMessage
 from rmab.privacy.settings import Privacy
 from rmab.service.agent.limits import AgentLimits
 from rmab.service.store.store import open_store
@@ -39,8 +39,8 @@ class Certain(Flat):
     def laws(self, merged, number, groups=None):
         mean = np.tile(np.array([-3.0, -3.0, 3.0, 3.0])[None, None, :, None], (1, 2, 1, 1))
         spread = np.tile(np.array([0.01, 0, 0.01])[None, :, None, None], (1, 1, 4, 1))
-        names, laws = ("all",), Laws(mean, -spread if self.wrong else spread)
-        return LawsMessage("spectrum", number, "whittle", 0, (1.0, 1.0), 0.1, names, laws)
+        names, laws = ("all",), PosteriorSummaries(mean, -spread if self.wrong else spread)
+        return SummariesMessage("spectrum", number, "whittle", 0, (1.0, 1.0), 0.1, names, laws)
 
 
 def played(agent, slots, state):

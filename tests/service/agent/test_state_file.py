@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rmab.errors import FederationError, StorageError, UnavailableError
-from rmab.protocol.messages import Shape
+from rmab.protocol.shape import Shape
 from rmab.service.agent.limits import AgentLimits
 from rmab.service.agent.outbox import pack, unpack
 from rmab.service.agent.state_file import AgentFile, Observation, default_file

@@ -13,7 +13,7 @@ from rmab.privacy import unmasking as openings
 from rmab.privacy.masks import MaskKey, Words, numbers_of, parse_key, vector_size
 from rmab.privacy.settings import Privacy
 from rmab.privacy.unmasking import AggregationJob, Report
-from rmab.protocol.messages import Upload
+from rmab.protocol.shape import Upload
 from rmab.service.helper.store import HelperStore, open_helper_store
 from rmab.service.terms import terms_of
 from tests.service.support.serving import spectrum

@@ -20,7 +20,7 @@ import pytest
 import tests.service.support
 from rmab.privacy.masks import vector_of
 from rmab.protocol.config import load_federation
-from rmab.protocol.messages import Shape
+from rmab.protocol.shape import Shape
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.helper.store import default_database, open_helper_store
 from rmab.service.store.store import open_store

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rmab.errors import ProtocolError
-from rmab.learning.channel.local_posterior import Laws
-from rmab.privacy.prior_summaries import LawsMessage, parse_laws
+from rmab.learning.channel.local_posterior import PosteriorSummaries
+from rmab.privacy.prior_summaries import SummariesMessage, parse_summaries
 from tests.service.support.securing import Securing
 from tests.service.support.serving import Flat, served, spectrum
 
@@ -24,8 +24,8 @@ class Told(Flat):
         mean = np.full((len(sums), 2, 4, 1), float(number))
         mean[:, 1, :, 0] = np.array([[each.visits.sum() / 1000] for each in sums.values()])
         spread = np.tile(np.array([0.1, 0.02, 0.2])[None, :, None, None], (len(sums), 1, 4, 1))
-        names, laws = tuple(sums), Laws(mean, spread)
-        return LawsMessage("spectrum", number, "whittle", 0, (1.0, 1.0), 0.2, names, laws)
+        names, laws = tuple(sums), PosteriorSummaries(mean, spread)
+        return SummariesMessage("spectrum", number, "whittle", 0, (1.0, 1.0), 0.2, names, laws)
 
 
 def test_agents_are_told_the_laws_of_the_open_round(tmp_path):
@@ -33,15 +33,15 @@ def test_agents_are_told_the_laws_of_the_open_round(tmp_path):
         agent = made.agent("one")
         answer = agent.client.get("/v1/round")
         assert answer.headers["rmab-draws"] == "own"
-        found = parse_laws(agent.client.get("/v1/laws").content, OWN.shape)
+        found = parse_summaries(agent.client.get("/v1/laws").content, OWN.shape)
         assert (found.round, found.doubt, found.names) == (1, 0.2, ("all",))
-        assert found.laws.mean[0, :, 0, 0].tolist() == [1.0, 0.0]
-        assert found.laws.covariance[0, :, 3, 0] == pytest.approx([0.1, 0.02, 0.2])
+        assert found.summaries.mean[0, :, 0, 0].tolist() == [1.0, 0.0]
+        assert found.summaries.covariance[0, :, 3, 0] == pytest.approx([0.1, 0.02, 0.2])
         agent.episode()
         assert agent.fetch(1, 30).round == 2
-        found = parse_laws(agent.client.get("/v1/laws").content, OWN.shape)
+        found = parse_summaries(agent.client.get("/v1/laws").content, OWN.shape)
         assert found.round == 2
-        assert found.laws.mean[0, 1, 0, 0] > 0  # of what was counted meanwhile
+        assert found.summaries.mean[0, 1, 0, 0] > 0  # of what was counted meanwhile
 
 
 def test_a_server_that_starts_again_tells_the_same(tmp_path):
@@ -67,9 +67,9 @@ def test_agents_are_told_the_law_of_each_group_too(tmp_path):
         assert {agent.send(agent.play()).status_code for agent in agents} == {201}
         assert agents[0].fetch(1, 30).round == 2
         before = agents[0].client.get("/v1/laws").content
-        found = parse_laws(before, both.federation.shape)
+        found = parse_summaries(before, both.federation.shape)
         assert found.names == ("all", "group-1", "group-2")
-        everybody, *groups = found.laws.mean[:, 1, 0, 0]
+        everybody, *groups = found.summaries.mean[:, 1, 0, 0]
         assert everybody == pytest.approx(sum(groups))
         assert min(groups) > 0
         both.stop_server()
@@ -95,7 +95,7 @@ def test_laws_are_for_agents_of_such_a_federation_alone(tmp_path):
 def test_laws_that_are_none_are_refused():
     """Each is off in one thing."""
     good = json.loads(Told(OWN).laws(FakeMerged, 3).to_json())
-    parse_laws(json.dumps(good).encode(), OWN.shape)
+    parse_summaries(json.dumps(good).encode(), OWN.shape)
     law = good["laws"][0]
     changes: tuple[dict[str, Any], ...] = (
         {"doubt": 0},
@@ -113,7 +113,7 @@ def test_laws_that_are_none_are_refused():
     )
     for change in changes:
         with pytest.raises(ProtocolError):
-            parse_laws(json.dumps({**good, **change}).encode(), OWN.shape)
+            parse_summaries(json.dumps({**good, **change}).encode(), OWN.shape)
 
 
 class FakeMerged:

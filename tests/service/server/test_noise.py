@@ -19,11 +19,11 @@ import pytest
 import rmab.privacy.accounting
 import rmab.service.server.rounds
 from rmab.errors import FederationError
-from rmab.learning.channel.local_posterior import Laws
+from rmab.learning.channel.local_posterior import PosteriorSummaries
 from rmab.policies.plans import IndexPlan
 from rmab.privacy.accounting import Budget, Release
 from rmab.privacy.noise import GRID, MOST_RELEASES, discrete_gaussian
-from rmab.privacy.prior_summaries import LawsMessage
+from rmab.privacy.prior_summaries import SummariesMessage
 from rmab.privacy.settings import Privacy
 from rmab.protocol.config import load_federation
 from rmab.service.admin import DatabaseAdmin
@@ -264,8 +264,8 @@ class Telling(Flat):
         mean = np.clip(merged.counts.sum(0).reshape(1, 4, -1)[:, :2] / 100, -90, 90)[..., None]
         spread = np.tile(np.array([0.1, 0.02, 0.2])[None, :, None, None], (1, 1, 4, 1))
         prior = (1.0, 1.0)
-        return LawsMessage(
-            "spectrum", number, "whittle", 0, prior, 0.1, ("all",), Laws(mean, spread)
+        return SummariesMessage(
+            "spectrum", number, "whittle", 0, prior, 0.1, ("all",), PosteriorSummaries(mean, spread)
         )
 
     def estimates(self, merged):

@@ -21,7 +21,7 @@ from rmab.cli import main
 from rmab.errors import ProtocolError, StorageError
 from rmab.policies.plans import IndexPlan
 from rmab.protocol.config import load_federation
-from rmab.protocol.messages import Upload
+from rmab.protocol.shape import Upload
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.rounds import LongPolls, Presence

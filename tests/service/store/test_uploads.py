@@ -7,7 +7,7 @@ import pytest
 
 from rmab.errors import ProtocolError
 from rmab.protocol.config import KnownArm
-from rmab.protocol.messages import Upload
+from rmab.protocol.shape import Upload
 from rmab.protocol.uploads import CREDIT_SECONDS, Credit
 from rmab.service.http.tokens import make_token
 from rmab.service.server.uploads import UploadRules, receive

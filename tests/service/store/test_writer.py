@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from rmab.errors import FederationError, Overloaded, ProtocolError, StorageError, UnavailableError
-from rmab.protocol.messages import Upload
+from rmab.protocol.shape import Upload
 from rmab.service.http.tokens import make_token
 from rmab.service.server.uploads import receive
 from rmab.service.store.limits import StoreLimits

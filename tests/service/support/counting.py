@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-from rmab.protocol.messages import Shape, Upload
+from rmab.protocol.shape import Shape, Upload
 
 
 class Counting:

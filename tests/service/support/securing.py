@@ -16,7 +16,7 @@ import httpx
 from rmab.privacy.masks import MaskKey, is_mark, parse_key
 from rmab.privacy.settings import Privacy
 from rmab.protocol.config import Federation
-from rmab.protocol.messages import Upload
+from rmab.protocol.shape import Upload
 from rmab.service.helper.process import Helper, HelperSettings
 from rmab.service.helper.store import HelperStore, open_helper_store
 from rmab.service.http.listener import in_thread

@@ -20,8 +20,9 @@ import pytest
 from rmab.errors import UnreachableError
 from rmab.policies.plans import IndexPlan
 from rmab.protocol.config import Federation, KnownArm
-from rmab.protocol.messages import Upload, parse_round
+from rmab.protocol.messages import parse_round
 from rmab.protocol.player import Player
+from rmab.protocol.shape import Upload
 from rmab.protocol.uploads import Merged
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.http.listener import in_thread

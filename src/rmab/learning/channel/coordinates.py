@@ -22,13 +22,13 @@ import jax.numpy as jnp
 from jax import Array
 from jax.nn import sigmoid
 
+from rmab.learning.channel.log_odds import Channel
 from rmab.rng.variates import Numbers
 
 __all__ = [
     "FALLING",
     "RISING",
     "STEEP",
-    "Channel",
     "Place",
     "channel_at",
     "places",
@@ -36,16 +36,6 @@ __all__ = [
 ]
 
 RISING, STEEP, FALLING = 0, 1, 2
-
-
-class Channel(NamedTuple):
-    """Probabilities of (from, to), each accurate near 0, and m."""
-
-    p01: Array
-    p00: Array
-    p11: Array
-    p10: Array
-    memory: Array
 
 
 class Place(NamedTuple):
@@ -57,7 +47,7 @@ class Place(NamedTuple):
 
 
 def channel_at(system: Numbers, x: Array, y: Array) -> Channel:
-    """The channels at coordinates in systems."""
+    """Return the channels at coordinates in systems."""
     return Channel(*_chosen(system, [make(x, y) for make in (_rising, _steep, _falling)]))
 
 
@@ -90,8 +80,8 @@ def _falling(x: Array, y: Array) -> Channel:
 
 
 def places(channel: Channel) -> tuple[Place, Place, Place]:
-    """Where channels are in all systems; RISING says nothing for m < 0, STEEP and FALLING nothing
-    for m > 0."""
+    """Return the coordinates of channels in all systems; those of RISING are void for m < 0, those
+    of STEEP and FALLING for m > 0."""
     p01, p00, p11, p10, memory = channel
     up, down, stay0, stay1 = (jnp.log(p) for p in (p01, p10, p00, p11))
     leaves, depth = jnp.log(p01 + p10), jnp.log(jnp.abs(memory))
@@ -106,7 +96,7 @@ def places(channel: Channel) -> tuple[Place, Place, Place]:
 
 
 def slopes(system: Numbers, x: Array, y: Array) -> tuple[Array, ...]:
-    """d b0 / dx, d b0 / dy, dm / dx, dm / dy, and the gradient of the log Jacobian."""
+    """Return d b0 / dx, d b0 / dy, dm / dx, dm / dy, and the gradient of the log Jacobian."""
 
     def rising(x: Array, y: Array) -> tuple[Array, ...]:
         share, one = sigmoid(x), sigmoid(y)
@@ -131,7 +121,7 @@ def slopes(system: Numbers, x: Array, y: Array) -> tuple[Array, ...]:
 
 
 def _chosen(system: Numbers, found: Sequence[Iterable[Array]]) -> tuple[Array, ...]:
-    """Of what the systems give, that of the one that is asked for."""
+    """Return the values of the system that is asked for."""
 
     def chosen(values: tuple[Array, ...]) -> Array:
         best = values[-1]

@@ -1,4 +1,4 @@
-"""Where a posterior of channels lies along the memory m: roughly, everywhere, and at little cost.
+"""A rough posterior of channels along the memory m, everywhere and at little cost.
 
 Given m, pairs that begin in 0 cross as often as the sum of b0 a_g says, a_g = 1 - m^g, and those
 that begin in 1 as often as the sum of (1 - b0) a_g. So either kind has an estimate of b0, by the
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from jax import Array, lax
 from jax.nn import softmax
 
-from rmab.learning.channel.likelihood import TINY, Observations, over_gaps
+from rmab.learning.channel.log_odds import TINY, Observations, over_gaps
 
 __all__ = ["CELLS", "Cells", "balance", "cells", "memory_density", "pick_memory", "ridge"]
 
@@ -36,7 +36,7 @@ _INSIDE = 0.02  # of the room for b0, from its ends on
 
 
 class Balance(NamedTuple):
-    """Estimates of b0 and of 1 - b0, and how much is known of each: 1 / variance."""
+    """Estimates of b0 and of 1 - b0, and their precisions."""
 
     b0: Array
     q0: Array
@@ -45,11 +45,11 @@ class Balance(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """Where estimates agree for m < 0, (2, n, trials) each: far from 0, and near."""
+    """Points of m < 0 at which estimates agree, (2, n, trials) each: far from 0, and near."""
 
     b0: Array
     memory: Array
-    found: Array  # whether they agree at all
+    found: Array  # whether they agree anywhere
 
 
 class Cells(NamedTuple):
@@ -62,15 +62,14 @@ class Cells(NamedTuple):
 
 
 def balance(observed: Observations, memory: Array) -> Balance:
-    """(..., n, trials), as memory is. A pair more of each kind, one slot apart, crosses by half."""
+    """Return estimates (..., n, trials) at memories, with half a crossing more from each state."""
     totals = observed.totals
     one = jnp.ones_like(memory)
 
-    def add(_: Array, counts: Array, apart: Array, *far: Array) -> tuple[Array, ...]:
-        """apart: a_g / a_1; far: its sum over pairs from 0 and from 1."""
+    def terms(_: Array, counts: Array, __: Array, apart: Array) -> tuple[tuple[Array], ...]:
+        """Return a_g / a_1, summed over pairs from 0 and over pairs from 1."""
         (stay0, rise), (fall, stay1) = counts
-        apart = 1 + memory * apart
-        return apart, far[0] + (stay0 + rise) * apart, far[1] + (fall + stay1) * apart
+        return ((stay0 + rise) * apart,), ((fall + stay1) * apart,)
 
     def estimate(far: Array, late: Array, crossed: Array, stayed: Array) -> tuple[Array, Array]:
         due = (1 - memory) * far + late + TINY
@@ -78,7 +77,7 @@ def balance(observed: Observations, memory: Array) -> Balance:
         return crossed / due, due / crossed * (due / stayed) * (crossed + stayed)
 
     direct = (totals.direct0 + 1) * one, (totals.direct1 + 1) * one
-    _, far0, far1 = over_gaps(observed, add, one, *direct)
+    far0, far1 = over_gaps(observed, memory, terms, *direct)
     late0, late1 = observed.counts[-1].sum(1)
     b0, known0 = estimate(far0, late0, totals.crossed0, totals.stayed0)
     q0, known1 = estimate(far1, late1, totals.crossed1, totals.stayed1)
@@ -86,7 +85,7 @@ def balance(observed: Observations, memory: Array) -> Balance:
 
 
 def ridge(observed: Observations, memory: Array, tails: Array) -> tuple[Array, Array]:
-    """x in RISING or STEEP along the ridge, and its spread, for given memories.
+    """Return x in RISING or STEEP along the ridge, and its spread, for given memories.
 
     Both systems have m as a function of y alone. tails: how much longer than those of b0 x's are.
     """
@@ -99,7 +98,7 @@ def ridge(observed: Observations, memory: Array, tails: Array) -> tuple[Array, A
 
 
 def _position(at: Balance, memory: Array) -> tuple[Array, Array, Array]:
-    """The share of the room for b0 below the ridge, its spread, and the room itself.
+    """Return the share of the room for b0 below the ridge, its spread, and the room itself.
 
     p01 and p10 are at most 1, so b0 is u / (1 + u) or more, and 1 / (1 + u) or less, u = -m > 0.
     """
@@ -115,7 +114,7 @@ def _outside(place: Array) -> Array:
 
 
 def cells(observed: Observations) -> Cells:
-    """A cell is as high as the better of its ends, and as the ridge where estimates agree in it."""
+    """Return the cells, as high as the better of their ends, or as the ridge inside."""
     scale = np.arange(CELLS + 1) / _HALF - 1
     size, rest = scale**2, (1 - abs(scale)) ** 2
     levels = np.sign(scale) * np.minimum(size / (size + rest), 1 - _EXTREME)
@@ -140,8 +139,9 @@ def cells(observed: Observations) -> Cells:
 
 
 def _agreement(levels: npt.NDArray[np.float64], at: Balance, excess: Array) -> Agreement:
-    """The estimates of b0 and 1 - b0 sum up to more than 1 where the excess is positive: from m = 0
-    down it falls through 0 at most once, and rises through it at most once after that."""
+    """Find where estimates agree for m < 0. Those of b0 and 1 - b0 sum up to more than 1 where the
+    excess is positive: from m = 0 down it falls through 0 at most once, and rises through it at
+    most once after that."""
     places = np.arange(1, _HALF + 1)[:, None, None]
     high, low = excess[1 : _HALF + 1], excess[:_HALF]
     share = high / jnp.where(high == low, 1, high - low)
@@ -163,7 +163,7 @@ def _agreement(levels: npt.NDArray[np.float64], at: Balance, excess: Array) -> A
 
 
 def pick_memory(shares: Array, tails: Array | None, which: Array, depth: Array) -> Array:
-    """Places on the scale of memories, by the shares of cells; which, depth: uniform numbers.
+    """Draw points on the scale of memories by the shares of cells; which, depth: uniform numbers.
 
     tails: how much longer they are than even ones towards m = 0, -1 and 1; None for no longer.
     """
@@ -182,9 +182,9 @@ def pick_memory(shares: Array, tails: Array | None, which: Array, depth: Array) 
 def memory_density(
     shares: Array, tails: Array | None, size: Array, rest: Array, up: Array
 ) -> Array:
-    """The density of what `pick_memory` gives, on the scale of memories.
+    """Return the density of `pick_memory`, on the scale of memories.
 
-    size, rest: of places, how far they are from 0 and from -1 or 1; up: whether they are above 0.
+    size, rest: distances of points from 0 and from -1 or 1; up: whether they are above 0.
     """
     place = jnp.where(up, size, -size)
     share = jnp.broadcast_to(shares[0], place.shape)

@@ -1,23 +1,23 @@
 """Draws of a channel's (p01, p11) given observations that lie any number of slots apart.
 
-The likelihood of a pair is a g-step transition probability, see `likelihood`. The posterior of p01
+The likelihood of a pair is a g-step transition probability, see `log_odds`. The posterior of p01
 and p11 then can take many shapes: the product of two Betas (consecutive observations alone), two
 modes or more (even gaps do not distinguish m from -m; observations one slot after 0 and two slots
 after 1 do not distinguish p11 from p01 - p11), a thin curve where b0 is known and m is not (long
 gaps). In the systems of `coordinates` it is nearly normal around a mode.
 
 In each of RISING, STEEP and FALLING a mode is found by Fisher scoring, from the best of a fixed set
-of points; where there may be two modes of m < 0, from where `moments` says that they would be. A
-point, here a *place*, is proposed from one of two distributions, its *law*:
+of points; where there may be two modes of m < 0, from the points of `memory_grid`. A point, here a
+*place*, is proposed from one of two distributions, its *law*:
 
     near    a bivariate t around one of the modes, each about as often as its share of the posterior
             is by Laplace's method;
-    along   m from the distribution over the cells of `moments`, x along the ridge: roughly the
+    along   m from the distribution over the cells of `memory_grid`, x along the ridge: roughly the
             posterior itself where that is a thin curve, a plateau, or cut off by an edge.
 
 A Metropolis chain goes from place to place with probability min(1, w(new) / w(now)), w = posterior
 / density of both laws together: the same channel may come from either. Places do not depend on the
-chain, so all are evaluated at once, and nothing is kept from one draw to the next.
+chain (`metropolis`), and nothing is kept from one draw to the next.
 
 The chain is short, so it matters where it begins. If the law of its beginning is nowhere more than
 c times the posterior, no set of channels is ever drawn more than c times as often as it should be:
@@ -25,9 +25,8 @@ a step leaves the posterior as it is, and a bound as well. So a chain begins in 
 a mode, and each mode has exactly its share by Laplace's method. The laws of later places have long
 tails and no mode less than a least share, so that the chain finds what the beginning leaves out.
 
-Reference: L. Tierney, "Markov chains for exploring posterior distributions", Ann. Stat. 22, 1994;
-T. Hesterberg, "Weighted average importance sampling and defensive mixture distributions",
-Technometrics 37, 1995.
+Reference: T. Hesterberg, "Weighted average importance sampling and defensive mixture
+distributions", Technometrics 37, 1995.
 """
 
 from __future__ import annotations
@@ -47,23 +46,18 @@ from rmab.learning.channel.coordinates import (
     FALLING,
     RISING,
     STEEP,
-    Channel,
     channel_at,
     places,
     slopes,
 )
-from rmab.learning.channel.likelihood import (
-    BetaPrior,
-    Observations,
-    log_likelihood,
-    score,
-    summed,
-)
+from rmab.learning.channel.log_odds import Channel, Observations, log_likelihood, score
 from rmab.learning.channel.memory_grid import Cells, cells, memory_density, pick_memory, ridge
+from rmab.learning.channel.metropolis import chain_end, t2_density, t2_radius, t_density
+from rmab.learning.channel.sums import BetaPrior, summed
 from rmab.linalg import compute_in_branch
 from rmab.rng.variates import Draws, Numbers
 
-__all__ = ["channel_laws", "draw_channels", "mean_channels"]
+__all__ = ["draw_channels", "log_odds_moments", "mean_channels"]
 
 _ALONG = 3  # the law beside those around the modes of three systems
 _SYSTEMS = np.array([RISING, STEEP, FALLING])[:, None, None]
@@ -74,7 +68,7 @@ _NEVER = -1e30  # the log of a weight that is never taken
 
 @dataclass(frozen=True)
 class _Tuning:
-    """What was chosen by trial, for calibrated draws at little cost."""
+    """Constants chosen by trial, for calibrated draws at little cost."""
 
     places: int = 11  # The chain visits this many places, its beginning among them.
     min_prior: float = 0.1  # A prior below 1, taken as at least this, has 1 / prior times as many.
@@ -100,7 +94,7 @@ _TUNING = _Tuning()
 
 
 class _Fit(NamedTuple):
-    """A normal approximation: its mode and the Cholesky factor of its precision."""
+    """Normal approximation: its mode and the Cholesky factor of its precision."""
 
     x: Array
     y: Array
@@ -110,10 +104,10 @@ class _Fit(NamedTuple):
 
 
 class _Tails(NamedTuple):
-    """How much longer tails are than with a uniform prior."""
+    """Lengths of tails, relative to a uniform prior's."""
 
     x: Array  # (2, n, trials), for m > 0 and for m < 0
-    memory: Array | None  # (n, trials); None for no longer
+    memory: Array | None  # (n, trials); None: all 1
 
 
 class _Laws(NamedTuple):
@@ -126,7 +120,7 @@ class _Laws(NamedTuple):
 
 
 class _Posterior(NamedTuple):
-    """What is known of the posterior before places are drawn; fits are (3, n, trials)."""
+    """Approximation of the posterior, from which places are drawn; fits are (3, n, trials)."""
 
     observed: Observations
     fit: _Fit
@@ -136,7 +130,7 @@ class _Posterior(NamedTuple):
 
 
 class _Numbers(NamedTuple):
-    """The numbers that a place is made of, (places, n, trials) or (places, 1, 1)."""
+    """Random numbers of a place, (places, n, trials) or (places, 1, 1)."""
 
     cell: Array  # uniform, as angle and depth are
     far: Array  # from the middle of a law, in its units
@@ -145,7 +139,7 @@ class _Numbers(NamedTuple):
 
 
 def draw_channels(counts: Array, prior: BetaPrior, draws: Draws) -> tuple[Array, Array]:
-    """(p01, p11), each (n, trials), from the posterior given observations at any gaps.
+    """Draw (p01, p11), each (n, trials), from the posterior given observations at any gaps.
 
     counts: (G + 1, 2, 2, n, trials), the last class further apart; prior: Beta(a, b) of both.
     """
@@ -161,8 +155,8 @@ def draw_channels(counts: Array, prior: BetaPrior, draws: Draws) -> tuple[Array,
 def _drawn_in_blocks(
     counts: Array, prior: BetaPrior, uniforms: Array, wanted: Array
 ) -> tuple[Array, Array]:
-    """As `_drawn`, block by block. A likelihood costs as much as the largest gap between pairs, so
-    channels with about the same one go together; what nobody wants comes first and is left out."""
+    """Draw as `_drawn` does, block by block. A likelihood costs as much as the largest gap,
+    so channels are sorted by it; channels that are not wanted come first and are left out."""
     shape = counts.shape[3:]
     size = math.prod(shape)
     counts, uniforms = counts.reshape(-1, 4, size), uniforms.reshape(*uniforms.shape[:2], size)
@@ -190,7 +184,7 @@ def _drawn_in_blocks(
 
 
 def _drawn(counts: Array, prior: BetaPrior, uniforms: Array) -> tuple[Array, Array]:
-    """p01 and p11; uniforms: (5, places, n, trials)."""
+    """Return p01 and p11; uniforms: (5, places, n, trials)."""
     posterior = _approximated(counts, prior)
     share, modes, begins, freedom = posterior.laws
     which, radius, angle, depth, luck = uniforms
@@ -199,37 +193,33 @@ def _drawn(counts: Array, prior: BetaPrior, uniforms: Array) -> tuple[Array, Arr
     which = jnp.where(along, which[1:] / share, (which[1:] - share) / (1 - share))
     law = jnp.where(along, _ALONG, _near(which, modes))
     law, which = (jnp.concatenate(x) for x in ((_near(first, begins), law), (first, which)))
-    far = jnp.concatenate([jnp.sqrt(-2 * jnp.log(radius[:1])), _radius(radius[1:], freedom)])
+    far = jnp.concatenate([jnp.sqrt(-2 * jnp.log(radius[:1])), t2_radius(radius[1:], freedom)])
     drawn = law, which, far, angle, depth, jnp.log(luck)
     law, *stored, luck = _computed_once(posterior.observed, *drawn)
     channel, weight = _proposed(posterior, law, _Numbers(*stored))
     p01, p11 = jnp.minimum(channel.p01, 1), jnp.minimum(channel.p11, 1)  # sums are rounded
-    found = p01, p11, weight
-    now = tuple(x[0] for x in found)
-    for step in range(1, len(luck)):
-        takes = luck[step] < found[2][step] - now[2]
-        now = tuple(jnp.where(takes, x[step], old) for x, old in zip(found, now, strict=True))
-    return now[0], now[1]
+    up, stay = chain_end((p01, p11), weight, luck)
+    return up, stay
 
 
 def _near(which: Array, shares: Array) -> Array:
-    """Systems by their shares, (3, n, trials); which: uniform numbers."""
+    """Return systems by their shares, (3, n, trials); which: uniform numbers."""
     falling = jnp.where(which < 1 - shares[FALLING], STEEP, FALLING)
     return jnp.where(which < shares[RISING], RISING, falling)
 
 
 def mean_channels(counts: Array, prior: BetaPrior) -> tuple[Array, Array]:
-    """The posterior means of p01 and p11, each (n, trials)."""
+    """Return the posterior means of p01 and p11, each (n, trials)."""
     channel, share = _spread_evenly(counts, prior, _TUNING.nodes)
     up, stay = ((p * share).sum(0) for p in (channel.p01, channel.p11))
     return jnp.minimum(up, 1), jnp.minimum(stay, 1)  # sums are rounded
 
 
-def channel_laws(counts: Array, prior: BetaPrior, gaps: int) -> tuple[Array, Array]:
-    """Mean, (2, n, trials), and covariance, (3, n, trials): uu, uv, vv, of the posterior's log odds
-    u of p01 and v of p11.
+def log_odds_moments(counts: Array, prior: BetaPrior, gaps: int) -> tuple[Array, Array]:
+    """Return mean (2, n, trials) and covariance (3, n, trials), uu, uv, vv, of the posterior's log
+    odds (u, v) of p01 and p11.
 
-    gaps: 0 for counts of pairs one slot apart alone: each is then a Beta by itself.
+    gaps: 0 for pairs one slot apart only, from which each has a Beta distribution.
     """
     if not gaps:
         a, b = prior[0] + counts[0, :, 1], prior[1] + counts[0, :, 0]
@@ -245,7 +235,7 @@ def channel_laws(counts: Array, prior: BetaPrior, gaps: int) -> tuple[Array, Arr
 
 
 def _spread_evenly(counts: Array, prior: BetaPrior, nodes: int) -> tuple[Channel, Array]:
-    """Channels, (3 nodes, n, trials) each, and their shares of the posterior, by importance
+    """Return channels, (3 nodes, n, trials) each, and their shares of the posterior, by importance
     sampling: the proposals are those of a draw, at places spread evenly instead of at random."""
     node = np.arange(3 * nodes) + 0.5
     steps = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1, math.sqrt(3) - 1
@@ -256,7 +246,7 @@ def _spread_evenly(counts: Array, prior: BetaPrior, nodes: int) -> tuple[Channel
     posterior = _approximated(counts, prior)
     along, modes = jnp.float32(1 / 4), jnp.full((3, 1, 1), 1 / 3)  # those of `law`
     laws = posterior.laws._replace(along=along, modes=modes)
-    numbers = _Numbers(which, _radius(radius, laws.freedom), angle, depth)
+    numbers = _Numbers(which, t2_radius(radius, laws.freedom), angle, depth)
     channel, weight = _proposed(posterior._replace(laws=laws), law, numbers)
     weight = jnp.exp(weight - weight.max(0))
     return channel, weight / weight.sum(0)
@@ -293,7 +283,7 @@ def _approximated(counts: Array, prior: BetaPrior) -> _Posterior:
 
 
 def _starts(along: Cells, two_modes: Array, x: Array, y: Array) -> tuple[Array, Array]:
-    """Where fits begin: in STEEP and FALLING where estimates agree, if there may be two modes.
+    """Return starts of fits: in STEEP and FALLING where estimates agree, if two modes may exist.
 
     Where observations come an odd number of slots after 0 and an even number after 1, p01 - p11
     does about as well as p11, m < 0, and a fit may be drawn to the worse of the two.
@@ -308,7 +298,7 @@ def _starts(along: Cells, two_modes: Array, x: Array, y: Array) -> tuple[Array, 
 
 
 def _fit(observed: Observations, weight: float, x: Array, y: Array) -> _Fit:
-    """The modes in three systems and the precisions there, each (3, n, trials), from a start.
+    """Return the modes in three systems and the precisions there, (3, n, trials), from a start.
 
     weight: the prior's numbers up to 1, summed. Where the posterior bends more than expected
     information says, as where no channel fits well, whole steps may go back and forth for ever: a
@@ -356,7 +346,7 @@ def _fit(observed: Observations, weight: float, x: Array, y: Array) -> _Fit:
 
 
 def _mode_shares(observed: Observations, fit: _Fit) -> Array:
-    """The shares of the modes in the posterior, (3, n, trials), by Laplace's method."""
+    """Return the shares of the modes in the posterior, (3, n, trials), by Laplace's method."""
     channel = channel_at(_SYSTEMS, fit.x, fit.y)
     spreads = [place.log_jacobian[system] for system, place in enumerate(places(channel))]
     height = log_likelihood(observed, channel) + jnp.stack(spreads)
@@ -366,7 +356,7 @@ def _mode_shares(observed: Observations, fit: _Fit) -> Array:
 
 
 def _proposed(posterior: _Posterior, law: Numbers, numbers: _Numbers) -> tuple[Channel, Array]:
-    """Channels and the log of posterior / density, each (places, n, trials).
+    """Return channels and the log of posterior / density, each (places, n, trials).
 
     law: that of each place, a system's number for the mode in it, or _ALONG.
     """
@@ -401,7 +391,7 @@ def _proposed(posterior: _Posterior, law: Numbers, numbers: _Numbers) -> tuple[C
 
 
 def _log_density(posterior: _Posterior, channel: Channel, middle: Array, spread: Array) -> Array:
-    """Of proposals at channels, with respect to p01 and p11; middle, spread: x on the ridge."""
+    """Return the log density of proposals along p01 and p11; middle, spread: x on the ridge."""
     fit, laws = posterior.fit, posterior.laws
     systems = places(channel)
     near = []
@@ -409,7 +399,7 @@ def _log_density(posterior: _Posterior, channel: Channel, middle: Array, spread:
         dx, dy = x - fit.x[system], y - fit.y[system]
         z, h = fit.xx[system] * dx + fit.xy[system] * dy, fit.yy[system] * dy
         height = laws.modes[system] * fit.xx[system] * fit.yy[system]
-        near.append((1 - laws.along) * height * _t2(z, h, laws.freedom))
+        near.append((1 - laws.along) * height * t2_density(z, h, laws.freedom))
     up = channel.memory > 0
     x = jnp.where(up, systems[RISING].x, systems[STEEP].x)
     level = jnp.where(up, systems[RISING].y, -systems[STEEP].y) / 2
@@ -417,7 +407,7 @@ def _log_density(posterior: _Posterior, channel: Channel, middle: Array, spread:
     level = memory_density(posterior.cells, posterior.tails.memory, size, rest, up)
     (level,) = _computed_once(posterior.observed, level)
     level = level * size * rest / 2  # with respect to y
-    along = laws.along * _t(x - middle, spread, laws.freedom) * level
+    along = laws.along * t_density(x - middle, spread, laws.freedom) * level
     jacobian = [place.log_jacobian for place in systems]
     relative = jnp.exp(jnp.clip(jacobian[FALLING] - jacobian[STEEP], -80, 80))
     falling = near[FALLING] + (near[STEEP] + along) * relative
@@ -426,42 +416,14 @@ def _log_density(posterior: _Posterior, channel: Channel, middle: Array, spread:
 
 
 def _computed_once(observed: Observations, *values: Array) -> tuple[Array, ...]:
-    """The values, each computed once: XLA would compute them anew for all that follows."""
+    """Return the values, each computed once: XLA would compute them anew for every use."""
     holds = observed.totals.pairs.max() >= 0
     stored: tuple[Array, ...] = compute_in_branch(holds, lambda *values: values, *values)
     return stored
 
 
-def _radius(uniform: Array, freedom: int) -> Array:
-    """How far draws of a bivariate t law are from its middle, by uniform numbers."""
-    if freedom == 4:
-        return 2 * jnp.sqrt(lax.rsqrt(uniform) - 1)
-    return jnp.sqrt(freedom * (uniform ** (-2 / freedom) - 1))
-
-
-def _t2(z: Array, h: Array, freedom: int) -> Array:
-    """The density of a bivariate t law."""
-    inside = 1 / (1 + (z * z + h * h) / freedom)
-    return _power(inside, freedom + 2) / (2 * math.pi)
-
-
-def _t(distance: Array, spread: Array, freedom: int) -> Array:
-    """The density of a t law."""
-    inside = 1 / (1 + (distance / spread) ** 2 / freedom)
-    height = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) / math.sqrt(math.pi * freedom)
-    return height / spread * _power(inside, freedom + 1)
-
-
-def _power(value: Array, twice: int) -> Array:
-    """value^(twice / 2)."""
-    found = jnp.sqrt(value) if twice % 2 else jnp.ones_like(value)
-    for _ in range(twice // 2):
-        found = found * value
-    return found
-
-
 def _direction(angle: Array) -> tuple[Array, Array]:
-    """cos and sin of 2 pi angle, by Taylor's series to 1e-5; XLA's own do not use SIMD."""
+    """Return cos and sin of 2 pi angle, by Taylor's series to 1e-5; XLA's own do not use SIMD."""
     half = math.pi * (angle - 0.5)
     square = half * half
     sine, cosine = jnp.zeros_like(half), jnp.zeros_like(half)

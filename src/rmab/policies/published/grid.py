@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from rmab.learning.channel.log_odds import Channel, log_probabilities
 from rmab.linalg import Array, array_namespace
 from rmab.model.arms import Moves
 from rmab.policies.capabilities import Capabilities, channels_only
@@ -49,16 +50,6 @@ def points(support: int) -> npt.NDArray[np.float64]:
     return np.arange(1, support + 1) / (support + 1)
 
 
-def _log_chances(support: int, gaps: int) -> npt.NDArray[np.float64]:
-    """Return ln P^g(s, x) at every point, (G + 1, 2, 2, support^2); the last slice has ln pi(x)."""
-    p01, p11 = (x.ravel() for x in np.meshgrid(points(support), points(support), indexing="ij"))
-    memory = p11 - p01
-    settled = p01 / (1 - memory)
-    remembered = np.append(memory[None] ** np.arange(1, gaps + 1)[:, None], [0 * memory], axis=0)
-    good = np.stack([settled * (1 - remembered), settled + (1 - settled) * remembered], 1)
-    return np.asarray(np.log(np.stack([1 - good, good], 2)))
-
-
 def log_weights(counts: Array, support: int) -> Array:
     """Return ln w of every point, (support^2, N, trials), p11 running first.
 
@@ -67,7 +58,9 @@ def log_weights(counts: Array, support: int) -> Array:
     counts : Array, (G + 1, 2, 2, N, trials)
         Pairs of observations by gap.
     """
-    chances = _log_chances(support, counts.shape[0] - 1).reshape(-1, support**2)
+    p01, p11 = (x.ravel() for x in np.meshgrid(points(support), points(support), indexing="ij"))
+    channel = Channel(p01, 1 - p01, p11, 1 - p11, p11 - p01)
+    chances = log_probabilities(channel, counts.shape[0]).reshape(support**2, -1).T
     counts = counts.reshape(-1, *counts.shape[3:])
     import jax.numpy as jnp
     from jax import lax

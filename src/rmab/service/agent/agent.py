@@ -349,7 +349,7 @@ class Agent:
         if told is None or told.round != player.round:
             self._alike = None
             return
-        from rmab.learning.channel.local_posterior import LEAST_ALIKE
+        from rmab.learning.channel.local_posterior import LEAST_BORROWING
         from rmab.service.agent.local_plan import own_plan
 
         if self._counted is None:
@@ -366,7 +366,7 @@ class Agent:
         generator = np.random.default_rng([*player.incarnation.encode(), player.round])
         plan, self._alike = own_plan(told, player.message, counts, generator)
         player.play_by(plan)
-        unlike = [n for n, weight in enumerate(self._alike, 1) if weight < LEAST_ALIKE]
+        unlike = [n for n, weight in enumerate(self._alike, 1) if weight < LEAST_BORROWING]
         if unlike and told.doubt < 1 and self._limited_log.is_due("alike"):
             log.warning(
                 "what is observed here of arm %s is unlike what the other agents observe: it is "

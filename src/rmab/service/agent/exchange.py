@@ -51,7 +51,7 @@ from rmab.service.agent.outbox import Offer, Outbox, Outgoing, RateLimitedLog, R
 from rmab.service.agent.state_file import AgentFile
 
 if TYPE_CHECKING:  # loaded with the first laws
-    from rmab.privacy.prior_summaries import LawsMessage
+    from rmab.privacy.prior_summaries import SummariesMessage
 
 __all__ = ["Exchange"]
 
@@ -83,7 +83,7 @@ class Exchange:
         before: Resumed | None = None,
     ) -> None:
         self.message = message  # newest round, None before the first
-        self.laws: LawsMessage | None = None  # to draw by in it; None: it is played by its plan
+        self.laws: SummariesMessage | None = None  # to draw by; None: by its plan
         self.slot_seconds: float | None = None  # shortest slot that the server accepts, if named
         self.met = False  # whether the server took this agent for the owner of the file
         self.refusal: str | None = None  # why the server refused the credential before that
@@ -329,16 +329,16 @@ class Exchange:
         laws = await self._laws_of(message) if answer.own_draws else None
         self._take(message, answer, laws)
 
-    async def _laws_of(self, message: RoundMessage) -> LawsMessage | None:
+    async def _laws_of(self, message: RoundMessage) -> SummariesMessage | None:
         """Return the summaries that the agent may draw by in a round; None where there are none: it
         then plays by the round's plan."""
-        from rmab.privacy.prior_summaries import parse_laws
+        from rmab.privacy.prior_summaries import parse_summaries
 
         try:
             answer = await self._client.ask("GET", "/v1/laws")
             if answer.status != 200:
                 raise NotReachedError(answer.detail)
-            laws = parse_laws(answer.body, message.shape)
+            laws = parse_summaries(answer.body, message.shape)
         except (NotReachedError, ProtocolError) as error:
             if self._limited_log.is_due("laws"):
                 log.warning("no laws to draw by, so the server's plan is played: %s", error)
@@ -365,7 +365,7 @@ class Exchange:
         )
         raise _AgainError("foreign file", self.foreign_file)
 
-    def _take(self, message: RoundMessage, answer: Answer, laws: LawsMessage | None) -> None:
+    def _take(self, message: RoundMessage, answer: Answer, laws: SummariesMessage | None) -> None:
         with self._limited_log.tolerating_storage_errors():
             self._file.keep_message(answer.body)
         self._wants_round = False

@@ -38,8 +38,9 @@ import numpy.typing as npt
 
 from rmab.errors import ModelError, ProtocolError, StorageError
 from rmab.privacy.masks import MaskKey, is_mark
-from rmab.protocol.messages import RoundMessage, Shape, Upload
+from rmab.protocol.messages import RoundMessage
 from rmab.protocol.player import Player
+from rmab.protocol.shape import Shape, Upload
 from rmab.service.agent.state_file import AgentFile, KeptIncarnation
 
 __all__ = [

@@ -24,7 +24,7 @@ from typing import Any
 
 from rmab.protocol.checks import MAX_WHOLE
 from rmab.protocol.config import Federation, KnownArm
-from rmab.protocol.messages import PROTOCOL
+from rmab.protocol.shape import PROTOCOL
 from rmab.protocol.uploads import most_bytes
 from rmab.service.server.page import ADDRESSES, ASSETS
 

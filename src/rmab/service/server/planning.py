@@ -33,7 +33,7 @@ import numpy.typing as npt
 from rmab.errors import StorageError
 from rmab.policies.aggregation import Aggregation, evidence_of
 from rmab.policies.plans import Plan
-from rmab.privacy.prior_summaries import LawsMessage
+from rmab.privacy.prior_summaries import SummariesMessage
 from rmab.protocol.config import Federation
 from rmab.protocol.messages import RoundMessage, parse_plan, plan_table
 from rmab.protocol.round_memory import RoundMemory
@@ -93,7 +93,7 @@ class Planning(Protocol):
         merged: Merged,
         number: int,
         groups: Mapping[int, Merged] | None = None,
-    ) -> LawsMessage:
+    ) -> SummariesMessage:
         """Return the summaries that agents draw by in round `number`."""
 
     def remember(

@@ -41,9 +41,9 @@ from rmab.policies.episodes import LONGEST, first_limit, round_length, visits_ca
 from rmab.policies.plans import Plan
 from rmab.privacy.noise import discrete_gaussian
 from rmab.protocol.config import Federation
-from rmab.protocol.correlation import Togetherness
-from rmab.protocol.messages import Upload
+from rmab.protocol.correlation import AgentCorrelation
 from rmab.protocol.rounds import Coordinator
+from rmab.protocol.shape import Upload
 from rmab.protocol.uploads import Merged
 from rmab.service.http.telemetry import Log
 from rmab.service.server.limits import ServerLimits
@@ -143,7 +143,7 @@ class Rounds:
         )
         self.polls = LongPolls(self.limits)
         self.presence = Presence(self.jobs, log, clock)
-        self.together = Togetherness(np.asarray(federation.rewards).argmax(0))
+        self.together = AgentCorrelation(np.asarray(federation.rewards).argmax(0))
         self._round: OpenRound | None = None
         self._coordinator = Coordinator(0, 0, federation.deadline)
         self._slots_before = 0  # agent slots told of before the open round

@@ -28,7 +28,7 @@ from starlette.types import ASGIApp
 
 from rmab.errors import ProtocolError
 from rmab.protocol.checks import MAX_WHOLE, malformed, read_object
-from rmab.protocol.messages import NAME_RULE, is_name
+from rmab.protocol.shape import NAME_RULE, is_name
 from rmab.service.http.body import announced_size, check_type, read_body
 from rmab.service.http.middleware import Middleware, json_answer
 from rmab.service.http.proxies import Proxies

@@ -21,7 +21,7 @@ from rmab.errors import StorageError
 from rmab.policies.plans import Plan
 from rmab.protocol.config import Federation, KnownArm
 from rmab.protocol.messages import plan_table
-from rmab.protocol.outliers import Compared, compared
+from rmab.protocol.outliers import OutlierScores, compared
 from rmab.service.server.metrics import Metrics
 from rmab.service.server.rounds import Rounds
 from rmab.service.store.store import AgentRow, RewardRow, RoundRow, Store
@@ -32,7 +32,7 @@ __all__ = ["Status"]
 
 Table = dict[str, Any]
 
-_NOTHING = Compared({}, ())
+_NOTHING = OutlierScores({}, ())
 _REST = 20.0  # of the time that scores take, before they are made again
 
 
@@ -159,7 +159,7 @@ class Status:
         )
 
     def _page(
-        self, found: _PageRows, now: float, estimates: list[Table] | None, alike: Compared
+        self, found: _PageRows, now: float, estimates: list[Table] | None, alike: OutlierScores
     ) -> Table:
         """estimates: None before there are any; alike: agents held against one another."""
         federation, opened = self._federation, self._rounds.current
@@ -257,7 +257,7 @@ class Status:
     def _live(self, rows: Sequence[AgentRow]) -> set[str]:
         return self._rounds.live(map(self._rounds.presence.updated, rows))
 
-    def _agents(self, rows: Sequence[AgentRow], alike: Compared) -> list[Table]:
+    def _agents(self, rows: Sequence[AgentRow], alike: OutlierScores) -> list[Table]:
         """Return agents and admins, with sightings that the database may not have yet."""
         presence = self._rounds.presence
         live = self._live(rows)
@@ -290,13 +290,13 @@ class _Outliers:
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
-        self._work: asyncio.Task[Compared] | None = None
+        self._work: asyncio.Task[OutlierScores] | None = None
         self._started = 0  # how often
         self._changes = -1  # as of which the work is
         self._last = _NOTHING
         self._rests_until = 0.0
 
-    async def now(self) -> Compared:
+    async def now(self) -> OutlierScores:
         """Return scores of the counts that are committed now, also by other processes."""
         asked = self._started
         while self._work is not None and not self._work.done():
@@ -306,7 +306,7 @@ class _Outliers:
         assert self._work is not None
         return await asyncio.shield(self._work)
 
-    async def lately(self, seconds: float) -> Compared:
+    async def lately(self, seconds: float) -> OutlierScores:
         """Return the last scores, waiting at most `seconds` for newer ones."""
         done = self._work is None or self._work.done()
         if done and self._changes < self._rounds.changes and time.monotonic() >= self._rests_until:
@@ -321,7 +321,7 @@ class _Outliers:
         self._work = asyncio.ensure_future(self._make())
         self._work.add_done_callback(self._made)
 
-    async def _make(self) -> Compared:
+    async def _make(self) -> OutlierScores:
         started = time.monotonic()
         counts, owners = await self._rounds.jobs.run(
             lambda store: (store.counts_by_agent(), store.credentials.owners())
@@ -332,7 +332,7 @@ class _Outliers:
         self._rests_until = now + max(least, _REST * (now - started))
         return found
 
-    def _made(self, done: asyncio.Task[Compared]) -> None:
+    def _made(self, done: asyncio.Task[OutlierScores]) -> None:
         if done.cancelled() or done.exception() is not None:
             self._work = None  # who asks next tries again
         else:
@@ -357,7 +357,7 @@ def _opened(store: Store) -> _OpenedSums:
     )
 
 
-def _camps(alike: Compared) -> list[str]:
+def _camps(alike: OutlierScores) -> list[str]:
     """A warning where agents contradict one another and no majority is clear."""
     if not alike.divided:
         return []

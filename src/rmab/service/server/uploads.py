@@ -44,7 +44,7 @@ from rmab.errors import ProtocolError
 from rmab.privacy.masks import MaskedUpload
 from rmab.protocol.checks import malformed
 from rmab.protocol.config import Federation
-from rmab.protocol.messages import Upload
+from rmab.protocol.shape import Upload
 from rmab.protocol.uploads import (
     check_growth,
     most_bytes,

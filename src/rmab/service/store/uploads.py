@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmab.protocol.messages import Shape, Upload
+from rmab.protocol.shape import Shape, Upload
 from rmab.protocol.uploads import Credit, LaneCounts, Merged, Record
 from rmab.service.store.database import Database, Value
 from rmab.service.store.limits import StoreLimits

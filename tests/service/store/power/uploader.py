@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rmab.protocol.config import Federation, KnownArm
-from rmab.protocol.messages import Upload
+from rmab.protocol.shape import Upload
 from rmab.service.server.uploads import receive
 from rmab.service.store.limits import StoreLimits
 from rmab.service.store.store import OpenRound, Store, open_store
