@@ -85,7 +85,7 @@ def counter(setting: Setting, gaps: int, trials: int) -> Callable[..., Any]:
         def merged(counts: Counts) -> tuple[jax.Array, jax.Array]:
             assert counts.visits is not None
             trials = counts.visits.shape[-1]
-            none = jnp.zeros(trials)
+            none = jnp.zeros(trials, jnp.int32)
             drawn = Draws(Key(jnp.uint32(0), jnp.uint32(0)), none)  # nobody draws
             pairs, sharing = counting.pairs(counts.pairs), counting.sharing
             shared, _ = sharing.after_episode(pairs, counts.visits, None, none, lambda _: drawn)

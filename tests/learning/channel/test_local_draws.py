@@ -38,7 +38,7 @@ def from_server():
     @jax.jit
     def draw(counts):
         key = stream(seed_words(0), jnp.arange(WIDTH, dtype=jnp.uint32), jnp.uint32(0), 1)
-        return jnp.stack(draw_channels(counts, (1.0, 1.0), Draws(key, jnp.ones(WIDTH))))
+        return jnp.stack(draw_channels(counts, (1.0, 1.0), Draws(key, jnp.ones(WIDTH, jnp.int32))))
 
     return np.asarray(draw(jnp.asarray(in_all_trials(counts_of_channels()), jnp.float32)))
 

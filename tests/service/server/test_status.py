@@ -12,7 +12,7 @@ import pytest
 from rmab.policies.plans import IndexPlan, TurnsPlan
 from rmab.privacy.settings import Privacy
 from rmab.protocol.config import KnownArm
-from rmab.protocol.outliers import Compared
+from rmab.protocol.outliers import OutlierScores
 from rmab.service.server import status as module
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.status import Status
@@ -246,7 +246,7 @@ def scores(monkeypatch, divided=()):
 
     def compared(counts, shape, owners):
         made.append(owners)
-        return Compared({"a": float(len(made))}, divided)
+        return OutlierScores({"a": float(len(made))}, divided)
 
     monkeypatch.setattr(module, "compared", compared)
     return made
