@@ -1,7 +1,8 @@
 # The front door. Every target sets up .venv by itself when that is needed.
 
 PYTHON ?= python3
-JOBS ?= 2
+# Tests of servers and processes wait for a third of their time, so two cores take three at once.
+JOBS ?= 3
 ARGS ?=
 TRACES ?= ../shared/traces
 
