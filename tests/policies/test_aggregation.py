@@ -21,8 +21,8 @@ from rmab.policies.aggregation import (
     owner_weights,
 )
 from rmab.protocol.config import Federation, KnownArm
+from rmab.protocol.growth import Merged
 from rmab.protocol.planner import Planner
-from rmab.protocol.uploads import Merged
 from rmab.rng.variates import Draws
 
 ARMS = rmab.channels([0.2, 0.89, 0.1, 0.9], [0.8, 0.17, 0.9, 0.16], [0.4, 0.9, 0.7, 0.6])

@@ -16,8 +16,8 @@ from rmab.privacy.noise import MOST_RELEASES
 from rmab.privacy.settings import Privacy, privacy_of
 from rmab.privacy.unmasking import AggregationJob, answer_job
 from rmab.protocol.config import Federation, KnownArm
+from rmab.protocol.growth import Merged
 from rmab.protocol.planner import Planner
-from rmab.protocol.uploads import Merged
 from tests.privacy.masking import FINGERPRINT, SHAPE, Helper, total
 from tests.privacy.test_noise import rounded_normal
 

@@ -19,13 +19,14 @@ from rmab.policies.aggregation import evidence_of
 from rmab.policies.episodes import LONGEST, first_limit, visits_can_end
 from rmab.policies.registry import named
 from rmab.protocol.config import Federation
+from rmab.protocol.growth import LaneCounts, Merged
 from rmab.protocol.messages import RoundMessage, parse_round
 from rmab.protocol.planner import Planner
 from rmab.protocol.player import Player
 from rmab.protocol.round_memory import RoundMemory
 from rmab.protocol.rounds import Coordinator
 from rmab.protocol.shape import Upload
-from rmab.protocol.uploads import LaneCounts, Merged, parse_upload
+from rmab.protocol.uploads import parse_upload
 from rmab.rng.variates import CHANNELS, seed_words, stream
 
 

@@ -14,11 +14,12 @@ from rmab.errors import ModelError, ProtocolError
 from rmab.model.information import NEVER
 from rmab.policies.lookahead import LookaheadTables
 from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, TurnsPlan
+from rmab.protocol.growth import Record, check_growth
 from rmab.protocol.messages import RoundMessage, parse_round
 from rmab.protocol.outliers import outlier_scores
 from rmab.protocol.player import Player
 from rmab.protocol.shape import Shape
-from rmab.protocol.uploads import Record, check_growth, most_bytes, parse_upload
+from rmab.protocol.uploads import most_bytes, parse_upload
 
 # Arm 0 is as most are; 1 is action-dependent; 2 and 3 are always observed, and 3 is both.
 SHAPE = Shape(2, (2, 3, 2, 3), 8, always=(2, 3), controlled=(1, 3))

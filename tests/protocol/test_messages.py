@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rmab.errors import ProtocolError
 from rmab.policies.plans import IndexPlan, LookaheadPlan, OwnPlan, TurnsPlan
 from rmab.policies.rules.rule import MAX_PLAN_AGES
+from rmab.protocol.growth import Record, check_growth
 from rmab.protocol.messages import (
     MAX_COUNTS,
     RoundMessage,
@@ -24,7 +25,7 @@ from rmab.protocol.messages import (
 )
 from rmab.protocol.player import Player
 from rmab.protocol.shape import Shape, is_name
-from rmab.protocol.uploads import Record, check_growth, most_bytes, parse_upload
+from rmab.protocol.uploads import most_bytes, parse_upload
 
 NAME = "test"
 SHAPES = (

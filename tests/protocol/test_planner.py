@@ -10,9 +10,9 @@ from rmab.errors import StorageError
 from rmab.model.arms import Arm, Arms, channels
 from rmab.policies.plans import IndexPlan
 from rmab.protocol.config import Federation, KnownArm
+from rmab.protocol.growth import LaneCounts, Merged
 from rmab.protocol.planner import Planner
 from rmab.protocol.round_memory import RoundMemory
-from rmab.protocol.uploads import LaneCounts, Merged
 from tests.protocol.lockstep import (
     Realisation,
     engine_decisions,

@@ -9,17 +9,13 @@ from hypothesis import strategies as st
 
 from rmab.errors import ProtocolError
 from rmab.privacy.masks import MaskKey
+from rmab.protocol.growth import CREDIT_SECONDS, Credit, Record, check_growth, check_pace
 from rmab.protocol.shape import Shape, Upload
 from rmab.protocol.uploads import (
-    CREDIT_SECONDS,
-    Credit,
-    Record,
     _add_up,
     _of_any_arms,
     _of_like_arms,
     _sums,
-    check_growth,
-    check_pace,
     parse_masked,
     parse_upload,
 )

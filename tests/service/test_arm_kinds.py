@@ -17,10 +17,10 @@ from rmab.cli.federation import _agents_table
 from rmab.errors import FederationError, ModelError, UnavailableError
 from rmab.model.arms import Arms
 from rmab.protocol.config import Federation, KnownArm
+from rmab.protocol.growth import Merged
 from rmab.protocol.planner import Planner
 from rmab.protocol.player import Player
 from rmab.protocol.shape import Upload
-from rmab.protocol.uploads import Merged
 from rmab.service.agent.outbox import pack, recovered, unpack
 from rmab.service.agent.state_file import AgentFile, Observation
 from rmab.service.store.store import open_store

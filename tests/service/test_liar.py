@@ -18,8 +18,9 @@ from benchmarks.liar import (
     remedies,
 )
 
+from rmab.protocol.growth import Record, check_growth
 from rmab.protocol.shape import Shape
-from rmab.protocol.uploads import Record, check_growth, parse_upload
+from rmab.protocol.uploads import parse_upload
 
 SHAPE = Shape(2, (2, 2, 2, 2), 1)
 

@@ -42,8 +42,8 @@ from rmab.privacy.denoising import LEAST_FOR_SUMMARIES, denoised
 from rmab.privacy.noise import MOST_RELEASES
 from rmab.privacy.prior_summaries import SummariesMessage
 from rmab.protocol.config import Federation
+from rmab.protocol.growth import LaneCounts, Merged
 from rmab.protocol.round_memory import RoundMemory
-from rmab.protocol.uploads import LaneCounts, Merged
 from rmab.rng.variates import DRAWS, EXPERTS, Draws, seed_words, stream
 
 __all__ = ["Planned", "Planner"]

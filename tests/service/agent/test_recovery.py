@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from rmab.errors import FederationError, StorageError, UnreachableError
 from rmab.policies.own_index import Observations
 from rmab.policies.plans import OwnPlan
-from rmab.protocol.uploads import Record
+from rmab.protocol.growth import Record
 from rmab.service.agent.agent import Agent
 from rmab.service.agent.state_file import AgentFile
 from tests.service.support.fake_server import (

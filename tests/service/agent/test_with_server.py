@@ -11,8 +11,8 @@ import numpy as np
 
 import rmab
 from rmab.policies.plans import IndexPlan
+from rmab.protocol.growth import Merged
 from rmab.protocol.planner import Planner
-from rmab.protocol.uploads import Merged
 from rmab.service.agent.limits import AgentLimits
 from rmab.service.server.limits import ServerLimits
 from tests.service.support.fake_server import tally

@@ -7,8 +7,8 @@ import pytest
 
 from rmab.errors import ProtocolError
 from rmab.protocol.config import KnownArm
+from rmab.protocol.growth import CREDIT_SECONDS, Credit
 from rmab.protocol.shape import Upload
-from rmab.protocol.uploads import CREDIT_SECONDS, Credit
 from rmab.service.http.tokens import make_token
 from rmab.service.server.uploads import UploadRules, receive
 from rmab.service.store.credentials import Sighting

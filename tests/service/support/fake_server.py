@@ -20,9 +20,10 @@ import numpy as np
 
 from rmab.errors import ProtocolError
 from rmab.policies.plans import IndexPlan
+from rmab.protocol.growth import Record, check_growth
 from rmab.protocol.messages import RoundMessage
 from rmab.protocol.shape import Shape
-from rmab.protocol.uploads import Record, check_growth, parse_upload
+from rmab.protocol.uploads import parse_upload
 from rmab.service.agent.limits import AgentLimits
 from rmab.service.agent.state_file import AgentFile
 

@@ -20,10 +20,10 @@ import pytest
 from rmab.errors import UnreachableError
 from rmab.policies.plans import IndexPlan
 from rmab.protocol.config import Federation, KnownArm
+from rmab.protocol.growth import Merged
 from rmab.protocol.messages import parse_round
 from rmab.protocol.player import Player
 from rmab.protocol.shape import Upload
-from rmab.protocol.uploads import Merged
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.http.listener import in_thread
 from rmab.service.http.telemetry import Log

@@ -27,9 +27,10 @@ import numpy as np
 from rmab.errors import FederationError, StorageError, UnreachableError
 from rmab.policies.plans import IndexPlan
 from rmab.protocol.config import Federation, KnownArm
+from rmab.protocol.growth import Merged
 from rmab.protocol.messages import parse_round
 from rmab.protocol.shape import Upload
-from rmab.protocol.uploads import Merged, parse_upload
+from rmab.protocol.uploads import parse_upload
 from rmab.service.admin import DatabaseAdmin
 from rmab.service.agent import agent as agent_module
 from rmab.service.agent.agent import Agent

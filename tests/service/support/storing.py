@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rmab.errors import ProtocolError
+from rmab.protocol.growth import Merged
 from rmab.protocol.shape import Upload
-from rmab.protocol.uploads import Merged
 from rmab.service.http.tokens import make_token
 from rmab.service.server.uploads import Status, receive
 from rmab.service.store.limits import StoreLimits

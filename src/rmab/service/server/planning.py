@@ -35,9 +35,9 @@ from rmab.policies.aggregation import Aggregation, evidence_of
 from rmab.policies.plans import Plan
 from rmab.privacy.prior_summaries import SummariesMessage
 from rmab.protocol.config import Federation
+from rmab.protocol.growth import LaneCounts, Merged
 from rmab.protocol.messages import RoundMessage, parse_plan, plan_table
 from rmab.protocol.round_memory import RoundMemory
-from rmab.protocol.uploads import LaneCounts, Merged
 from rmab.service.server.metrics import Metrics
 from rmab.service.store.store import OpenRound, Store
 from rmab.service.store.writer import Jobs

@@ -42,9 +42,9 @@ from rmab.policies.plans import Plan
 from rmab.privacy.noise import discrete_gaussian
 from rmab.protocol.config import Federation
 from rmab.protocol.correlation import AgentCorrelation
+from rmab.protocol.growth import Merged
 from rmab.protocol.rounds import Coordinator
 from rmab.protocol.shape import Upload
-from rmab.protocol.uploads import Merged
 from rmab.service.http.telemetry import Log
 from rmab.service.server.limits import ServerLimits
 from rmab.service.server.metrics import Metrics

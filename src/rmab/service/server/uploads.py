@@ -44,13 +44,9 @@ from rmab.errors import ProtocolError
 from rmab.privacy.masks import MaskedUpload
 from rmab.protocol.checks import malformed
 from rmab.protocol.config import Federation
+from rmab.protocol.growth import check_growth
 from rmab.protocol.shape import Upload
-from rmab.protocol.uploads import (
-    check_growth,
-    most_bytes,
-    parse_masked,
-    parse_upload,
-)
+from rmab.protocol.uploads import most_bytes, parse_masked, parse_upload
 from rmab.service.http.body import announced_size, check_type, read_body
 from rmab.service.http.tokens import matches
 from rmab.service.server.identity import Access, Identity

@@ -16,7 +16,7 @@ from rmab.privacy.accounting import PrivacyAccountant
 from rmab.privacy.masks import numbers_of, vector_of, vector_size
 from rmab.privacy.noise import MOST_RELEASES
 from rmab.protocol.config import Federation
-from rmab.protocol.uploads import Merged
+from rmab.protocol.growth import Merged
 from rmab.service.store.database import Database
 from rmab.service.store.releases import Ledgers
 from rmab.service.store.unmasking import GroupRow, last_openings

@@ -23,10 +23,10 @@ from rmab.errors import FederationError, StorageError, UnavailableError
 from rmab.policies.aggregation import owner_weights
 from rmab.privacy.masks import MaskedUpload
 from rmab.protocol.config import Federation
+from rmab.protocol.growth import Credit, LaneCounts, Merged, check_pace
 from rmab.protocol.outliers import STANDS_OUT, compared
 from rmab.protocol.round_memory import RoundMemory
 from rmab.protocol.shape import Upload
-from rmab.protocol.uploads import Credit, LaneCounts, Merged, check_pace
 from rmab.service.store.credentials import Credential, Credentials
 from rmab.service.store.database import ClaimLostError, Database, Value, connect
 from rmab.service.store.limits import StoreLimits

@@ -30,8 +30,8 @@ from rmab.errors import ProtocolError
 from rmab.privacy.batches import AgentBacklog
 from rmab.privacy.masks import MaskedUpload, Words, is_mark, numbers_of, vector_size
 from rmab.privacy.unmasking import BEGINNING, AggregationJob, Report, parse_job
+from rmab.protocol.growth import Merged
 from rmab.protocol.shape import Ints, Shape
-from rmab.protocol.uploads import Merged
 from rmab.service.store.database import Database
 from rmab.service.store.limits import StoreLimits
 

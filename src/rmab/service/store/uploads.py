@@ -28,8 +28,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rmab.protocol.growth import Credit, LaneCounts, Merged, Record
 from rmab.protocol.shape import Shape, Upload
-from rmab.protocol.uploads import Credit, LaneCounts, Merged, Record
 from rmab.service.store.database import Database, Value
 from rmab.service.store.limits import StoreLimits
 
