@@ -86,7 +86,8 @@ def counter(setting: Setting, gaps: int, trials: int) -> Callable[..., Any]:
             assert counts.visits is not None
             trials = counts.visits.shape[-1]
             none = jnp.zeros(trials)
-            drawn = Draws(Key(jnp.uint32(0), jnp.uint32(0)), none)  # nobody draws
+            key = Key(jnp.uint32(0), jnp.uint32(0))
+            drawn = Draws(key, jnp.zeros(trials, jnp.int32))  # nobody draws
             pairs, sharing = counting.pairs(counts.pairs), counting.sharing
             shared, _ = sharing.after_episode(pairs, counts.visits, None, none, lambda _: drawn)
             found = sharing.evidence(shared, there, jnp.int32(1), none)

@@ -33,7 +33,7 @@ def from_server():
     @jax.jit
     def draw(counts):
         key = stream(seed_words(0), jnp.arange(WIDTH, dtype=jnp.uint32), jnp.uint32(0), 1)
-        return jnp.stack(draw_channels(counts, (1.0, 1.0), Draws(key, jnp.ones(WIDTH))))
+        return jnp.stack(draw_channels(counts, (1.0, 1.0), Draws(key, jnp.ones(WIDTH, jnp.int32))))
 
     return np.asarray(draw(jnp.asarray(in_all_trials(counts_of_channels()), jnp.float32)))
 
@@ -97,9 +97,8 @@ def test_agents_draw_from_the_laws_of_all_sums():
         jnp.tile(jnp.asarray(x, jnp.float32), (*[1] * (x.ndim - 2), agents, 2))
         for x, agents in ((two, 1), (seen[..., None, None], 3))
     )
-    draws = Draws(
-        stream(seed_words(0), jnp.arange(6, dtype=jnp.uint32), jnp.uint32(0), 1), jnp.ones(6)
-    )
+    key = stream(seed_words(0), jnp.arange(6, dtype=jnp.uint32), jnp.uint32(0), 1)
+    draws = Draws(key, jnp.ones(6, jnp.int32))
     found = jax.jit(lambda sums, own: draw_each(policy, sums, own, draws, 0.1))(sums, own)
     assert found.p01.shape == (2, 3 * 2)
     assert np.all(found.alike[0] > 0.9)

@@ -110,7 +110,7 @@ def evidence(pulled: np.ndarray, good: np.ndarray, phase: int) -> Evidence:
 
 
 def in_play(given: Evidence, sigma_c: float = 0.02) -> np.ndarray:
-    draws = Draws(Key(jnp.uint32(0), jnp.uint32(0)), jnp.zeros(1))  # nobody draws
+    draws = Draws(Key(jnp.uint32(0), jnp.uint32(0)), jnp.zeros(1, jnp.int32))  # nobody draws
     options = {"pulls": 10, "horizon": 1000}
     return np.asarray(joining_survivors(given, draws, **options, sigma=0.5, sigma_c=sigma_c)[0])
 

@@ -52,7 +52,8 @@ def test_weights_are_the_chances_of_what_was_seen():
 def test_draws_have_the_law_of_the_posterior():
     counts = np.stack([counts_of(0.3, 0.8, 12, 1), counts_of(0.9, 0.2, 25, 2)], -1)
     trials = 20_000
-    draws = Draws(stream(seed_words(5), jnp.arange(trials), jnp.uint32(0), 1), jnp.ones(trials))
+    key = stream(seed_words(5), jnp.arange(trials), jnp.uint32(0), 1)
+    draws = Draws(key, jnp.ones(trials, jnp.int32))
     moves = grid(evidence(counts, trials), draws, support=4, gaps=GAPS)
     np.testing.assert_array_equal(moves.passive, moves.active)
     np.testing.assert_allclose(np.asarray(moves.passive).sum(1), 1, atol=1e-6)
@@ -67,7 +68,8 @@ def test_draws_have_the_law_of_the_posterior():
 
 @pytest.mark.slow
 def test_without_evidence_every_point_is_as_likely():
-    draws = Draws(stream(seed_words(5), jnp.arange(4000), jnp.uint32(0), 1), jnp.ones(4000))
+    key = stream(seed_words(5), jnp.arange(4000), jnp.uint32(0), 1)
+    draws = Draws(key, jnp.ones(4000, jnp.int32))
     moves = grid(
         evidence(np.zeros((GAPS + 1, 2, 2, 1), np.float32), 4000), draws, support=9, gaps=GAPS
     )
