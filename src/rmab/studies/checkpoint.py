@@ -42,7 +42,6 @@ from rmab.errors import (
     system_reason,
 )
 from rmab.files import lock_file, replaced
-from rmab.studies.json_tables import check_type, from_table
 from rmab.studies.provenance import Provenance
 from rmab.studies.study import Study
 from rmab.studies.sweep import Sweep, sweep_of
@@ -91,10 +90,19 @@ class Job:
         if table["format"] != FORMAT:
             raise ValueError(f"its format is {shown(table['format'])}, and {FORMAT} is known")
         sweep = sweep_of(table["study"])
-        file = check_type(str, table["file"], "file")
-        changes = check_type(dict[str, int], table["changes"], "changes")
-        made = from_table(Provenance, {**table, **table["time"]})
-        return cls(sweep, made, file, changes)
+        if not all(isinstance(each, str) for each in (table["file"], *table["versions"].values())):
+            raise TypeError("a name is no text")
+        made = Provenance(
+            table["command"],
+            dict(table["versions"]),
+            str(table["device"]),
+            table["threads"],
+            table["workers"],
+            str(table["xla_flags"]),
+            str(table["time"]["begun"]),
+        )
+        changes = {key: int(value) for key, value in table["changes"].items()}
+        return cls(sweep, made, table["file"], changes)
 
 
 class Checkpoint:

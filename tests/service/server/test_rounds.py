@@ -510,7 +510,7 @@ def test_what_the_database_may_not_have_yet_is_told_of_an_agent():
 
     class Jobs:
         async def run(self, job):
-            job(SimpleNamespace(sighted=kept.extend))
+            job(SimpleNamespace(credentials=SimpleNamespace(sighted=kept.extend)))
 
     jobs: Any = Jobs()
     log: Any = lambda *event, **more: said.append(more)  # noqa: E731 - as Any
