@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from rmab.learning.channel.log_odds import Channel, log_probabilities
 from rmab.linalg import Array, array_namespace
 from rmab.model.arms import Moves
 from rmab.policies.capabilities import Capabilities, channels_only
@@ -59,6 +58,8 @@ def log_weights(counts: Array, support: int) -> Array:
         Pairs of observations by gap.
     """
     p01, p11 = (x.ravel() for x in np.meshgrid(points(support), points(support), indexing="ij"))
+    from rmab.learning.channel.log_odds import Channel, log_probabilities
+
     channel = Channel(p01, 1 - p01, p11, 1 - p11, p11 - p01)
     chances = log_probabilities(channel, counts.shape[0]).reshape(support**2, -1).T
     counts = counts.reshape(-1, *counts.shape[3:])
