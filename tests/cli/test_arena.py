@@ -231,6 +231,7 @@ def test_what_the_other_left_out_is_left_out_again(call, tmp_path, monkeypatch, 
 # --------------------------------------------------------------------------------- Ctrl-C, refusals
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(call, folder, monkeypatch):
     monkeypatch.chdir(folder)
     run = run_watched

@@ -308,7 +308,9 @@ def test_visits_end_the_episodes_of_one_agent(policy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["fedtswi", "means by gaps", "whittle"])
+@pytest.mark.parametrize(
+    "policy", ["fedtswi", "whittle", pytest.param("means by gaps", marks=pytest.mark.slow)]
+)
 def test_many_arms_in_one_realisation_with_weights(policy):
     compare(CASES["many arms, one realisation, weights"], policy)
 
@@ -340,7 +342,10 @@ def test_draws_of_each_agent(policy):
 
 @pytest.mark.parametrize(
     "policy",
-    ["fedtswi", "means by gaps", "fed1-ucb", pytest.param("feducb-wi", marks=pytest.mark.slow)],
+    [
+        "means by gaps",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("fedtswi", "fed1-ucb", "feducb-wi")),
+    ],
 )
 def test_agents_that_learn_alone(policy):
     """Each from its own counts and by a stream of its own; weights have no meaning."""

@@ -168,6 +168,7 @@ def test_liars_say_what_they_would_have_seen():
     assert np.abs(lied[1:]).max() < 1e-4
 
 
+@pytest.mark.slow
 def test_a_shorter_one_runs_to_its_claims():
     some = ("M = 4, epsilon = 1", "alone")
     chosen = [v for v in FIGURE.variants if v.label in some]

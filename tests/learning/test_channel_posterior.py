@@ -341,7 +341,9 @@ def check_rare_draws(counts, draws):
     return exact, p01, p11
 
 
-@pytest.mark.parametrize(("pairs", "telling"), [(50_000, 25), (50_000, 100)])
+@pytest.mark.parametrize(
+    ("pairs", "telling"), [(50_000, 25), pytest.param(50_000, 100, marks=pytest.mark.slow)]
+)
 def test_a_mode_that_few_pairs_rule_out_is_not_drawn(pairs, telling):
     """Two slots after good p11 and p01 - p11 do equally well; one slot after good tells them apart.
     A chain that begins in the wrong one has seldom left it by its end."""

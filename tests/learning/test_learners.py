@@ -102,6 +102,7 @@ def of_kinds(kinds: tuple[ArmKind, ...], counts: np.ndarray) -> Evidence:
     )
 
 
+@pytest.mark.slow
 def test_the_first_number_of_a_prior_is_of_good_next_at_any_gap():
     """Beta(2, 8) has mean .2, of draws and of the best estimate."""
     width = 200
@@ -121,7 +122,7 @@ def test_the_first_number_of_a_prior_is_of_good_next_at_any_gap():
     assert upper.mean(1) - math.sqrt(math.log(4)) == pytest.approx(0.2, abs=0.01)
 
 
-@pytest.mark.parametrize("seen", [0, 40])
+@pytest.mark.parametrize("seen", [0, pytest.param(40, marks=pytest.mark.slow)])
 def test_the_numbers_of_a_prior_that_is_learnt_are_pairs_one_slot_apart(seen):
     """So with pairs one slot apart alone rows are Beta, each with numbers of its own."""
     learnt = np.array([[4.8, 1.2], [0.8, 5.0]])  # after bad, after good: bad, good next

@@ -25,6 +25,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
+from hypothesis.errors import Flaky
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -544,7 +545,8 @@ FAULTS = [
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_faults_are_found(monkeypatch, fault):
     fault(monkeypatch)
-    with pytest.raises(AssertionError):
+    # A failure that does not come again in the same steps, on a busy machine, is found as well.
+    with pytest.raises((AssertionError, Flaky)):
         run(Federated, 1500, phases=[Phase.generate], report_multiple_bugs=False)
     left = [thread.name for thread in threading.enumerate() if thread.name.startswith("rmab-")]
     assert left == []  # which would end in the midst of another test

@@ -96,6 +96,7 @@ def test_a_law_of_consecutive_observations_is_that_of_betas():
     assert covariance[1, 0, 0] == 0
 
 
+@pytest.mark.slow
 def test_agents_draw_from_the_laws_of_all_sums():
     """The first sum is unlike what they observe of either arm, the second is like it of one."""
     policy = named("fedtswi-gap", 100, {"gaps": GAPS})

@@ -30,6 +30,7 @@ def test_exact_values(arms, plays, depth, value):
     assert found == pytest.approx(value, abs=3e-6)
 
 
+@pytest.mark.slow
 def test_it_is_near_the_optimum_where_whittle_is_not():
     best, whittle = 0.987557, 0.985198
     two = lookahead_value(PAPER, 2, max_states=20_000)
