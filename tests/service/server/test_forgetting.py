@@ -57,7 +57,12 @@ def test_the_next_round_is_that_of_a_federation_without_it(tmp_path, admin_of, a
             merged = live.server.rounds.opened.merged
             rounds.append((opened, merged.counts.tolist(), merged.visits.tolist(), merged.agents))
             if "z" in agents:
-                (event,) = [one for one in live.events() if one["event"] == "forgotten"]
+
+                def forgotten(live=live):
+                    return [one for one in live.events() if one["event"] == "forgotten"]
+
+                until(forgotten)
+                (event,) = forgotten()
                 assert (event["level"], event["agent"], event["round"]) == ("warning", "z", 3)
                 assert (event["incarnations"], event["uploads"], event["slots"]) == (1, 2, 5)
                 # Rounds keep what they brought; all that was seen is state 1.
