@@ -154,7 +154,7 @@ class SimulatedEnvironment:
         """Return the shapes of `truth`."""
 
         def kind(*shape: int, dtype: Any = jnp.float32) -> Any:
-            return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
+            return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]  # no types
 
         S, agents = self.n_states, (setting.n_agents,)
         moves = (self.n_arms, *(agents if setting.laws_differ else ()))

@@ -43,7 +43,7 @@ class Shared(NamedTuple):
 
 
 def recall_of(policy: Policy, aggregation: Aggregation) -> Recall | None:
-    """What a policy needs of it; None where counts are added up, and that is all."""
+    """Return the evidence state of a policy, None where counts are only added up."""
     forget, learnt = policy.learner.forget, policy.learner.prior == POPULATION
     compares = compares_agents(aggregation)
     mixes = mixes_evidence(aggregation)
